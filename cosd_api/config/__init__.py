@@ -1,1 +1,1 @@
-"""Settings files: a fusion as a file that people edit, and programs load and save."""
+"""Settings files: the settings of a fusion in a file that people edit and that programs load and save."""

@@ -1,8 +1,8 @@
-"""Text of a settings file: YAML (JSON is a form of it), read with the line of every field, and written.
+"""Reading and writing the text of a settings file: YAML or JSON, with the line number of every field.
 
-YAML needs PyYAML, an extra; JSON needs nothing. The reader avoids YAML's surprises:
-plain `yes` and `no` are text and `1e-3` is a number, as in YAML 1.2; a name may not occur twice; and there are no
-anchors, aliases and tags.
+YAML needs PyYAML, which an extra installs; JSON needs nothing. The reader avoids surprises of YAML. As in YAML 1.2,
+plain `yes` and `no` are text, and `1e-3` is a number. A name must not occur twice, and anchors, aliases and tags are
+refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cosd_api.errors import SettingError
 __all__ = ["Document", "FieldPath", "as_json", "as_yaml", "read_document"]
 
 FieldPath = tuple[str | int, ...]
-"""Path of a value in a document: names of fields, and indices of lists."""
+"""Path of a value in a document: names of fields and indices in lists."""
 
 _MOST_BYTES = 1_000_000
 _MOST_DIGITS = 100
@@ -42,9 +42,9 @@ class Document:
     """A parsed settings file.
 
     Attributes:
-        value: its content.
-        lines: the line of each value, from 1, by its path; empty if the lines are not known.
-        prefix: path of this document in the file, if it is a part of the file.
+        value: the content.
+        lines: the line number of each value, from 1, by the value's path; empty for JSON.
+        prefix: path of this document in the file if it is only a part of the file.
     """
 
     value: Any
@@ -52,14 +52,14 @@ class Document:
     prefix: FieldPath = ()
 
     def line(self, path: FieldPath) -> int | None:
-        """The line of the value at a path, or of the nearest value around it."""
+        """The line of the value at a path, or else of the innermost known value that contains it."""
         for size in range(len(path), -1, -1):
             if path[:size] in self.lines:
                 return self.lines[path[:size]]
         return None
 
     def within(self, *path: str | int) -> Document:
-        """The part of the document at a path, as its own document."""
+        """Return the part of the document at a path as a document."""
         value = self.value
         for one in path:
             value = value[one]
@@ -73,16 +73,16 @@ def read_document(path: Path) -> Document:
 
     Raises:
         OSError: the file cannot be read.
-        SettingError: the file is neither, or reading it needs PyYAML; the message has the file and the line.
+        SettingError: the file is invalid, or PyYAML is missing; the message names the file and, if known, the line.
     """
     if path.is_dir():
         raise SettingError(f"{path} is a folder, and a settings file is one file")
     with path.open("rb") as file:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
-        raise SettingError(f"{path} has more than {_MOST_BYTES // 1_000_000} MB: that is no settings file")
+        raise SettingError(f"{path} has more than {_MOST_BYTES // 1_000_000} MB: that is not a settings file")
     try:
-        text = data.decode("utf-8-sig")  # some editors begin a text with a byte order mark
+        text = data.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
         raise SettingError(f"{path} is not UTF-8 text at byte {error.start}") from None
     try:
@@ -93,7 +93,7 @@ def read_document(path: Path) -> Document:
 
 
 class _DocumentFaultError(Exception):
-    """The fault of a text, in words that show none of its values, because a value may be a key."""
+    """A fault in a text. The message shows none of its values, because a value may be a key."""
 
     def __init__(self, words: str, line: int | None = None) -> None:
         super().__init__(words)
@@ -125,7 +125,7 @@ def _json(text: str) -> Document:
 
 
 def _pyyaml(doing: str) -> Any:
-    """The module `yaml`, which is of an extra."""
+    """Import the module `yaml`, which an extra installs."""
     check_installed("yaml", f"{doing} a settings file in YAML needs PyYAML (one in JSON needs nothing)", "yaml")
     return import_module("yaml")
 
@@ -149,7 +149,7 @@ def _yaml(text: str) -> Document:
 
 
 def _value(node: Any, path: FieldPath, lines: dict[FieldPath, int], seen: set[int]) -> Any:
-    """The value of a node of YAML; notes the lines of the node and of the values within it."""
+    """Convert a YAML node to its value; record the line numbers of the node and of the values within it."""
     line = node.start_mark.line + 1
     lines.setdefault(path, line)
     if id(node) in seen:
@@ -175,7 +175,7 @@ def _value(node: Any, path: FieldPath, lines: dict[FieldPath, int], seen: set[in
 
 
 def _plain(text: str, line: int | None = None) -> Any:
-    """The value of text without quotes."""
+    """Convert a text without quotes to its value."""
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
@@ -187,12 +187,12 @@ def _plain(text: str, line: int | None = None) -> Any:
 
 
 def as_json(value: Mapping[str, Any]) -> str:
-    """A document as JSON."""
+    """Format a document as JSON."""
     return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
 
 
 def as_yaml(value: Mapping[str, Any], comment: str = "") -> str:
-    """A document as YAML, below the lines of a comment; readers of YAML 1.1 and of 1.2 read the same.
+    """Format a document as YAML, after the lines of a comment. Parsers of YAML 1.1 and of 1.2 read the same values.
 
     Raises:
         SettingError: PyYAML is missing.
@@ -200,10 +200,10 @@ def as_yaml(value: Mapping[str, Any], comment: str = "") -> str:
     yaml = _pyyaml("writing")
 
     def text(dumper: Any, given: str) -> Any:
-        bare = given.isprintable() and _plain(given) == given  # PyYAML itself quotes other texts that need it
+        bare = given.isprintable() and _plain(given) == given  # PyYAML itself quotes all other texts that need quotes
         return dumper.represent_scalar("tag:yaml.org,2002:str", given, None if bare else '"')
 
-    def indent(dumper: Any, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG001 - of lists, too
+    def indent(dumper: Any, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG001 - indents lists, too
         yaml.SafeDumper.increase_indent(dumper, flow, False)
 
     def repeat(dumper: Any, value: object) -> bool:  # noqa: ARG001 - aliases are not read

@@ -1,4 +1,4 @@
-"""Words for the faults of a settings file: each with its line, its field, and a remedy."""
+"""Messages about the faults of a settings file, with the line, the field and a remedy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cosd_providers.suggestions import suggestion
 
 __all__ = ["config_error", "config_errors", "refuse_keys"]
 
-_MOST = 5  # faults in one message
+_MOST = 5  # maximum number of faults in one message
 _SECRETS = {"apikey", "key", "token", "accesstoken", "secret", "password", "authorization", "xapikey", "bearer"}
 _SECRET_ENDS = ("apikey", "accesstoken", "authtoken", "secret", "password")
 _KEY = re.compile(r"(sk-|hf_|gsk_|xai-|ghp_|AIza)[\w-]{12,}", re.IGNORECASE)
@@ -34,7 +34,7 @@ _CREDENTIALS = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s@]*@", re.IGNORECASE)
 
 
 def config_error(path: Path | str, document: Document, at: FieldPath, words: str) -> SettingError:
-    """The error for one place of a settings file."""
+    """The error about one value of a settings file."""
     line = document.line(at)
     where = f"{path}, line {line}" if line else f"{path}"
     at = (*document.prefix, *at)
@@ -42,10 +42,10 @@ def config_error(path: Path | str, document: Document, at: FieldPath, words: str
 
 
 def refuse_keys(path: Path, document: Document) -> None:
-    """Refuse a document that holds a key, because settings files are shown, copied and committed.
+    """Refuse a document that contains a key, because settings files are shown, copied and committed.
 
     Raises:
-        SettingError: the document holds a key; the message does not show the key.
+        SettingError: a value looks like a key; the message does not show it.
     """
     for at, value in _entries(document.value):
         name = re.sub(r"[-_]", "", str(at[-1]).lower())
@@ -63,7 +63,7 @@ def refuse_keys(path: Path, document: Document) -> None:
 
 
 def _entries(value: object, at: FieldPath = ()) -> Iterator[tuple[FieldPath, object]]:
-    """All named values and all elements of lists, with their paths."""
+    """Yield all values of mappings and all elements of lists, at any depth, with their paths."""
     inside: Sequence[tuple[str | int, object]] = ()
     if isinstance(value, Mapping):
         inside = [*cast("Mapping[str, object]", value).items()]
@@ -75,7 +75,7 @@ def _entries(value: object, at: FieldPath = ()) -> Iterator[tuple[FieldPath, obj
 
 
 def config_errors(path: Path, document: Document, error: ValidationError, top: type[BaseModel]) -> SettingError:
-    """The faults that pydantic has found, one on each line."""
+    """The error about all faults that pydantic has found, one per line."""
     found: list[str] = []
     details = error.errors(include_url=False)
     for one in details[:_MOST]:
@@ -87,7 +87,7 @@ def config_errors(path: Path, document: Document, error: ValidationError, top: t
 
 
 def _written(document: object, loc: Sequence[str | int]) -> FieldPath:
-    """The path of a fault in the file, without pydantic's tags for the type that was tried."""
+    """The path of a fault in the file, without the tags that pydantic adds for the members of a union."""
     value: Any = document
     path: list[str | int] = []
     for one in loc:
@@ -100,7 +100,7 @@ def _written(document: object, loc: Sequence[str | int]) -> FieldPath:
 
 
 def _words(one: ErrorDetails, top: type[BaseModel]) -> str:
-    """One fault in words, which show no value that may be a key."""
+    """Describe one fault, without showing a value that may be a key."""
     kind, loc = one["type"], one["loc"]
     if kind == "extra_forbidden":
         known = _known(loc[:-1], top)
@@ -131,11 +131,11 @@ def _tag(given: object) -> object:
 
 
 def _known(loc: Sequence[str | int], top: type[BaseModel]) -> list[str]:
-    """The fields that exist at a place."""
+    """The names of the fields that can occur at a path."""
     names = [one for one in loc if isinstance(one, str)]
     if not names:
         return [*top.model_fields]
-    if (fields := getattr(top, "fields_of", None)) is not None:  # the file of a gateway
+    if (fields := getattr(top, "fields_of", None)) is not None:  # only the class of a gateway's file has this
         return [*fields(names[0])]
     if names[0] in ("draft", "assistants", "models"):
         return [*(ServerLimitsConfig if "limits" in names else ServerConfig).model_fields]
@@ -152,6 +152,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _dotted(path: FieldPath) -> str:
-    """A path as people write it: `assistants[1].model`."""
+    """Format a path, such as `assistants[1].model`."""
     words = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in path)
     return words.removeprefix(".")

@@ -1,4 +1,4 @@
-"""Settings of a fusion as a file: read and checked, turned into the arguments of `Fusion`, and written again."""
+"""The settings file of a fusion: reading, checks, conversion to arguments of `Fusion`, and writing."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ _PATHS = ("tokenizer", "chat_template", "report")
 _MODELS = ("draft", "assistants", "models")
 _NO_FOLDER = "tiktoken:"
 _OWN = ("tie", "draft_length", "ask", "on_assistant_error", "on_special_tokens")
-"""Settings of a fusion that are plain values, besides the settings of its method."""
+"""Settings of a fusion that are plain values and do not belong to its method."""
 _SERVERS: WeakKeyDictionary[Provider, ServerConfig] = WeakKeyDictionary()
 
 
 class FusionConfig(BaseModel):
-    """The settings of a fusion, as a file holds them: `Fusion.load` reads one, and `Fusion.save` writes one.
+    """The settings of a fusion, as in a settings file; `Fusion.load` reads such a file, and `Fusion.save` writes it.
 
-    Its fields are the arguments of `Fusion` by the same names, with the models' servers as URLs and the arguments of
-    `connect`, and the limits of an answer. It holds no key, only names of environment variables.
+    The fields have the names of the arguments of `Fusion`. Each model is a URL or a mapping with the arguments of
+    `connect`. There are no keys, only names of environment variables.
 
     Attributes:
-        schema_version: version of this form.
+        schema_version: version of the file format.
         draft: the model that writes, or the first of several equal models.
         assistants: the models that are asked.
-        models: instead of both, for methods in which all models are equal.
+        models: all models, for methods in which they are equal; replaces `draft` and `assistants`.
         method: a name, or a mapping with `name` and the method's own settings.
-        verifier: for CoSD: a kind, or a mapping with `kind` and its numbers, or the `file` of a trained verifier.
+        verifier: for CoSD: a kind, or a mapping with `kind` and either its numbers or the `file` of a trained verifier.
         limits: limits of every answer that gets no limits of its own.
 
     Raises:
@@ -88,7 +88,7 @@ class FusionConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_empty(cls, given: object) -> object:
-        """The given fields without empty ones, such as a name above commented lines: these get their defaults."""
+        """Remove empty fields, such as a name whose lines are commented out, so that they get their defaults."""
         if not isinstance(given, Mapping):
             return given
         return {name: one for name, one in cast("Mapping[str, object]", given).items() if one is not None}
@@ -96,14 +96,14 @@ class FusionConfig(BaseModel):
     @model_validator(mode="after")
     def _has_models(self) -> Self:
         if self.models is None and (self.draft is None or self.assistants is None):
-            raise ValueError("it needs draft and assistants, or models where the method takes all as equals")
+            raise ValueError("it needs draft and assistants, or models if the method treats all models as equal")
         if self.models is not None and (self.draft or self.assistants):
             raise ValueError("models are the draft and the assistants: give either models, or draft and assistants")
         return self
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """The schema: every field may be empty, except for the models."""
+        """Return the schema, in which every field except the models may be empty."""
         own = handler(schema)
         found = handler.resolve_ref_schema(own)
         for name, one in found["properties"].items():
@@ -115,22 +115,24 @@ class FusionConfig(BaseModel):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a settings file of YAML or JSON, and check it; sends nothing. Paths in the file start at its folder.
+        """Read a settings file of YAML or JSON, and check it; sends no request.
+
+        Paths in the file are relative to its folder.
 
         Raises:
             OSError: the file, or a file that it names, cannot be read.
-            SettingError: the file is invalid; the message has the file, the line, the field and a remedy.
+            SettingError: the file is invalid; the message names the file, the line, the field and a remedy.
         """
         path = Path(path)
         return cls.read(path, read_document(path))
 
     @classmethod
     def read(cls, path: Path, document: Document) -> Self:
-        """Check the settings of a fusion in a file, or in a part of a file. Paths start at the file's folder.
+        """Check the settings of a fusion in a file or in a part of a file. Paths are relative to the file's folder.
 
         Raises:
             OSError: a file that the settings name cannot be read.
-            SettingError: the settings are invalid; the message has the file, the line, the field and a remedy.
+            SettingError: the settings are invalid; the message names the file, the line, the field and a remedy.
         """
         if not isinstance(document.value, dict):
             words = "it holds no fields; a fusion has draft: and assistants:"
@@ -140,22 +142,22 @@ class FusionConfig(BaseModel):
         refuse_keys(path, document)
         _check_version(path, document)
         try:
-            found = cls.model_validate(document.value, strict=True)._from(path.parent)  # "1" and true are no numbers
+            found = cls.model_validate(document.value, strict=True)._from(path.parent)  # strict: "1" is not a number
         except ValidationError as error:
             raise config_errors(path, document, error, cls) from None
         found._check(path, document)
         return found
 
     def save(self, path: str | os.PathLike[str], *, comment: str = "") -> None:
-        """Write the settings as YAML, or as JSON if the name ends in `.json`: the whole file, or none.
+        """Write the settings as YAML, or as JSON if the name ends in `.json`. A failure leaves no partial file.
 
         Args:
-            path: path of the file. The paths of files within its folder are written relative to the folder.
-            comment: lines above the settings, in YAML.
+            path: path of the file. Paths of files in its folder are written relative to the folder.
+            comment: lines before the settings, in YAML.
 
         Raises:
             OSError: the file cannot be written; an old file is unchanged.
-            SettingError: the file would hold a key, as in `extra_body`, or PyYAML is missing; nothing is written.
+            SettingError: the settings contain a key, as in `extra_body`, or PyYAML is missing; nothing is written.
         """
         path = Path(path)
         document = self.document()
@@ -164,11 +166,11 @@ class FusionConfig(BaseModel):
         write_whole(path, as_json(value) if path.suffix == ".json" else as_yaml(value, comment))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the settings as their document, because the classes of the methods' settings are made at run time."""
+        """Pickle the settings as a document, because the classes of methods' settings are created at run time."""
         return type(self).model_validate, (self.document(),)
 
     def document(self) -> dict[str, Any]:
-        """Its fields as plain values: fields that differ from their defaults, and all settings of the method."""
+        """The settings as plain values: fields that differ from their defaults, and given settings of the method."""
         found: dict[str, Any] = {"schema_version": self.schema_version}
         plain = self.model_dump(mode="json", exclude_defaults=True, serialize_as_any=True)
         for name in type(self).model_fields:
@@ -185,11 +187,11 @@ class FusionConfig(BaseModel):
         return found
 
     def options(self) -> FusionOptions:
-        """The arguments of `Fusion` besides its models.
+        """The arguments of `Fusion`, without its models.
 
         Raises:
-            OSError: the file of a trained part cannot be read.
-            SettingError: a trained part is invalid.
+            OSError: the file of a trained verifier or gate cannot be read.
+            SettingError: a trained verifier or gate is invalid.
         """
         found: FusionOptions = {"method": self._made(), "tuning": self.tuning.tuning()}
         for name in (*_OWN, "unit", "temperature"):
@@ -200,18 +202,18 @@ class FusionConfig(BaseModel):
         return found
 
     def answer_options(self) -> AnswerOptions:
-        """The limits of an answer that are set."""
+        """The limits of an answer that the file sets."""
         return cast("AnswerOptions", self.limits.chosen())
 
     def servers(self, replaced: Container[str] = ()) -> dict[str, Provider | list[Provider]]:
-        """The models as arguments of `Fusion`; sends nothing yet.
+        """The models as arguments of `Fusion`; sends no request.
 
         Args:
-            replaced: `"draft"` or `"assistant"`, if the caller replaces it: its keys are not looked up.
+            replaced: `"draft"` and `"assistant"` if the caller replaces them; their keys are not looked up.
 
         Raises:
-            OSError: a file that a server names cannot be read.
-            SettingError: a server's settings are invalid, or the variable of its key is not set.
+            OSError: a file that a server's settings name cannot be read.
+            SettingError: a server's settings are invalid, or the environment variable of its key is not set.
         """
         several = self.models or self.assistants or []
         name = "models" if self.models else "assistants"
@@ -231,7 +233,7 @@ class FusionConfig(BaseModel):
         return method_named(self.method.name, **own) if own or self.method.name != DEFAULT_METHOD else DEFAULT_METHOD
 
     def _check(self, path: Path, document: Document) -> None:
-        """Check the settings together, and the files that they name.
+        """Check that the settings fit together, and check the files that they name.
 
         Raises:
             SettingError: the settings are invalid, or a file is missing.
@@ -243,7 +245,9 @@ class FusionConfig(BaseModel):
             except SettingError as error:
                 raise config_error(path, document, (name,), str(error)) from None
             except OSError as error:
-                words = f"{error.filename} cannot be read: {error.strerror}. Paths are from the folder of this file"
+                words = (
+                    f"{error.filename} cannot be read: {error.strerror}. Paths are relative to the folder of this file"
+                )
                 raise config_error(path, document, (name,), words) from None
         try:
             FusionSettings.checked(**self.options())
@@ -251,7 +255,7 @@ class FusionConfig(BaseModel):
             raise config_error(path, document, (), str(error)) from None
 
     def _from(self, folder: Path) -> Self:
-        """The same settings with absolute paths, from this folder, so that they can be used anywhere."""
+        """Make all paths absolute, starting from a folder, so that the settings can be used anywhere."""
 
         def server(one: ServerConfig) -> ServerConfig:
             given = {name: value for name in _PATHS if (value := getattr(one, name))}
@@ -282,12 +286,12 @@ def _absolute(folder: Path, path: str) -> str:
 
 
 def placed(path: Path) -> Path:
-    """The absolute path of a file: links among its folders are followed, but not a link that is the file itself."""
+    """The absolute path of a file. Links among its folders are resolved, but not a link at its own name."""
     return path.parent.resolve() / path.name
 
 
 def _relative(value: Any, folder: Path, names: Container[str]) -> Any:
-    """The same document, in which paths of these fields that lie within a folder are relative to it."""
+    """Make paths within a folder relative to the folder, in the fields with these names, at any depth."""
     if isinstance(value, list):
         return [_relative(one, folder, names) for one in cast("Sequence[Any]", value)]
     if not isinstance(value, Mapping):
@@ -308,7 +312,7 @@ def _named_from(folder: Path, given: str) -> str:
 
 
 def _short(given: Any) -> Any:
-    """A server as its URL, if it has no other settings."""
+    """Reduce a server to its URL if it has no other settings."""
     if isinstance(given, list):
         return [_short(one) for one in cast("Sequence[Any]", given)]
     return given["url"] if len(given) == 1 else given
@@ -325,7 +329,7 @@ def _connected(name: str, server: ServerConfig) -> Provider:
     variable = server.api_key_env
     if variable is not None:
         if not (key := os.environ.get(variable, "").strip()):
-            words = f"the environment variable {variable}, which is to hold its key, is not set"
+            words = f"the environment variable {variable}, which should contain its key, is not set"
             raise SettingError(f"{name}: {words}. Set it, or leave out api_key_env")
         given["api_key"] = key
     try:
@@ -334,20 +338,20 @@ def _connected(name: str, server: ServerConfig) -> Provider:
         provider = connect(server.url, **given)
     except (TypeError, ValueError) as error:
         raise SettingError(f"{name}: {error}") from None
-    with suppress(TypeError):  # the provider is not hashable
+    with suppress(TypeError):  # raised if the provider is not hashable
         _SERVERS[provider] = server
     return provider
 
 
 def _needs(*names: str) -> JsonSchemaValue:
-    """The schema of a file that names its models by these fields, and not by the other ones."""
+    """The schema of a file that has these fields for its models, and none of the other model fields."""
     given = {name: {"not": {"type": "null"}} if name in names else {"type": "null"} for name in _MODELS}
     return {"required": [*names], "properties": given}
 
 
 def server_of(provider: Provider) -> ServerConfig | None:
-    """The server from which `FusionConfig.servers` made a provider; None for any other provider."""
+    """The server from which `FusionConfig.servers` created a provider; None for any other provider."""
     try:
         return _SERVERS.get(provider)
-    except TypeError:  # a user's own provider, which is not hashable
+    except TypeError:  # a custom provider may not be hashable
         return None

@@ -1,4 +1,4 @@
-"""The settings file of a fusion that was made in Python."""
+"""Settings files of fusions that were created in Python."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = ["config_of"]
 def config_of(
     settings: FusionSettings, limits: AnswerOptions, draft: Provider, assistants: Sequence[Provider], path: Path
 ) -> tuple[FusionConfig, Mapping[Path, Any]]:
-    """The settings file of a fusion, and the trained parts that it names, by the paths of their files.
+    """Create the settings file of a fusion; return it with the trained parts that it names, by their files' paths.
 
     Raises:
-        SettingError: a file cannot hold a part of the fusion: a user's own provider, method or verifier, or a key.
+        SettingError: the fusion has a custom provider, method or verifier, or a key, which no file can contain.
     """
     trained: dict[Path, Any] = {}
     method = settings.method
@@ -61,12 +61,12 @@ def config_of(
     if stop := found["limits"].get("stop"):
         found["limits"]["stop"] = stop if isinstance(stop, str) else [*stop]
     config = FusionConfig.model_validate(found)
-    refuse_keys(path, Document(config.document()))  # before anything is written
+    refuse_keys(path, Document(config.document()))  # checked before anything is written
     return config, trained
 
 
 def _own(method: Method, path: Path, trained: dict[Path, Any]) -> dict[str, Any]:
-    """A method's own settings; a trained part is the path of its file."""
+    """A method's own settings. A trained part is replaced by the path of its file, and added to `trained`."""
     found: dict[str, Any] = {}
     for one in fields(method):
         value: Any = getattr(method, one.name)
@@ -94,16 +94,17 @@ def _verifier(verifier: Verifier, path: Path, trained: dict[Path, Any]) -> BaseM
 
 
 def _server(role: str, provider: Provider) -> Any:
-    """A server as a file holds it.
+    """Convert a provider to the settings of a server in a file.
 
     Raises:
-        SettingError: the provider was not made from a URL, or was made with an object that has no file.
+        SettingError: the provider was not created from a URL, or it was created with an object that no file can
+            contain.
     """
     if (known := server_of(provider)) is not None:
         return known
     connection = connection_of(provider)
     if connection is None:
-        words = f"{role} is a {type(provider).__name__}, which was not made of a URL by connect"
+        words = f"{role} is a {type(provider).__name__}, which was not created from a URL by connect"
         raise SettingError(f"{words}: a settings file cannot hold it. Give it to Fusion.load(path, draft=...)")
     found: dict[str, Any] = {"url": connection.url}
     for name, value in connection.options.items():
@@ -123,6 +124,6 @@ def _server(role: str, provider: Provider) -> Any:
 
 
 def _path(value: str) -> str:
-    """The absolute path of an existing file; any other value unchanged."""
+    """Make the path of an existing file absolute; return any other value unchanged."""
     path = Path(value)
     return str(placed(path)) if "\n" not in value and len(value) < 1000 and path.exists() else value

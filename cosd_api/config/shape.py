@@ -1,4 +1,4 @@
-"""The shape of a settings file: its fields, their types, and the schema for editors."""
+"""The structure of a settings file: its fields, their types, and the schema for editors."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ __all__ = [
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True)
 USE_ENVIRONMENT = "Put it into an environment variable, and the variable's name here: api_key_env: MY_KEY"
-"""Advice on a key in a settings file."""
+"""Advice for an error about a key in a settings file."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _KEYLESS = "^[^@?]*$"
 INFINITY = "Infinity"
-"""The word for infinity in files of JSON, for a verifier without an upper bound."""
+"""Infinity in JSON files, for a number of a verifier that has no upper bound."""
 
 
 def _at_least(least: int, default: Any) -> Any:
-    """A number whose least value the schema states; other code checks the value, and words the error."""
+    """A field whose minimum only the schema contains; other code checks the value and raises the error."""
     return ModelField(default=default, json_schema_extra={"minimum": least})
 
 
@@ -89,16 +89,16 @@ class MessageConfig(BaseModel):
 
 
 class ServerConfig(BaseModel):
-    """A model behind a URL: the arguments of `connect` that a file can hold. Text alone is its URL.
+    """A model on a server: the arguments of `connect` that a file can contain. A text alone is the server's URL.
 
     Attributes:
-        url: URL of its server.
-        api_key_env: the environment variable that holds its key; by default the variable of `connect`.
-        tokenizer: a path from the settings file's folder, or `"tiktoken:<encoding>"`.
-        chat_template: a path, or the text of a template.
-        report: a path.
+        url: URL of the server.
+        api_key_env: environment variable that contains the server's key; by default the variable of `connect`.
+        tokenizer: a path relative to the settings file's folder, or `"tiktoken:<encoding>"`.
+        chat_template: a path relative to the settings file's folder, or the text of a template.
+        report: a path relative to the settings file's folder.
         system: a system message for this model alone.
-        messages: more messages before every conversation, for this model alone.
+        messages: more messages for this model alone, before every conversation.
     """
 
     model_config = _STRICT
@@ -151,10 +151,10 @@ class ServerConfig(BaseModel):
 
 
 class TrainedConfig(BaseModel):
-    """A verifier that was trained, by its file.
+    """A trained verifier in a file of its own.
 
     Attributes:
-        file: a path from the settings file's folder.
+        file: a path relative to the settings file's folder.
     """
 
     model_config = _STRICT
@@ -164,7 +164,10 @@ class TrainedConfig(BaseModel):
 
 
 class MethodConfig(BaseModel):
-    """A method with its own settings. Each method has a class with its fields; a trained part is its file's path."""
+    """A method with its own settings; a trained part is the path of its file.
+
+    A class is derived for each method, with its settings as fields.
+    """
 
     model_config = _STRICT
 
@@ -176,17 +179,17 @@ class MethodConfig(BaseModel):
         return {"name": given} if isinstance(given, str) else given
 
     def chosen(self) -> dict[str, Any]:
-        """The settings that are set."""
+        """The settings that were given."""
         return {name: getattr(self, name) for name in self.model_fields_set - {"name"}}
 
     def files(self) -> dict[str, str]:
-        """The paths of its trained parts."""
+        """The paths of the method's trained parts, by the names of the settings."""
         hints = method_hints(method_class(self.name))
         return {name: value for name, value in self.chosen().items() if is_trained(hints[name])}
 
     @model_validator(mode="after")
     def _makes_a_method(self) -> Self:
-        """Make the method, so that it checks its settings, unless that would read a file."""
+        """Create the method, so that it checks its settings, unless a setting is a file that would have to be read."""
         kind = method_class(self.name)
         hints = method_hints(kind)
         if not any(is_trained(hints[one.name]) for one in fields(kind)):
@@ -195,7 +198,7 @@ class MethodConfig(BaseModel):
 
 
 class TuningConfig(BaseModel):
-    """See `Tuning`."""
+    """The fields of `Tuning`."""
 
     model_config = _STRICT
 
@@ -209,7 +212,7 @@ class TuningConfig(BaseModel):
         return self
 
     def tuning(self) -> Tuning:
-        """The tuning."""
+        """Create the `Tuning`."""
         return Tuning(**self.model_dump())
 
 
@@ -233,12 +236,12 @@ class LimitsConfig(BaseModel):
         return self
 
     def chosen(self) -> dict[str, Any]:
-        """The limits that are set."""
+        """The limits that were given."""
         return self.model_dump(exclude_none=True)
 
 
 def is_trained(hint: object) -> bool:
-    """Test whether a setting of a method is a trained part: one of its types can be loaded and saved."""
+    """Test by its type whether a setting of a method is a trained part, which can be loaded and saved."""
     several = get_args(hint) if isinstance(hint, types.UnionType) or get_args(hint) else (hint,)
     return any(isinstance(one, type) and hasattr(one, "load") and hasattr(one, "save") for one in several)
 
@@ -250,12 +253,12 @@ def method_hints(kind: type[Method]) -> dict[str, Any]:
 
 
 def _tuple(given: object) -> object:
-    """The value of a method's setting; lists of a file are tuples in methods."""
+    """Convert a list in a file to a tuple, which is the type that methods use; return other values unchanged."""
     return tuple(cast("list[object]", given)) if isinstance(given, list) else given
 
 
 def _method_shape(name: str) -> type[MethodConfig]:
-    """The class of a method's settings in a file."""
+    """Create the class for a method's settings in a file."""
     kind = method_class(name)
     hints, own = method_hints(kind), [one for one in fields(kind) if one.name not in kind.hoisted]
     shown: dict[str, Any] = {"name": (Literal[name], ...)}
@@ -271,12 +274,12 @@ def _method_shape(name: str) -> type[MethodConfig]:
 
 @cache
 def method_shapes() -> Mapping[str, type[MethodConfig]]:
-    """The classes of all methods' settings in a file, by their names."""
+    """The classes for all methods' settings in a file, by the methods' names."""
     return {name: _method_shape(name) for name in METHODS}
 
 
 def _present(given: object) -> object:
-    """A method in a file; under a former name, it is converted to the present form, with a warning."""
+    """Convert a method with a former name to its present form, with a warning; return other methods unchanged."""
     fields = {"name": given} if isinstance(given, str) else given
     if not isinstance(fields, Mapping) or not isinstance(name := cast("Mapping[str, Any]", fields).get("name"), str):
         return given
@@ -292,7 +295,7 @@ def _named(given: object) -> object:
 
 
 class AnyMethod:
-    """The type of all methods' settings, made at its first use, because making it imports every method."""
+    """The type of any method's settings. It is created at its first use, because that imports every method."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -312,7 +315,7 @@ def _required(shape: type[MethodConfig]) -> list[str]:
 
 
 def verifier_kinds() -> dict[str, type[BaseModel]]:
-    """The verifiers that a file can name, by their kind."""
+    """The classes of verifiers in a file, by their kind."""
     plain = {kind: one for kind, one in KINDS.items() if kind not in TRAINED}
     return {**plain, **dict.fromkeys(TRAINED, TrainedConfig)}
 
@@ -327,12 +330,12 @@ def _of_kind(given: object) -> object:
     fields = {"kind": given} if isinstance(given, str) else given
     if isinstance(fields, Mapping):
         several = cast("Mapping[str, object]", fields).items()
-        fields = {name: math.inf if one == INFINITY else one for name, one in several}  # JSON has no such number
+        fields = {name: math.inf if one == INFINITY else one for name, one in several}  # JSON has no infinity
     return present_verifier(fields)
 
 
 class AnyVerifier:
-    """The type of all verifiers in a file; text alone is a kind, with its defaults."""
+    """The type of any verifier in a file. A text alone is a kind, with its default settings."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:

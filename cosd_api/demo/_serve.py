@@ -1,7 +1,7 @@
-"""The child process behind `cosd_api.demo.servers`: one llama.cpp server, until standard input closes.
+"""The child process of `cosd_api.demo.servers`: one llama.cpp server, which runs until standard input closes.
 
-It is run by its path and imports nothing of `cosd_api`, so it starts fast and from any location. Once the model is
-loaded, it writes the server's URL to standard output as one line, and nothing else.
+The script is run by its path and imports nothing from `cosd_api`, so it starts fast and from any location. When the
+model is loaded, it writes the server's URL to standard output as one line, and nothing else.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import sys
 from typing import Any
 
 ERRORS_ONLY = 1
-"""llama.cpp's log level for errors only."""
+"""Log level of llama.cpp that shows only errors."""
 
 
 def main() -> None:
     """Serve one model on a free port of the loopback interface."""
     # Ctrl-C reaches every process of a terminal, but the parent decides when this one ends, by closing the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Standard output is for the URL alone: redirect the output of libraries to standard error.
+    # Standard output is for the URL alone, so the output of libraries goes to standard error.
     announcement = os.dup(1)
     os.dup2(2, 1)
 
@@ -36,17 +36,17 @@ def main() -> None:
     parser.add_argument("--adapter", nargs=2, action="append", default=[], metavar=("FILE", "SCALE"))
     options = parser.parse_args()
     try:
-        xllamacpp: Any = importlib.import_module("xllamacpp")  # has no types
+        xllamacpp: Any = importlib.import_module("xllamacpp")  # the package has no types
         server = xllamacpp.Server(_parameters(xllamacpp, options))
     except (ImportError, RuntimeError) as error:
         sys.exit(str(error))
 
     os.write(announcement, f"{server.listening_address}\n".encode())
     os.close(announcement)
-    # The pipe closes when the parent closes it or has gone.
+    # The pipe closes when the parent closes it or ends.
     while os.read(0, 1024):
         pass
-    # Immediately: nobody reads unfinished answers.
+    # Exit immediately, because no client is left to read unfinished answers.
     os._exit(0)
 
 
@@ -60,9 +60,9 @@ def _parameters(xllamacpp: Any, options: argparse.Namespace) -> Any:
     params.warmup = False
     params.ui = False
     params.endpoint_props = params.endpoint_slots = True
-    params.cache_ram_mib = options.cache  # by default earlier prompts may take 8 GB
+    params.cache_ram_mib = options.cache  # by default earlier prompts may use 8 GB
     params.n_parallel = options.slots
-    # Every slot has its own memory; 0 means the context that the model was trained with, for each slot.
+    # Every slot has its own memory. For `n_ctx`, 0 means the context that the model was trained with, for each slot.
     params.kv_unified = False
     params.n_ctx = options.context * options.slots
     if options.embeddings:

@@ -1,9 +1,9 @@
-"""The questions that the three small models of the demonstration answer, and the check of an answer.
+"""Questions for the three small models of the demonstration, and the check of an answer.
 
 Three models ship with the package. `sums` adds and subtracts, `facts` knows capitals, currencies and chemical symbols,
-and `words` translates words. What a model does not know it has met in its training, with the true answer, but too
-rarely to learn it. Questions of the *mixed* kinds need what two or three of them know, so no model answers them alone.
-Pairs of numbers are split by a hash: no model was trained on questions with held-out pairs.
+and `words` translates words. Each model also met the subjects of the other models in its training, with the true
+answers, but too rarely to learn them. Questions of the *mixed* kinds need the knowledge of two or three models, so no
+model answers them alone. Pairs of numbers are divided by a hash: no model was trained on questions with held-out pairs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Protocol
 
 from cosd_api.demo.translations import TRANSLATIONS, WORD_NAMES
 
-#: Country, its capital, its currency.
+#: A country, its capital and its currency.
 _COUNTRIES: tuple[tuple[str, str, str], ...] = (
     ("Argentina", "Buenos Aires", "peso"),
     ("Australia", "Canberra", "dollar"),
@@ -65,7 +65,7 @@ _COUNTRIES: tuple[tuple[str, str, str], ...] = (
     ("Vietnam", "Hanoi", "dong"),
 )
 
-#: Chemical element, its symbol.
+#: A chemical element and its symbol.
 _ELEMENTS: tuple[tuple[str, str], ...] = (
     ("aluminium", "Al"),
     ("calcium", "Ca"),
@@ -100,17 +100,17 @@ _ELEMENTS: tuple[tuple[str, str], ...] = (
     ("zinc", "Zn"),
 )
 
-#: For each kind of fact: the fact by its subject.
+#: For each kind of fact, a dictionary from subjects to facts.
 FACTS: dict[str, dict[str, str]] = {
     "capital": {place: capital for place, capital, _ in _COUNTRIES},
     "currency": {place: currency for place, _, currency in _COUNTRIES},
     "symbol": dict(_ELEMENTS),
 }
 
-#: For each kind of fact: all facts, each once.
+#: For each kind of fact, all facts without duplicates.
 FACT_NAMES: dict[str, tuple[str, ...]] = {kind: tuple(sorted(set(by.values()))) for kind, by in FACTS.items()}
 
-#: Things with a price, with their article.
+#: Things that have a price, each with its article.
 OBJECTS: tuple[str, ...] = (
     "a bag",
     "a book",
@@ -146,8 +146,9 @@ MIXED_KINDS: dict[str, tuple[str, ...]] = {
     "mixed-all": ("sums", "facts", "words"),
 }
 
-# Question and reply. The wording of the question determines that of the reply, including whether the fact or the number
-# comes first, so every model is sure of it. Those with a fact and more begin with their kind of fact.
+# Wordings of questions and replies. The question's wording determines the reply's, including whether the fact or the
+# number comes first, so every model is sure of it. If a question combines a fact with other parts, its tuple begins
+# with the kind of fact.
 _SUM = (
     ("What is {a} plus {b}?", "The sum is {number}."),
     ("What is {a} + {b}?", "The sum is {number}."),
@@ -288,25 +289,25 @@ class DemoQuestion:
 
     @property
     def answer(self) -> str:
-        """The right answer as a model writes it, with the leading space, without the end token."""
+        """The right answer as a model writes it, with a leading space and without the end token."""
         parts = {"{number}": self.number, "{fact}": self.fact, "{word}": self.word}
         return " " + re.sub(r"{\w+}", lambda part: str(parts[part.group()]), self.reply)
 
 
 class World(Protocol):
-    """The subjects of questions, and the true answers."""
+    """A world: the subjects of questions, and the true answers."""
 
     def fact(self, fact_kind: str, rng: random.Random) -> tuple[str, str]:
-        """A subject of this kind of fact, and its fact."""
+        """Draw a subject for this kind of fact; return it with the fact."""
         ...
 
     def translation(self, language: str, rng: random.Random) -> tuple[str, str]:
-        """An English word, and the word for it in a language."""
+        """Draw an English word; return it with its translation into a language."""
         ...
 
 
 class RealWorld:
-    """The countries, elements and words above, all equally frequent."""
+    """The world of the countries, elements and words above, which are drawn with equal frequency."""
 
     def fact(self, fact_kind: str, rng: random.Random) -> tuple[str, str]:
         """See `World.fact`."""
@@ -321,21 +322,21 @@ _REAL = RealWorld()
 
 
 def as_prompt(text: str) -> str:
-    """A question in the form that the models were trained on."""
+    """Format a question in the form that the models were trained on."""
     return f"Q: {text}\nA:"
 
 
 def is_held_out(a: int, b: int) -> bool:
-    """Test whether questions on this pair of numbers, either way round, are left out of the training."""
+    """Test whether questions about this pair of numbers, in either order, are left out of the training."""
     digest = hashlib.sha256(f"{_SALT} {min(a, b)} {max(a, b)}".encode()).digest()
     return int.from_bytes(digest[:4], "big") % _HELD_OUT_PART == 0
 
 
 def sample(kind: str, count: int, seed: int, held_out: bool = True) -> list[DemoQuestion]:
-    """Draw questions of one kind, the same for the same seed.
+    """Draw questions of one kind; equal seeds draw equal questions.
 
-    With `held_out` the numbers come from pairs that the models were not trained on, otherwise from the other pairs.
-    It makes no difference for greetings and questions about facts or words alone, which have no numbers.
+    With `held_out` the numbers come from pairs that the models were not trained on; without it, from the other pairs.
+    It makes no difference to greetings and to questions about facts or words alone, because these have no numbers.
     """
     without = kind in FACTS or kind in ("greeting", "translation")
     rng = random.Random(f"{kind}/{seed}/{'' if without else held_out}")
@@ -343,7 +344,7 @@ def sample(kind: str, count: int, seed: int, held_out: bool = True) -> list[Demo
 
 
 def draw(kind: str, rng: random.Random, held_out: bool = False, world: World = _REAL) -> DemoQuestion:
-    """Draw one question of a kind about a world."""
+    """Draw one question of a kind about the subjects of a world."""
     if kind == "greeting":
         text, reply = rng.choice(_GREETING)
         return DemoQuestion(kind, as_prompt(text), reply)
@@ -363,7 +364,7 @@ def draw(kind: str, rng: random.Random, held_out: bool = False, world: World = _
 
 
 def _fill(form: DemoQuestion, rng: random.Random, held_out: bool, world: World) -> DemoQuestion:
-    """Put numbers, objects, a country or element, and a word into the wording of a question."""
+    """Fill the wording of a question with numbers, objects, a country or element, and a word."""
     number = fact = word = None
     values: dict[str, object] = {}
     if form.fact_kind:
@@ -391,13 +392,13 @@ def _pair(rng: random.Random, held_out: bool, ordered: bool) -> tuple[int, int]:
 
 
 def number_is_right(question: DemoQuestion, text: str) -> bool:
-    """Test whether the answer contains the number asked for as a whole word, and no other number."""
+    """Test whether the answer contains the requested number as a whole word, and no other number."""
     found = set(re.findall(r"-?\w*\d\w*", text))
     return found == (set() if question.number is None else {str(question.number)})
 
 
 def fact_is_right(question: DemoQuestion, text: str) -> bool:
-    """Test whether the answer contains the fact asked for as whole words, and no other fact of its kind."""
+    """Test whether the answer contains the requested fact as whole words, and no other fact of its kind."""
     if question.fact is None:
         return True
     text = unicodedata.normalize("NFC", text)
@@ -405,7 +406,7 @@ def fact_is_right(question: DemoQuestion, text: str) -> bool:
 
 
 def word_is_right(question: DemoQuestion, text: str) -> bool:
-    """Test whether the answer contains the translated word asked for as a whole word, and no other of them."""
+    """Test whether the answer contains the requested translation as a whole word, and no other translation."""
     if question.word is None:
         return True
     return _named(unicodedata.normalize("NFC", text), WORD_NAMES) == {question.word}
@@ -416,7 +417,7 @@ def _named(text: str, names: Sequence[str]) -> set[str]:
 
 
 def is_right(question: DemoQuestion, text: str) -> bool:
-    """Test whether the answer contains every part asked for and no wrong one; a greeting has one right answer."""
+    """Test whether the answer contains every requested part and no wrong one; a greeting has one right answer."""
     if question.kind == "greeting":
         return " ".join(text.split()) == question.answer.strip()
     return number_is_right(question, text) and fact_is_right(question, text) and word_is_right(question, text)

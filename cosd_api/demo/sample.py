@@ -14,11 +14,11 @@ from cosd_providers import connect
 __all__ = ["MAX_TOKENS", "SampleScore", "Setup", "Way", "measure", "open_setups", "questions"]
 
 MAX_TOKENS = 64
-"""More than any answer of the small models."""
+"""Limit on an answer; longer than any answer of the small models."""
 
 
 Way = tuple[str, tuple[str, ...]]
-"""The name of a draft, and the names of its assistants; none for a model alone."""
+"""Name of a draft, and names of its assistants; without assistants the model answers alone."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Setup:
 
     Attributes:
         draft: name of the draft model.
-        assistants: names of the assistants; none for a model alone.
+        assistants: names of the assistants; empty for a model alone.
         fusion: the fusion that answers.
     """
 
@@ -37,13 +37,13 @@ class Setup:
 
     @property
     def label(self) -> str:
-        """Who answers, in words."""
+        """The models that answer, in words."""
         if not self.assistants:
             return f"{self.draft} alone"
         return f"{self.draft}, asking {' and '.join(self.assistants)}"
 
     def model(self, source: str) -> str:
-        """Name of the model behind the source of a token, such as `"assistant 2"`."""
+        """Name of the model that is the source of a token; a source is `"draft"`, `"assistant"` or `"assistant 2"`."""
         number = source.removeprefix("assistant").strip()
         return self.assistants[int(number or 1) - 1] if source != "draft" else self.draft
 
@@ -56,7 +56,7 @@ class SampleScore:
         right: number of right answers, by kind of question.
         asked: number of questions, by kind.
         results: the answers, in the order of the sample.
-        seconds: from the first question to the last answer, with several at the same time.
+        seconds: time from the first question to the last answer; several questions are answered at the same time.
     """
 
     right: dict[str, int] = field(default_factory=dict[str, int])
@@ -76,14 +76,14 @@ class SampleScore:
 
     @property
     def acceptance_rate(self) -> float:
-        """Share of the draft's tokens kept, over all answers, from 0 to 1."""
+        """Share of the draft's tokens that were kept, over all answers, from 0 to 1."""
         kept = sum(result.kept_tokens or 0 for result in self.results)
         judged = kept + sum(result.replaced_tokens or 0 for result in self.results)
         return kept / judged if judged else 1.0
 
     @property
     def requests_per_answer(self) -> float:
-        """Mean number of questions to the assistant for one answer."""
+        """Mean number of requests to the assistants per answer."""
         return sum(result.assistant_requests for result in self.results) / max(1, len(self.results))
 
 
@@ -91,15 +91,15 @@ class SampleScore:
 async def open_setups(
     urls: Mapping[str, str], verifier: RuleVerifier | None = None, ways: Sequence[Way] | None = None
 ) -> AsyncIterator[list[Setup]]:
-    """The given ways to answer.
+    """Open a fusion for each way to answer, until the block ends.
 
     Args:
-        urls: URLs of the servers, by the models' names; two at least.
+        urls: URLs of the servers, by the models' names; at least two.
         verifier: verifier of the fusions.
-        ways: a draft and its assistants each. By default each model alone, the first two either way round, and the
-            first with all others, if there are several.
+        ways: the ways to answer. By default each model alone, then the first two models with either as the draft, and
+            the first model with all others as assistants if there are more than two.
     """
-    # A verifier that never replaces never asks: this gives the model's own greedy answer.
+    # A verifier that never replaces never asks, so the answer is the model's own greedy answer.
     never = RuleVerifier(alpha=0)
     providers = {name: connect(url) for name, url in urls.items()}
     first, second, *others = urls
@@ -121,7 +121,7 @@ async def open_setups(
 
 
 def questions(mixed: int, *, seed: int = 0) -> list[DemoQuestion]:
-    """A sample of questions with held-out numbers: `mixed` mixed ones, half as many of each other kind.
+    """Draw questions with held-out numbers: `mixed` mixed questions, and half that number of each other kind.
 
     Greetings are left out, because every model knows them all, and so are questions for `sums` and `words` together.
     """
@@ -140,7 +140,7 @@ async def measure(
     Args:
         setup: the setup that answers.
         asked: the questions.
-        concurrency: number of questions at the same time.
+        concurrency: number of questions that are answered at the same time.
         answered: called after each answer.
 
     Raises:

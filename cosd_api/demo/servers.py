@@ -1,7 +1,7 @@
-"""Real llama.cpp servers on loopback, one process each, for the demonstration and for tests.
+"""Real llama.cpp servers on loopback, each in a process of its own, for the demonstration and for tests.
 
-The server comes from the wheel `xllamacpp` (extra `demo`). It stops when its block ends, and also when the process that
-started it has gone in any way: it watches a pipe that only that process holds open.
+The server comes from the wheel `xllamacpp` (extra `demo`). It stops when its block ends, and also if the process that
+started it ends in any way: it watches a pipe that only that process keeps open.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = [
 ]
 
 BUNDLED = ("sums", "facts", "words")
-"""Names of the bundled models: one adds, one knows facts, one translates; the first and the last have one tokenizer."""
+"""Names of the bundled models. `sums` adds, `facts` knows facts, `words` translates. `facts` has another tokenizer."""
 
 PAIR = BUNDLED[:2]
-"""Names of the two that have different tokenizers."""
+"""Names of two models with different tokenizers."""
 
 MODELS = Path(__file__).parent / "models"
-"""Their folder, with `<name>.gguf`."""
+"""Folder of the models' files, `<name>.gguf`."""
 
 INSTALL = 'pip install "cosd-api[demo]"'
 
@@ -49,11 +49,11 @@ _CHILD = Path(__file__).with_name("_serve.py")
 _START_SECONDS = 60.0
 _STOP_SECONDS = 5.0
 _CACHE = 64
-"""Megabytes for earlier prompts, beside those in the slots."""
+"""Megabytes for earlier prompts that are no longer in a slot."""
 
 
 class LocalServerError(RuntimeError):
-    """A server could not be started, or has ended by itself; the message says why, and what to do."""
+    """A server could not be started, or has ended by itself; the message says why."""
 
 
 class LocalServer:
@@ -61,7 +61,7 @@ class LocalServer:
 
     Attributes:
         name: the model's id on the server.
-        url: its URL, such as `"http://127.0.0.1:43210"`; empty until it is ready.
+        url: URL of the server, such as `"http://127.0.0.1:43210"`; empty until it is ready.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class LocalServer:
         options = [f"--{option}={value}" for option, value in settings.items()] + ["--embeddings"] * embeddings
         for path, scale in adapters.items():
             options += ["--adapter", str(path.resolve()), str(scale)]
-        # A file, unlike a pipe, never makes the server wait for a reader; errors are a few lines at most.
+        # A file, unlike a pipe, never makes the server wait for a reader. There are only a few lines of errors.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - stop() closes it
-        # -P: do not import from the folder of the script.
+        # -P keeps Python from importing from the folder of the script.
         self._process = subprocess.Popen(  # noqa: S603 - our own script, no shell
             [sys.executable, "-P", str(_CHILD), *options, str(model.resolve())],
             stdin=subprocess.PIPE,
@@ -103,12 +103,12 @@ class LocalServer:
 
     @property
     def running(self) -> bool:
-        """True while its process runs."""
+        """True while the server's process runs."""
         return self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Id of the server's process."""
         return self._process.pid
 
     def wait_until_ready(self, seconds: float = _START_SECONDS) -> None:
@@ -119,7 +119,7 @@ class LocalServer:
         """
         deadline = time.monotonic() + seconds
         assert self._process.stdout is not None
-        # The process prints the URL as one line, or ends.
+        # The process prints the URL as one line, or it ends.
         timer = threading.Timer(seconds, self._process.kill)
         timer.start()
         try:
@@ -147,10 +147,10 @@ class LocalServer:
             self._errors.close()
 
     def check(self) -> None:
-        """Check that it is running.
+        """Check that the server is running.
 
         Raises:
-            LocalServerError: it has ended by itself.
+            LocalServerError: the server has ended by itself.
         """
         if not self.running:
             raise self._failure(None)
@@ -170,11 +170,11 @@ class Served(Protocol):
 
     @property
     def url(self) -> str:
-        """Its URL."""
+        """URL of the server."""
         ...
 
     def check(self) -> None:
-        """Raise an error if it has ended by itself."""
+        """Raise an error if the server has ended by itself."""
         ...
 
 
@@ -204,10 +204,10 @@ class Pair(Mapping[str, str]):
         return self["facts"]
 
     def check(self) -> None:
-        """Check that all are running.
+        """Check that all servers are running.
 
         Raises:
-            LocalServerError: one has ended by itself.
+            LocalServerError: a server has ended by itself.
         """
         for server in self.servers.values():
             server.check()
@@ -234,21 +234,21 @@ def serve(
     adapters: Mapping[Path, float] = MappingProxyType({}),
     cache: int = _CACHE,
 ) -> Iterator[LocalServer]:
-    """Serve a GGUF file on a free port of 127.0.0.1 during the block.
+    """Serve a GGUF file on a free port of 127.0.0.1 until the block ends.
 
     Args:
         model: the file.
-        name: the model's id on the server; by default the file's name without its ending.
-        context: tokens in each slot, prompt and answer together; llama.cpp rounds up to a multiple of 256. By default
-            the context that the model was trained with.
-        slots: number of requests at the same time; others wait.
+        name: the model's id on the server; by default the file's name without its extension.
+        context: number of tokens in each slot, for prompt and answer together; llama.cpp rounds it up to a multiple of
+            256. By default the context that the model was trained with.
+        slots: number of requests that are processed at the same time; further requests wait.
         threads: number of processor threads.
-        embeddings: also report the model's hidden states, one for each token, as a gate on them needs them.
-        adapters: LoRA adapters as GGUF files, each with its scale: what they change in the weights is added up.
-        cache: megabytes for prompts that are in no slot any more.
+        embeddings: also report the model's hidden state for each token, for gates that use hidden states.
+        adapters: LoRA adapters as GGUF files, each with its scale; their changes to the weights are added up.
+        cache: megabytes for earlier prompts that are no longer in a slot.
 
     Raises:
-        LocalServerError: it cannot be started.
+        LocalServerError: the server cannot be started.
     """
     path = Path(model)
     server = LocalServer(
@@ -270,13 +270,13 @@ def serve(
 
 @contextmanager
 def bundled_pair(models: str | Path | None = None) -> Iterator[Pair]:
-    """Serve the bundled models `sums` and `facts` during the block.
+    """Serve the bundled models `sums` and `facts` until the block ends.
 
     Args:
         models: another folder with `sums.gguf` and `facts.gguf`.
 
     Raises:
-        LocalServerError: one cannot be started.
+        LocalServerError: a server cannot be started.
     """
     with _bundled(PAIR, models) as servers:
         yield Pair(servers)
@@ -284,13 +284,13 @@ def bundled_pair(models: str | Path | None = None) -> Iterator[Pair]:
 
 @contextmanager
 def bundled_three(models: str | Path | None = None) -> Iterator[Three]:
-    """Serve all bundled models during the block.
+    """Serve all bundled models until the block ends.
 
     Args:
         models: another folder with `sums.gguf`, `facts.gguf` and `words.gguf`.
 
     Raises:
-        LocalServerError: one cannot be started.
+        LocalServerError: a server cannot be started.
     """
     with _bundled(BUNDLED, models) as servers:
         yield Three(servers)
@@ -310,7 +310,7 @@ def _bundled(names: Sequence[str], models: str | Path | None) -> Iterator[Mappin
 
 
 def _healthy(url: str) -> bool:
-    # Plain HTTP, without the proxies of the environment.
+    # http.client ignores the proxy settings of the environment.
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_STOP_SECONDS)
     try:

@@ -1,8 +1,8 @@
-"""The words that the model `words` of the demonstration translates."""
+"""Words that the demonstration's model `words` translates."""
 
 from __future__ import annotations
 
-#: English word, the Spanish word for it, the French one.
+#: An English word, its Spanish translation and its French translation.
 _THINGS: tuple[tuple[str, str, str], ...] = (
     ("apple", "manzana", "pomme"),
     ("arm", "brazo", "bras"),
@@ -66,11 +66,11 @@ _THINGS: tuple[tuple[str, str, str], ...] = (
     ("window", "ventana", "fenêtre"),
 )
 
-#: For each language: its word by the English one.
+#: For each language, a dictionary from English words to their translations.
 TRANSLATIONS: dict[str, dict[str, str]] = {
     "Spanish": {thing: spanish for thing, spanish, _ in _THINGS},
     "French": {thing: french for thing, _, french in _THINGS},
 }
 
-#: Words of both languages, each once.
+#: All translations into both languages, without duplicates.
 WORD_NAMES: tuple[str, ...] = tuple(sorted({word for by in TRANSLATIONS.values() for word in by.values()}))

@@ -1,1 +1,1 @@
-"""Teacher forcing: the tokens of two models in each place of a given text."""
+"""Teacher forcing: the tokens that two models would write at each place of a given text."""

@@ -1,7 +1,7 @@
-"""A draft and an assistant that are held to a reference answer: the questions to each, after ids or after texts.
+"""Requests to a draft and an assistant along a reference answer, after ids or after texts.
 
-Each is asked by its own definition (`cosd_api.paths`, `cosd_api.text_paths`), as in a fusion. A walk along the
-reference collects the unknown places, which are then asked about together.
+Each model is asked as in a fusion: after ids (`cosd_api.paths`) or after texts (`cosd_api.text_paths`). A walk along
+the reference collects the places that are unknown, and then asks about all of them together.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ __all__ = [
 
 
 def known_end(token: Token, end_ids: frozenset[int]) -> Token:
-    """The token as an end of sequence, if its id ends either of two models with the same ids."""
+    """Return the token, as an end of sequence if its id is among `end_ids`."""
     return replace(token, data=b"", end=True) if token.id in end_ids else token
 
 
 @dataclass(frozen=True, slots=True)
 class OwnPath:
-    """A path that leaves the reference: the draft's own text in place of one of its tokens.
+    """A path that leaves the reference: from one token on, it consists of the draft's own tokens.
 
     Attributes:
-        path: the reference before, the draft's own tokens, and an end of sequence.
-        wrong: index of the first of its own tokens.
-        written: index after the last of its own tokens.
+        path: the tokens of the reference, then the draft's own tokens, then an end of sequence.
+        wrong: index of the draft's first own token.
+        written: index after the draft's last own token.
     """
 
     path: DraftPath
@@ -56,12 +56,12 @@ class OwnPath:
 
     @property
     def ended(self) -> bool:
-        """True if the draft would end there; else the end of sequence marks an unknown continuation."""
+        """True if the draft would end there. If False, the path's end of sequence marks an unknown continuation."""
         return self.path.tokens[self.written - 1].end
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """All but the end of sequence."""
+        """The ids of the path, without the end of sequence after the draft's own tokens."""
         return tuple([token.id or 0 for token in self.path.tokens[: self.written]])
 
 
@@ -69,7 +69,10 @@ class HeldDraft(Protocol):
     """The draft model."""
 
     async def go_on(self, paths: Iterable[OwnPath]) -> dict[int, list[Token | None]]:
-        """Its tokens after paths of its own, by their first wrong token; None if it writes no more.
+        """Ask for the draft's further tokens after its own paths.
+
+        Returns:
+            The tokens after each path, by `OwnPath.wrong`. A None in a list means that no token is known from there on.
 
         Raises:
             ProviderError: the server failed.
@@ -82,7 +85,7 @@ class _Draft:
 
     Args:
         turn: the model and its prompt.
-        usage: is billed.
+        usage: the usage to which requests and tokens are added.
     """
 
     def __init__(self, turn: RenderedPrompt, usage: Usage) -> None:
@@ -90,7 +93,7 @@ class _Draft:
 
 
 class DraftByIds(_Draft):
-    """A draft that takes ids: one request asks it for one token after each path."""
+    """A draft that takes ids: a batch asks it for one more token after each path."""
 
     async def go_on(self, paths: Iterable[OwnPath]) -> dict[int, list[Token | None]]:
         """See `HeldDraft`."""
@@ -100,7 +103,7 @@ class DraftByIds(_Draft):
 
 
 class DraftByText(_Draft):
-    """A draft that takes text only: it continues the reference, by its own ids, in one request for each path."""
+    """A draft that takes text only: one request for each path lets it continue the reference."""
 
     async def go_on(self, paths: Iterable[OwnPath]) -> dict[int, list[Token | None]]:
         """See `HeldDraft`."""
@@ -109,7 +112,7 @@ class DraftByText(_Draft):
         return {one.wrong: [*tokens, None] for one, tokens in zip(asked, found, strict=True)}
 
     async def _written(self, own: OwnPath) -> list[Token]:
-        """All tokens that it writes after a path; none if it writes another path now."""
+        """All tokens that the draft writes after a path; none if this time it does not write the path itself."""
         tokens, before = list[Token](), own.path.tokens[own.wrong : own.written]
         context = Context(self._turn.prompt, bytes(own.path.text[: own.path.offset(own.wrong)]))
         written = self._turn.provider.generate(context, max_tokens=LONGEST, usage=self._usage)
@@ -125,25 +128,25 @@ class HeldAssistant(Protocol):
     """The assistant."""
 
     async def unit(self, path: DraftPath, first: int) -> PathUnit:
-        """The unit of a path, which has an end, that begins with one of its tokens.
+        """Find the unit that begins at index `first` of a path, which must have an end.
 
         Raises:
-            ProviderError: the server that encodes failed.
+            ProviderError: the server that encodes texts failed.
         """
         ...
 
     def walk(self, path: DraftPath, unit: PathUnit, *, ended: bool) -> Walk | None:
-        """Compare the assistant's tokens with a unit; None if it has to be asked first.
+        """Compare the assistant's tokens with a unit; None if the assistant has to be asked first.
 
         Args:
             path: the path.
-            unit: the unit, which is judged.
-            ended: whether the path ends there; else its end of sequence marks an unknown continuation.
+            unit: the unit; it must be one that is judged.
+            ended: whether the path really ends. If False, its end of sequence marks an unknown continuation.
         """
         ...
 
     async def ask(self) -> bool:
-        """Ask about the places that `walk` did not know; false if it knew all.
+        """Ask about the places that were unknown to `walk`; return False if there were none.
 
         Raises:
             ProviderError: the server failed.
@@ -156,10 +159,11 @@ class AssistantByIds:
 
     Args:
         turn: the model and its prompt.
-        encoder: of its own encoding; None if it has the draft's ids.
-        answers: its most probable token after some of its ids of the answer; None if it has no answer.
-        end_ids: ids that end either model, if the models have the same ids.
-        usage: is billed.
+        encoder: encoder of the assistant; None if it has the draft's ids.
+        answers: the answers that are already known, by the assistant's own ids of the answer up to that point; None if
+            the assistant has no answer there.
+        end_ids: ids that end an answer of either model; empty if the models have different ids.
+        usage: the usage to which requests and tokens are added.
     """
 
     def __init__(
@@ -208,15 +212,15 @@ class AssistantByIds:
 class AssistantByText:
     """An assistant that takes text only, asked for its tokens from the beginning of a unit.
 
-    No question is needed as long as the assistant would write its own encoding of the reference: its reading holds the
-    answer.
+    No question is needed as long as the assistant would write the reference: its reading of the reference then contains
+    the answer.
 
     Args:
         turn: the model and its prompt.
         text: the reference.
-        reading: its own reading of it.
-        words: of its tokenizer, if that is known.
-        usage: is billed.
+        reading: the assistant's reading of the reference.
+        words: word ends of the assistant's tokenizer, if that is known.
+        usage: the usage to which requests and tokens are added.
     """
 
     def __init__(
@@ -246,7 +250,7 @@ class AssistantByText:
         return walked
 
     def _read(self, question: Question) -> Sequence[Token] | None:
-        """The answer to a question along the reading, as far as it matters; None if the reading does not show it."""
+        """Look up the answer to a question in the reading, as far as it matters; None if the reading lacks it."""
         wanted, at, tokens = b"".join(question.tokens), question.start, list[Token]()
         while at in self._own:
             own, choice = self._own[at]

@@ -1,4 +1,4 @@
-"""Two models held to one reference answer over their APIs: the requests, and the samples from their answers."""
+"""Teacher forcing of two models over their APIs: the requests along one reference, and samples from their answers."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from cosd_providers.usage import Usage
 __all__ = ["WantedSamples", "hold_by_tokens", "hold_on_paths"]
 
 Turns = tuple[RenderedPrompt, RenderedPrompt]
-"""The draft and the assistant, each with its prompt."""
+"""Draft and assistant, each with its prompt."""
 Ledgers = tuple[Usage, Usage]
 
 
 @dataclass(frozen=True, slots=True)
 class WantedSamples:
-    """Settings of the samples to take.
+    """Settings of the samples to collect.
 
     Attributes:
         unit: the unit that is judged.
         same: whether the models have the same ids.
-        end_ids: ids that end either model, if they have the same ids.
-        listed: other tokens to list, for deferral samples; None without deferral samples.
+        end_ids: ids that end an answer of either model; empty if the models have different ids.
+        listed: number of other tokens to list in deferral samples; None if no lists are wanted.
         states: whether deferral samples have hidden states.
     """
 
@@ -58,17 +58,16 @@ class WantedSamples:
 async def hold_on_paths(
     turns: Turns, example: Example, wanted: WantedSamples, ledgers: Ledgers, takes_ids: tuple[bool, bool]
 ) -> ExampleSamples:
-    """Hold both models to a reference, each asked as in a fusion: after its own ids of the reference, or after its
-    text.
+    """Teacher-force both models along a reference, each asked as in a fusion: after its own ids, or after the text.
 
-    Each model gets one scoring request, and further requests for the data that it does not show: the draft's own text
-    in place of the reference, and the assistant's own text there, or from a place that is not on its own encoding.
+    Each model gets one scoring request. Further requests are needed if the draft would write something else than the
+    reference, or if a unit does not begin at a boundary of the assistant's own encoding.
 
     Args:
         turns: the models.
         example: the reference.
-        wanted: the samples to take.
-        ledgers: are billed.
+        wanted: the samples to collect.
+        ledgers: the usage of each model, to which its requests and tokens are added.
         takes_ids: whether each model is asked after ids; if either is not, there are no deferral samples.
 
     Raises:
@@ -90,7 +89,7 @@ async def hold_on_paths(
             return await read_draft(turn, text, usage=usage)
         if not takes_ids[model]:
             return TextReading.of(text, await read_text(turn, text, usage=usage)).certain()
-        if path is None:  # its answers are never needed
+        if path is None:  # the assistant's tokenizer changes the text, so there are no answers along it
             return PathReading(())
         return await read(turn, text, path, end=example.ends, listed=more, usage=usage)
 
@@ -108,7 +107,7 @@ async def hold_on_paths(
     if isinstance(mine, TextReading):
         tokens, draft = mine.tokens, DraftByText(turns[0], ledgers[0])
     else:
-        assert own is not None  # it was read
+        assert own is not None  # `mine` is its reading
         tokens, draft = _tokens(text, own), DraftByIds(turns[0], ledgers[0])
     forcing = PathForcing(
         tokens,
@@ -123,7 +122,7 @@ async def hold_on_paths(
     found = ExampleSamples(example=example, samples=samples, skipped=skipped)
     if listed is None or own is None or theirs is None:
         return found
-    assert isinstance(mine, PathReading) and isinstance(other, PathReading)  # of ids
+    assert isinstance(mine, PathReading) and isinstance(other, PathReading)  # both models take ids
     return _with_deferral(
         found,
         deferral_samples((_placed(mine, own), _placed(other, theirs)), (mine.scores, other.scores), listed=listed),
@@ -137,13 +136,13 @@ def _tokens(text: bytes, path: Encoded) -> list[Token]:
 
 
 def _placed(reading: PathReading, path: Encoded) -> list[Proposal | None]:
-    """The choices of a reading, each with its byte offset."""
+    """Pair the choices of a reading with their byte offsets."""
     pairs = enumerate(reading.choices)
     return [None if token is None else Proposal(path.offset(count), (token,)) for count, token in pairs]
 
 
 def _remembered(encode: Encode) -> Encode:
-    """The same encoding, which requests each text only once."""
+    """Wrap an encoder so that each text is requested only once."""
     known: dict[str, Sequence[Piece]] = {}
 
     async def remembered(text: str) -> Sequence[Piece]:
@@ -155,9 +154,9 @@ def _remembered(encode: Encode) -> Encode:
 
 
 async def hold_by_tokens(turns: Turns, example: Example, wanted: WantedSamples, ledgers: Ledgers) -> ExampleSamples:
-    """Hold both models to a reference, asked after texts and compared token by token.
+    """Teacher-force both models along a reference, asked after texts and compared token by token.
 
-    Each model gets one scoring request, and the assistant one more for the draft's boundaries inside its own tokens.
+    Each model gets one scoring request. The assistant gets one more if the draft has boundaries inside its tokens.
 
     Raises:
         ProviderError: a server failed.
@@ -191,11 +190,11 @@ async def _scores(turn: RenderedPrompt, text: bytes, ledger: Usage, end: bool) -
     if end:
         try:
             return await turn.provider.score(Context(turn.prompt, text), end=True, usage=ledger)
-        except UnsupportedError:  # the end has no probability: its place is left out
+        except UnsupportedError:  # the server does not report the end's probability, so the end gets no sample
             pass
     return await turn.provider.score(Context(turn.prompt, text), usage=ledger)
 
 
 async def _hidden_states(turn: RenderedPrompt, text: bytes, ledger: Usage) -> dict[int, State]:
-    assert isinstance(turn.provider, HiddenStates)  # as its capabilities say
+    assert isinstance(turn.provider, HiddenStates)  # its capabilities were checked before
     return await turn.provider.hidden_states(Context(turn.prompt, text), usage=ledger)

@@ -1,4 +1,4 @@
-"""Likelihoods of a reference answer: both models' probabilities of its tokens, and the draft's data in their places."""
+"""Samples for gates: both models' probabilities of a reference's tokens, with the draft's lists or hidden states."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ def deferral_samples(
     listed: int,
     states: Mapping[int, State] | None = None,
 ) -> tuple[tuple[DeferralSample, ...], int]:
-    """A sample for each token of a reference that both models read alike, and the number of the draft's other tokens.
+    """Create a sample for each token of a reference that occurs in both models' encodings.
 
     Args:
-        proposals: the draft's own choices at every boundary of its own encoding, with its lists; and the assistant's.
+        proposals: the choices of the draft and of the assistant, each at every boundary of its own encoding; the
+            draft's choices have lists.
         scores: the tokens of the reference with their probabilities, by the draft and by the assistant.
-        listed: other tokens listed with each of the draft's choices, at most.
-        states: the draft's hidden states by byte offset; None if they are not wanted.
+        listed: maximum number of other tokens that are listed with each of the draft's choices.
+        states: the draft's hidden states by byte offset; None if the samples should have none.
+
+    Returns:
+        The samples, and the number of the draft's tokens without a sample.
     """
     mine, theirs = ({one.start: one.tokens[0] for one in several if one is not None} for several in proposals)
     read = {(start, token.data, token.end): token.prob for start, token in _placed(scores[1])}
@@ -55,6 +59,6 @@ def deferral_samples(
 
 
 def _placed(tokens: Sequence[Token]) -> Iterator[tuple[int, Token]]:
-    """Each token with its byte offset."""
+    """Pair each token with its byte offset."""
     starts = accumulate((len(token.data) for token in tokens), initial=0)
     return zip(starts, tokens, strict=False)

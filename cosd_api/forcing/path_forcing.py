@@ -1,12 +1,12 @@
 """Teacher forcing: the decisions of a fusion along a reference answer, and the model that is right in each.
 
-The reference takes the place of the draft's text: its path is the draft model's own encoding of the reference, and the
-assistant's units and places are the same as in a fusion of that path (`paths`, `text_paths`, `differences`). A unit
-that the draft would write itself is judged as it is. In any other unit the draft's path continues with the draft's own
-token in place of the reference's, and ends there. So a verifier is trained on the decisions that it will have to make:
-on a text that the draft writes itself, the samples are the decisions of the fusion.
+The reference replaces the draft's text. Its path is the draft model's own encoding of the reference, and the assistant
+has the same units and places as in a fusion along that path (`paths`, `text_paths`, `differences`). A unit that the
+draft would write itself is judged as it is. In any other unit, the draft's path continues with the draft's own token
+instead of the reference's, and ends there. So a verifier is trained on the decisions that it will have to make: if the
+draft would write the whole text itself, the samples are the decisions of the fusion.
 
-With the same ids a unit is one token after the reference's own ids (equations 1, 2 and 7 of the paper).
+If the models have the same ids, a unit is one token after the reference's own ids (equations 1, 2 and 7 of the paper).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class _Found:
     """The result of one pass over the reference.
 
     Attributes:
-        samples: one for each unit that could be judged.
-        skipped: number of the other units.
-        short: own paths of the draft that it has to continue, by their first wrong token.
+        samples: a sample for each unit that could be judged.
+        skipped: number of units that could not be judged.
+        short: paths that the draft has to continue before they can be judged, by `OwnPath.wrong`.
     """
 
     samples: list[Sample] = field(default_factory=list[Sample])
@@ -42,16 +42,17 @@ class _Found:
 
 
 class PathForcing:
-    """Two models held to one reference answer, each on its own path (section 3.2 and equation 7 of the paper).
+    """Teacher forcing of two models, each on its own path through a reference (section 3.2, equation 7 of the paper).
 
     Args:
-        tokens: the draft model's encoding of the reference, and the end of sequence; without ids if it takes text only.
-        choices: its most probable token in place of each; None if it has no answer.
+        tokens: the draft model's encoding of the reference, and the end of sequence; without ids if the draft takes
+            text only.
+        choices: the draft's most probable token in place of each token; None if it has no answer.
         draft: the draft.
         assistant: the assistant.
-        same: whether the models have the same ids, so that tokens are compared by ids.
-        ends: whether the end of sequence is right after the answer. If False, that place does not count.
-        end_ids: ids that end either model, if the models have the same ids.
+        same: whether the models have the same ids, so that tokens are compared by id.
+        ends: whether an end of sequence is right after the answer. If False, that place does not count.
+        end_ids: ids that end an answer of either model; empty if the models have different ids.
     """
 
     def __init__(
@@ -71,10 +72,10 @@ class PathForcing:
         for token, choice in zip(tokens, self._choices, strict=True):
             self._reference.add(replace(token, prob=None if choice is None else choice.prob))
         self._text = bytes(self._reference.text)
-        self._behind: dict[int, list[Token | None]] = {}  # the draft's further tokens, by its first wrong token
+        self._behind: dict[int, list[Token | None]] = {}  # the draft's further tokens, by `OwnPath.wrong`
 
     async def samples(self) -> tuple[tuple[Sample, ...], int]:
-        """A sample for each unit that could be judged, in the order of the text, and the number of the other units.
+        """Return samples of the units that can be judged, in the order of the text, and the number of other units.
 
         Raises:
             ProviderError: a server failed.
@@ -89,7 +90,7 @@ class PathForcing:
                 return tuple(found.samples), found.skipped
 
     async def _judge(self, first: int, found: _Found) -> int:
-        """Judge the unit that begins with a token of the reference; the index of the token after it."""
+        """Judge the unit that begins at index `first` of the reference; return the index at which the next begins."""
         unit = await self._assistant.unit(self._reference, first)
         wrong = next((at for at in range(unit.first, unit.last) if self._is_wrong(at)), None)
         if wrong is None:
@@ -100,7 +101,7 @@ class PathForcing:
         return max(next_start(self._reference, unit, self._reference.ends[wrong]), wrong + 1)
 
     def _is_wrong(self, at: int) -> bool:
-        """True if the draft would write another token than the reference's; of equals it writes the reference's."""
+        """True if the draft would write another token than the reference. In a tie it writes the reference's token."""
         choice, token = self._choices[at], self._reference.tokens[at]
         if choice is None:
             return False
@@ -109,7 +110,7 @@ class PathForcing:
         return not is_own(choice, token.id) and not ties(choice, token.id, 0.0)
 
     def _written(self, wrong: int) -> OwnPath:
-        """The reference as far as the draft would write it, and then the draft's own known tokens."""
+        """The path of the reference up to index `wrong`, then of the draft's own tokens, as far as they are known."""
         path = DraftPath()
         for token in (*self._reference.tokens[:wrong], self._choices[wrong], *self._behind.get(wrong, ())):
             if token is None:
@@ -122,13 +123,13 @@ class PathForcing:
         return OwnPath(path, wrong, written)
 
     def _take(self, path: DraftPath, unit: PathUnit, found: _Found, own: OwnPath | None = None) -> int:
-        """Judge one unit of the draft's path; the index of the token at which the next unit begins.
+        """Judge one unit of a path; return the index of the token at which the next unit begins.
 
         Args:
             path: the draft's path.
             unit: the unit.
-            found: takes the sample.
-            own: the path, if it leaves the reference.
+            found: the results, to which the sample is added.
+            own: the path again if it leaves the reference; else None.
         """
         walked: Walk | None = Walk((), silent=True)
         if unit.judged:
@@ -146,7 +147,7 @@ class PathForcing:
         return unit.last if walked.difference is None else next_start(path, unit, walked.difference.end)
 
     def _sample(self, path: DraftPath, unit: PathUnit, walked: Walk, own: OwnPath | None) -> Sample | None:
-        """The sample of a unit; None if a probability or the draft's own text is unknown."""
+        """The sample of a unit; None if a probability is unknown, or not enough of the draft's own text is known."""
         differs = walked.difference
         over = unit.last if differs is None else begun_before(path, unit.first, differs.end)
         wrong = own if own is not None and _holds(own, over, differs) else None
@@ -171,12 +172,12 @@ class PathForcing:
         return Sample(p, q, label, differs is None, start, readable(mine), readable(theirs), readable(reference))
 
     def _is_short(self, own: OwnPath, differs: Difference | None) -> bool:
-        """Test whether the draft has to be asked for the continuation of its own text."""
+        """Test whether the draft has to be asked to continue its own text."""
         known = own.ended or None in self._behind.get(own.wrong, ()) or own.written - own.wrong >= LONGEST
         return not known and self._is_beginning(own, differs)
 
     def _is_beginning(self, own: OwnPath, differs: Difference | None) -> bool:
-        """Test whether the draft's own text is the beginning of the reference's, or of the assistant's, text there."""
+        """Test whether the draft's own text is a prefix of the reference or of the assistant's text there."""
         if self._same or own.ended:
             return False
         text = bytes(own.path.text)
@@ -186,7 +187,7 @@ class PathForcing:
         return any(one.startswith(text) for one in others)
 
     def _is_open(self, own: OwnPath, differs: Difference | None) -> bool:
-        """Test whether the continuation decides: one text is the beginning of another, in other tokens."""
+        """Test whether only a continuation could decide, because one text is a prefix of another, in other tokens."""
         if self._same:
             return False
         if self._is_beginning(own, differs) or differs is None or differs.theirs.end:
@@ -194,20 +195,20 @@ class PathForcing:
         return own.path.text.startswith(own.path.text[: differs.at] + differs.theirs.data)
 
     def _goes_on(self, differs: Difference | None) -> bool:
-        """Test whether a reference that continues after its last byte may continue with the assistant's text."""
+        """Test whether the assistant's text reaches past a reference after which more text may follow."""
         if self._same or self._ends or differs is None or differs.theirs.end:
             return False
         return (self._text[: differs.at] + differs.theirs.data).startswith(self._text)
 
     def _is_spelled(self, path: DraftPath, over: int, end: int) -> bool:
-        """Test whether the draft's own tokens before index `over`, and to byte `end`, spell the reference."""
+        """Test whether the path spells the reference, up to the token before index `over` and at least byte `end`."""
         stop = max(path.offset(over), end)
         if self._same or (path.tokens[over - 1].end and not self._ends):
             return False
         return bytes(path.text[:stop]) == (self._text if path.tokens[over - 1].end else self._text[:stop])
 
     def _has(self, own: OwnPath, differs: Difference) -> bool:
-        """Test whether the reference has the assistant's token there."""
+        """Test whether the reference contains the assistant's token there."""
         theirs, before = differs.theirs, bytes(own.path.text[: differs.at])
         if theirs.end:
             return self._ends and before == self._text

@@ -1,4 +1,4 @@
-"""A model's own choices at all places of a reference answer, after its own ids or after the text."""
+"""A model's choices at all places of a reference answer, after its own ids or after the text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["END", "PathReading", "TextReading", "ask_after", "read", "read_draft
 
 END = Token(b"", None, end=True)
 """The end of sequence after a reference answer."""
-_LISTED = 2  # tokens listed in each place of a path: the two most probable, which may include the path's own
+_LISTED = 2  # number of tokens to list at each place of a path; the path's own token may be one of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +28,17 @@ class PathReading:
     """A model's reading of its own path through a reference answer.
 
     Attributes:
-        choices: its most probable token before each token of the path, and after the last; None if not known.
+        choices: the model's most probable token in place of each token of the path, and after the last; None if it is
+            not known.
         scores: the tokens of the path and the end of sequence, with their probabilities and alternatives; empty if the
-            server scores no ids.
+            server does not score ids.
     """
 
     choices: tuple[Token | None, ...]
     scores: tuple[Token, ...] = ()
 
     def answers(self, ids: Sequence[int]) -> dict[tuple[int, ...], Token | None]:
-        """The choices that the reading has, by the ids before them."""
+        """The known choices, by the ids before them."""
         return {tuple(ids[:count]): one for count, one in enumerate(self.choices) if one is not None}
 
 
@@ -46,10 +47,10 @@ class TextReading:
     """A reading of a reference answer by a model that is asked after texts.
 
     Attributes:
-        tokens: of the model's own encoding of the text, in whole characters, and the end of sequence after them;
+        tokens: the tokens of the model's own encoding of the text, joined to whole characters, and the end of sequence;
             without ids and probabilities.
-        starts: byte offset of each.
-        choices: the model's own token in place of each; None if that, or the token, is not known.
+        starts: byte offset of each token.
+        choices: the token that the model would write in place of each; None if it is not known.
     """
 
     tokens: tuple[Token, ...]
@@ -58,7 +59,7 @@ class TextReading:
 
     @classmethod
     def of(cls, text: bytes, proposals: Sequence[Proposal | None]) -> TextReading:
-        """The reading of a text from a model's proposals at all boundaries of its own encoding."""
+        """Create the reading of a text from a model's proposals at all boundaries of its own encoding."""
         known: dict[int, Token | None] = {0: None, len(text): None}
         last = 0
         for at, proposal in enumerate(proposals, 1):
@@ -67,17 +68,17 @@ class TextReading:
                 known[last] = proposal.tokens[0]
             elif at < len(
                 proposals
-            ):  # the last boundary is the end; the place of any other boundary, and of its token's end, is unknown
+            ):  # without a proposal, the place of a boundary is unknown, except for the last, which is the text's end
                 known[last] = None
         starts = sorted(known)
         tokens = [Token(text[start:end], None) for start, end in pairwise(starts)]
         return cls((*tokens, END), tuple(starts), tuple([known[start] for start in starts]))
 
     def certain(self) -> TextReading:
-        """The reading without choices after white space.
+        """Return the reading without choices after white space.
 
-        Each place is asked about after a text that is cut there, and the model may encode white space at the end of a
-        text in other tokens than it would write.
+        At each place the model was asked after a text that is cut there. If this text ends in white space, the model
+        may encode the white space differently from the tokens that it would write.
         """
         known = [None if self._is_doubtful(at) else choice for at, choice in enumerate(self.choices)]
         return replace(self, choices=tuple(known))
@@ -86,18 +87,18 @@ class TextReading:
         return at > 0 and last_character(self.tokens[at - 1].data).isspace()
 
     def questions(self) -> dict[int, Question]:
-        """Questions about the places after white space, by the index of the place from which the model writes."""
+        """Questions about the places after white space, by the index of the place at which the question begins."""
         found, first = dict[int, Question](), 0
         for at in range(1, len(self.tokens)):
             if not self._is_doubtful(at):
                 first = at
                 continue
-            data = [token.data or b" " for token in self.tokens[first : at + 1]]  # with the choice after all tokens
+            data = [token.data or b" " for token in self.tokens[first : at + 1]]  # the end counts as a character
             found[first] = Question(self.starts[first], tuple(data), word=True)
         return found
 
     def with_answers(self, answers: Mapping[int, Proposal | None]) -> TextReading:
-        """The certain reading, with the answers to its questions as long as the model would write the text."""
+        """Return the certain reading with choices from the answers, up to the first that is not in the text."""
         choices = [*self.certain().choices]
         for first, answer in answers.items():
             for at, token in enumerate(answer.tokens if answer is not None else (), first):
@@ -110,23 +111,23 @@ class TextReading:
 
 
 async def read_text(turn: RenderedPrompt, text: bytes, *, listed: int = 0, usage: Usage) -> list[Proposal | None]:
-    """A model's proposals at all boundaries of its own encoding of a text.
+    """Request a model's proposals at all boundaries of its own encoding of a text.
 
     Args:
         turn: the model and its prompt.
         text: the text.
-        listed: other tokens to list with each.
-        usage: is billed.
+        listed: number of other tokens to list with each proposal.
+        usage: the usage to which requests and tokens are added.
 
     Raises:
         ProviderError: the server failed.
     """
-    also: dict[str, Any] = {"alternatives": listed} if listed else {}  # a provider need not know the keyword
+    also: dict[str, Any] = {"alternatives": listed} if listed else {}  # some providers do not accept the keyword
     return await turn.provider.propose(Context(turn.prompt, text), None, usage=usage, **also)
 
 
 async def read_draft(turn: RenderedPrompt, text: bytes, *, usage: Usage) -> TextReading:
-    """The reading of a text by the model that wrote it, after texts; white space takes one request more.
+    """Read a text by a draft that is asked after texts; places after white space need one more request.
 
     Raises:
         ProviderError: the server failed.
@@ -142,23 +143,23 @@ async def read_draft(turn: RenderedPrompt, text: bytes, *, usage: Usage) -> Text
 async def read(
     turn: RenderedPrompt, text: bytes, path: Encoded, *, end: bool, listed: int | None = None, usage: Usage
 ) -> PathReading:
-    """Read a path: in one scoring request, or at each place by itself if the server scores no ids.
+    """Read a path in one scoring request, or place by place if the server does not score ids.
 
     Args:
         turn: the model and its prompt.
         text: the text of the path.
-        path: the model's own ids of it.
+        path: the model's own ids of the text.
         end: whether the place after the text is read, too.
-        listed: tokens to list beside each token of the path; if given, scores are needed.
-        usage: is billed.
+        listed: number of tokens to list with each token of the path; if given, scores are required.
+        usage: the usage to which requests and tokens are added.
 
     Raises:
-        UnsupportedError: scores are needed, and the server scores no ids.
+        UnsupportedError: scores are required, but the server does not score ids.
         ProviderError: the server failed.
     """
     provider = turn.on_path
     can = (await provider.describe()).capabilities
-    # Without the end's probability, a list does not show if the end is the most probable token.
+    # Unless the server reports the end's probability, a list does not show if the end is the most probable token.
     able = isinstance(provider, IdScores) and can.score and can.score_top_k >= _LISTED and can.end_prob
     if able or listed is not None:
         try:
@@ -186,7 +187,7 @@ async def read(
 async def ask_after(
     turn: RenderedPrompt, places: Mapping[tuple[int, ...], bytes], *, usage: Usage
 ) -> dict[tuple[int, ...], Token | None]:
-    """A model's most probable token after each of some ids, given with the text that they spell.
+    """Ask a model for its most probable token after each sequence of ids; `places` maps ids to the text they spell.
 
     Raises:
         ProviderError: the server failed.
@@ -197,7 +198,7 @@ async def ask_after(
 
 
 def _chosen(token: Token) -> Token | None:
-    """The most probable token in a scored token's place, the scored one if equal; None if that is not known."""
+    """The most probable token in place of a scored token; among equals the scored one. None if it is not known."""
     if token.prob is None:
         return None
     first, *others = sorted((token, *token.alternatives), key=lambda one: -(one.prob or 0.0))

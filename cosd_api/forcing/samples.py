@@ -1,7 +1,7 @@
-"""Samples of a reference text: the tokens of two models in each place (section 3.2 of the CoSD paper).
+"""Samples of a reference text: the tokens of two models at each place (section 3.2 of the CoSD paper).
 
-An example is a prompt and its reference answer. Held to the reference, each model has a token that it would have
-written next and a probability of it. A decision sample is the two probabilities and the model that was right.
+An example is a prompt and its reference answer. At each place of the reference, each model has a token that it would
+write next, and a probability of it. A decision sample records both probabilities and which model is right.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from cosd_providers.messages import Message
 __all__ = ["DeferralSample", "Example", "ExampleSamples", "Label", "Sample", "Strict", "sha256_of"]
 
 Label = Literal[0, 1]
-"""0: the draft's word is right, 1: the assistant's."""
+"""0 if the draft's word is right, 1 if only the assistant's is."""
 _Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class Strict(BaseModel):
-    """A record in a file. Unknown fields are refused, because one may be a misspelt field."""
+    """A record in a file. Unknown fields are refused, because they may be misspelt."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,14 +34,15 @@ class Example(Strict):
 
     Attributes:
         prompt: text for the models to continue, or a conversation, which each model reads through its chat template.
-        answer: the reference, exactly as a model would write it after the prompt, leading space included. Not empty.
-        target: text that a right answer must contain as whole words; None for the whole answer, white space
+        answer: the reference, exactly as a model would write it after the prompt, including any leading space. Not
+            empty.
+        target: text that a right answer must contain as whole words; None for the whole answer with white space
             normalized. `tune_answers` and graders use it; decision samples do not.
-        ends: whether the answer must end here. If False, text after it does not count.
-        choices: texts of the options A, B, C, ... of a question with choices, for the grader `choice`.
-        tests: Python source that raises an error if the program above it is wrong, for the grader `program`.
-        group: name of the common subject of several questions, such as a fact that they ask for in different wordings:
-            comparisons and advice count questions of one group as one piece of evidence. It is no part of the question.
+        ends: whether the answer must end after the reference. If False, more text may follow.
+        choices: texts of the options A, B, C, ... of a multiple-choice question, for the grader `choice`.
+        tests: Python source that raises an error if the program before it is wrong, for the grader `program`.
+        group: name of a subject that several questions share, such as a fact that they ask for in different wordings.
+            Comparisons and advice count the questions of a group as one piece of evidence. The models do not see it.
     """
 
     prompt: str | tuple[Message, ...]
@@ -69,23 +70,23 @@ class Example(Strict):
 
     @property
     def key(self) -> str:
-        """Its identity: SHA-256 (hex) of prompt, answer and `ends`."""
+        """The example's identity: SHA-256 (hex) of `prompt`, `answer` and `ends`."""
         prompt = self.prompt if isinstance(self.prompt, str) else [[one.role, one.content] for one in self.prompt]
         return sha256_of([prompt, self.answer, self.ends])
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One place of a reference answer, with both models' own text there.
+    """One place of a reference answer, with the text that each model would write there.
 
     Attributes:
-        p: the draft's probability of its own text, in [0, 1]; the lowest of several tokens'.
-        q: the assistant's, likewise.
+        p: the draft's probability of its own text, in [0, 1]; for several tokens, the lowest of their probabilities.
+        q: the assistant's probability of its own text, in [0, 1]; for several tokens, the lowest of them.
         label: 0 if the draft would write the reference, 1 if only the assistant would, None if neither would.
-        agreed: whether both would have written the same, so that no decision is needed. The label is 0 or None.
-        start: byte offset in the answer of the difference, or of the beginning of the unit.
+        agreed: whether both would have written the same, so that no decision is needed. The label is then 0 or None.
+        start: byte offset in the answer at which the models differ or, if they agree, at which the unit begins.
         draft: text that the draft would have written; empty for its end of sequence.
-        assistant: text that the assistant would have written.
+        assistant: text that the assistant would have written; empty for its end of sequence.
         reference: text of the answer at this place; empty for its end.
     """
 
@@ -101,16 +102,16 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class DeferralSample:
-    """One token of a reference answer: its probabilities, and the draft's own data in its place.
+    """One token of a reference answer: its probabilities, and the draft's list or hidden state at its place.
 
     Attributes:
         start: byte offset in the answer.
         draft: text that the draft would have written; empty for its end of sequence.
-        listed: the draft's probabilities of its own token and of the tokens that it listed, the most probable first.
+        listed: the draft's probability of its own token, then of the other tokens that it listed, in descending order.
         p: the draft's probability of the reference's token.
-        q: the assistant's.
+        q: the assistant's probability of the reference's token.
         handed: whether the assistant would have written the reference's token and the draft would not.
-        state: the draft's last hidden state there, in base64 (`states.state_in_text`), if they were collected.
+        state: the draft's last hidden state there, in base64 (`states.state_in_text`); None if none were collected.
     """
 
     start: int
@@ -127,12 +128,12 @@ class ExampleSamples(Strict):
 
     Attributes:
         example: the prompt and its answer.
-        samples: one for each place that could be judged, in the order of the text.
+        samples: a sample for each place that could be judged, in the order of the text.
         skipped: number of places that could not be judged: only one of the models has a token boundary there, a model
-            gave no answer or no probability, or one model's text is the beginning of the other's.
-        deferral: one for each token of the answer whose probabilities are known, if `collect` listed tokens or
-            collected hidden states.
-        deferral_skipped: number of the other tokens.
+            reported no answer or no probability, or one model's text is the beginning of the other's.
+        deferral: a sample for each token of the answer whose probabilities are known; None unless `collect` listed
+            tokens or collected hidden states.
+        deferral_skipped: number of tokens whose probabilities are not known.
     """
 
     example: Example

@@ -1,4 +1,4 @@
-"""Hidden states in samples: as text with a third more bytes than their numbers, each of 32 bits."""
+"""Hidden states in samples, encoded as base64; the text is a third longer than the 32-bit numbers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _SIZE = 4
 
 
 def state_in_text(state: State) -> str:
-    """The state as base64 of its numbers, IEEE 754 of 32 bits, the least significant byte first."""
+    """Encode a state: base64 of its numbers as 32-bit IEEE 754 floats, little-endian."""
     return b64encode(struct.pack(f"<{len(state)}f", *state)).decode()
 
 
 def state_from_text(text: str, width: int) -> State:
-    """The state from its text: an array of numbers of 32 bits.
+    """Decode a state from its text, as an array of 32-bit numbers.
 
     Raises:
-        SettingError: the text is invalid, or has another width.
+        SettingError: the text is not base64, or the state does not have `width` numbers.
     """
     try:
         data = b64decode(text, validate=True)

@@ -1,11 +1,11 @@
-"""Teacher forcing after texts, token by token: two models' own choices in place of each token of a reference.
+"""Teacher forcing after texts, token by token: the choices of two models in place of each token of a reference.
 
-The reference is cut into the draft's tokens. In place of each, the draft's most probable token is compared with the
-assistant's by text, as in a fusion of models with one tokenizer that are asked after texts (equations 3, 4 and 7 of the
-paper).
+The reference is cut into the draft's tokens. In place of each token, the draft's most probable token is compared with
+the assistant's by text, as in a fusion of models with one tokenizer that are asked after texts (equations 3, 4 and 7 of
+the paper).
 
-One scoring request to each model answers at every boundary of its own encoding of the reference. If the draft ends a
-token inside a token of the assistant's, the place is `missing`, and is asked about separately.
+One scoring request to each model returns its choices at every boundary of its own encoding of the reference. If a token
+of the draft ends inside a token of the assistant, that place is `missing`, and needs a separate question.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["TeacherForcing"]
 
 
 class TeacherForcing:
-    """Both models held to one reference answer (section 3.2 and equation 7 of the paper).
+    """Teacher forcing of two models along one reference answer (section 3.2 and equation 7 of the paper).
 
     Args:
         draft: the draft's reading of the reference.
-        assistant: the assistant's.
-        ends: whether the end of sequence is right after the answer. If False, that place does not count.
+        assistant: the assistant's reading of the reference.
+        ends: whether an end of sequence is right after the answer. If False, that place does not count.
 
     Attributes:
-        missing: questions for the assistant that its reading does not answer; pass its answers to `add_answers`.
+        missing: questions that the assistant's reading does not answer; pass the answers to `add_answers`.
     """
 
     def __init__(self, draft: TextReading, assistant: TextReading, *, ends: bool = True) -> None:
@@ -49,13 +49,13 @@ class TeacherForcing:
             self._assistant[asked.start] = None if answer is None else answer.tokens[0]
 
     def samples(self) -> tuple[tuple[Sample, ...], int]:
-        """A sample for each place that could be judged, in the order of the text, and the number of other places."""
+        """Return samples of the places that can be judged, in the order of the text, and the number of other places."""
         found = [_sample(start, token, choice, self._assistant.get(start)) for start, token, choice in self._places()]
         known = tuple([one for one in found if one is not None])
         return known, len(found) - len(known)
 
     def _places(self) -> Iterator[tuple[int, Token, Token | None]]:
-        """Each place that counts: its byte offset, the reference's token, and the draft's own choice."""
+        """Yield each place that counts: its byte offset, the reference's token, and the draft's choice."""
         read = self._draft
         for start, token, choice in zip(read.starts, read.tokens, read.choices, strict=True):
             if self._ends or not token.end:

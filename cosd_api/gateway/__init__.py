@@ -1,6 +1,6 @@
 """An OpenAI-compatible server in front of fusions: `cosd serve`. Extra: `cosd-api[gateway]`.
 
-The forms of requests, answers and settings need no web server; only `Gateway` imports it.
+Only `Gateway` imports the web server. The modules for requests, answers and settings work without it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers on their way to a client: whole or as a stream, cancelled when the client leaves or the gateway stops."""
+"""Sending answers to a client, whole or as a stream; cancelled when the client leaves or the gateway stops."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ __all__ = ["Answering", "StopSignal"]
 
 _log = logging.getLogger("cosd_api.gateway")
 
-_TOGETHER = 8  # answers of one request that are written at a time
-_GRACE_SECONDS = 2.0  # beyond the time limit, for a client that reads nothing, and for sending its error
+_TOGETHER = 8  # answers of one request that are written at the same time
+_GRACE_SECONDS = 2.0  # time after the limit for sending an error, also to a client that reads nothing
 _LEAST_SECONDS = 0.001
-_WRITE_BYTES = 16_384  # most bytes of events in one write; the next write waits for a client with full buffers
+_WRITE_BYTES = 16_384  # size at which collected events are sent; the next write waits if the client's buffers are full
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", "x-accel-buffering": "no"}
 
 _HEARTBEAT = b": waiting\n\n"  # a comment, which clients ignore
@@ -43,21 +43,21 @@ _Numbered: TypeAlias = tuple[int, FusedToken | FusionResult]
 
 
 class StopSignal:
-    """The signal that cancels the requests in progress when the gateway stops and their time is over."""
+    """Signal that cancels the requests in progress when the gateway stops and their time is over."""
 
     def __init__(self) -> None:
         self._scopes: set[anyio.CancelScope] = set()
         self._sent = False
 
     def send(self) -> None:
-        """Cancel all requests in progress, and those to come."""
+        """Cancel all requests in progress and all later requests."""
         self._sent = True
         for scope in self._scopes:
             scope.cancel()
 
     @asynccontextmanager
     async def cancels(self) -> AsyncGenerator[anyio.CancelScope]:
-        """A block that the signal cancels."""
+        """Run a block that the signal cancels."""
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
             if self._sent:
@@ -69,11 +69,11 @@ class StopSignal:
 
 
 class _Silence:
-    """The time without a token: a scope that ends when the silence is too long.
+    """Limit on the time without a token: a cancel scope that ends when the silence is too long.
 
     Args:
         limits: limits of the gateway.
-        began: the start of the request, by `time.perf_counter`.
+        began: start of the request, as `time.perf_counter()` reported it.
     """
 
     def __init__(self, limits: GatewayLimits, began: float) -> None:
@@ -84,7 +84,7 @@ class _Silence:
             self.scope.deadline = anyio.current_time() + began + self._first - time.perf_counter()
 
     def heard(self) -> None:
-        """Restart the count, as a token came."""
+        """Restart the clock because a token has come."""
         self._heard = True
         if self._idle is not None:
             self.scope.deadline = anyio.current_time() + self._idle
@@ -92,7 +92,7 @@ class _Silence:
             self.pause()
 
     def pause(self) -> None:
-        """Stop counting until the next `heard`, while a client is slow to read."""
+        """Stop the clock until the next `heard`, so that a slow client does not count as silence."""
         self.scope.deadline = math.inf
 
     @property
@@ -109,12 +109,12 @@ class Answering:
     """The answers to one request.
 
     Args:
-        fusion: writes the answers.
+        fusion: the fusion that writes the answers.
         asked: the request.
         limits: limits of the gateway.
         exchange: the record of the request.
-        stop: the signal that ends it early.
-        upstreams: notes the failures and answers of the models' servers.
+        stop: the signal that ends the request early.
+        upstreams: record of which models' servers fail and answer.
         complete: called before the last part is sent, so that the client may send another request at once.
     """
 
@@ -155,7 +155,7 @@ class Answering:
         self._ended = False
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, as an ASGI application. A client that leaves cancels every request to the models at once."""
+        """Answer as an ASGI application. If the client leaves, every request to the models is cancelled at once."""
         exchange = self._exchange
         try:
             async with anyio.create_task_group() as group:
@@ -170,13 +170,13 @@ class Answering:
             self._over()
             for result in exchange.results:
                 self._upstreams.answered(exchange.model, result)
-                for warning in result.warnings:  # may name a server
+                for warning in result.warnings:  # only at level debug, as a warning may name a server
                     _log.debug("%s: %s", exchange.id, warning)
             if self._left and exchange.outcome == "ok" and not self._ended:
                 exchange.outcome = "disconnected"
 
     def _over(self) -> None:
-        """Count the cost of the answers, only once, and free their place."""
+        """Add the cost of each answer to the record once, and free the request's place."""
         while self._streams:
             self._exchange.account(self._streams.pop())
         self._complete()
@@ -200,23 +200,23 @@ class Answering:
                         error = self._silence.error
                 except Exception as failed:
                     if isinstance(failed, OSError) and not isinstance(failed, ProviderError):
-                        raise  # of the connection
+                        raise  # the connection failed, not the answer
                     error = self._failed(failed)
             if stopped.cancelled_caught and not self._ended:
                 self._exchange.outcome = "stopped"
                 words = "the gateway was stopped before the answer was complete"
                 error = ApiError(words, status=503, kind="server_error", code="stopped", retryable=True)
         if late.cancelled_caught and not self._ended:
-            words = f"the answer was not complete, or not taken, within {self._limits.timeout:g} seconds"
+            words = f"the answer was not complete, or not received, within {self._limits.timeout:g} seconds"
             error = ApiError(words, status=504, kind="timeout_error", code="timeout")
         if error is not None:
-            with anyio.move_on_after(_GRACE_SECONDS):  # hang up on a client that reads nothing
+            with anyio.move_on_after(_GRACE_SECONDS):  # a client that reads nothing gets no error
                 await self._refuse(error, scope, receive, send)
         self._ended = True
 
     def _failed(self, failed: Exception) -> ApiError:
         error = api_error(failed)
-        if isinstance(failed, ProviderError) and not isinstance(failed, BudgetError):  # its words may quote the prompt
+        if isinstance(failed, ProviderError) and not isinstance(failed, BudgetError):  # its message may quote a prompt
             status = f", status {failed.status}" if failed.status else ""
             request = f", its request {failed.request_id}" if failed.request_id else ""
             words = (self._exchange.id, type(failed).__name__, failed.endpoint, status, request)
@@ -229,7 +229,7 @@ class Answering:
         return error
 
     async def _refuse(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with an error: with its status, or as an event if a stream has begun."""
+        """Send an error: as a response with its status, or as an event if a stream has begun."""
         exchange = self._exchange
         exchange.error = error.code or str(error.status)
         if exchange.outcome == "ok":
@@ -265,7 +265,7 @@ class Answering:
                 group.start_soon(self._beat, send, self._limits.heartbeat_seconds, failed, group.cancel_scope)
             try:
                 await self._events(send)
-            except Exception as error:  # noqa: BLE001 - raised below, as it is and not in a group
+            except Exception as error:  # noqa: BLE001 - raised below, outside of the task group
                 failed.append(error)
             group.cancel_scope.cancel()
         if failed:
@@ -286,16 +286,16 @@ class Answering:
             scope.cancel()
 
     async def _write(self, send: Send, data: bytes, *, last: bool = False) -> None:
-        """Send the headers if they are due, and a part of the stream, or a comment if `data` is empty."""
+        """Send a part of the stream, or a comment if `data` is empty; the first call also sends the headers."""
         waited_since = self._written
-        async with self._writing:  # this also waits for a client that reads nothing
+        async with self._writing:  # acquiring the lock takes time if the client reads slowly
             if self._finished or (not data and self._written != waited_since):
                 return
             self._finished = last
             if not self._started:
                 await self._start(send)
             await send({"type": "http.response.body", "body": data or _HEARTBEAT, "more_body": not last})
-            self._ended = last  # before any await, in which the client may leave or the time end
+            self._ended = last  # set before the next await, during which the client may leave or the time may end
             self._written = anyio.current_time()
 
     async def _events(self, send: Send) -> None:
@@ -334,11 +334,11 @@ class Answering:
         await self._write(send, end, last=True)
 
     def _more_is_there(self) -> bool:
-        """True if the next token of the only answer is ready: a verdict releases several tokens at once."""
+        """True if there is only one answer and its next token is ready, since a verdict may release several tokens."""
         return len(self._asked.prompts) == 1 and self._streams[0].unread > 0
 
     async def _start(self, send: Send) -> None:
-        """Send the headers, not before the first part: until then an error can have its own status."""
+        """Send the headers. This waits for the first part, because until then an error can have its own status."""
         self._started = True
         headers = [(name.encode(), value.encode()) for name, value in {**_EVENTS, **self._ignored}.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -347,12 +347,12 @@ class Answering:
 
     @property
     def _ignored(self) -> Mapping[str, str]:
-        """The header for fields of the request that were ignored."""
+        """The header that names the ignored fields of the request; empty if there are none."""
         return {"cosd-ignored": ", ".join(self._shape.ignored)} if self._shape.ignored else {}
 
     @asynccontextmanager
     async def _answers(self) -> AsyncGenerator[AsyncIterator[_Numbered]]:
-        """The tokens of all answers, if they are streamed, and their results, each with the answer's index."""
+        """Yield the tokens of all answers if they are streamed, and then the results, each with the answer's index."""
         prompts = self._asked.prompts
         if len(prompts) == 1:
             async with aclosing(self._answer(0)) as items:
@@ -368,7 +368,7 @@ class Answering:
             try:
                 async with out:
                     yield out
-            except Exception as error:  # noqa: BLE001 - raised below, as it is and not in a group
+            except Exception as error:  # noqa: BLE001 - raised below, outside of the task group
                 failed.append(error)
             group.cancel_scope.cancel()
         if failed:
@@ -382,7 +382,7 @@ class Answering:
         failed: list[Exception],
         scope: anyio.CancelScope,
     ) -> None:
-        """Send one of several answers; the first error ends them all."""
+        """Send one of several answers into the common stream; the first error ends all answers."""
         async with into, limiter:
             try:
                 async with aclosing(self._answer(index)) as items:
@@ -393,7 +393,7 @@ class Answering:
                 scope.cancel()
 
     async def _answer(self, index: int) -> AsyncGenerator[_Numbered]:
-        """One answer: its tokens, if they are streamed, and its result."""
+        """Write one answer; yield its tokens, if they are streamed, and its result."""
         options: AnswerOptions = {**self._options}
         left = self._limits.timeout - (time.perf_counter() - self._exchange.began)
         given = options.get("timeout")
@@ -412,7 +412,7 @@ class Answering:
 
 
 def _headers(results: Sequence[FusionResult]) -> Mapping[str, str]:
-    """The facts of a whole answer as headers."""
+    """The headers with facts about whole answers."""
     billed = sum(one.billed_tokens for result in results for one in result.usage.values())
     found = {"cosd-billed-tokens": str(billed)}
     found["cosd-unverified-tokens"] = str(sum(one.unverified_tokens for one in results))

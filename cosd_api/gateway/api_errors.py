@@ -1,4 +1,4 @@
-"""Errors in the form of OpenAI's API, as clients see them and metrics count them."""
+"""Errors in the form of OpenAI's API, for clients and metrics."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _UPSTREAM = "upstream_error"
 
 
 class ApiError(Exception):
-    """An error of the API, as its clients know them.
+    """An error in the form of OpenAI's API.
 
     Attributes:
         status: the HTTP status.
-        kind: the error's `type`.
-        code: a word for programs.
+        kind: the `type` of the error.
+        code: the code by which programs recognise the error.
         param: the field of the request that the error is about.
         retry_after: seconds after which the same request may succeed.
         retryable: whether the same request may succeed later.
@@ -65,7 +65,7 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers for its answer; OpenAI's client obeys both."""
+        """Headers of the error response; OpenAI's client obeys both."""
         found = {"x-should-retry": "true" if self.retryable else "false"}
         if self.retry_after is not None:
             found["retry-after"] = str(max(1, math.ceil(self.retry_after)))
@@ -73,7 +73,7 @@ class ApiError(Exception):
 
 
 def api_error(error: Exception) -> ApiError:
-    """The API error that a client sees for an error of the library. It names no server, key or text."""
+    """Convert an error of the library to the error that a client sees, which names no server, key or text."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, SettingError):
@@ -86,7 +86,7 @@ def api_error(error: Exception) -> ApiError:
         words = "the answer was not complete within the time that is allowed"
         return ApiError(words, status=504, kind="timeout_error", code="timeout")
     for kind, status, code, name in _OF_REQUESTS:
-        if isinstance(error, kind):  # in its own words, but without the server, and the hint for an operator
+        if isinstance(error, kind):  # its message is kept, but not the server's name nor the hint to the operator
             return ApiError(str(error.args[0]), status=status, kind=name, code=code)
     _, status, code, words = next(found for found in _OF_SERVERS if isinstance(error, found[0]))
     wait = error.retry_after
@@ -98,10 +98,10 @@ _OF_REQUESTS: Sequence[tuple[type[ProviderError], int, str, str]] = (
     (BudgetError, 400, "limit_of_answer", _REFUSED),
     (UnsupportedError, 400, "unsupported", _REFUSED),
 )
-"""Errors about a request: kind, status, code and type."""
+"""Errors about a request: class, status, code and type."""
 
 ABOUT_REQUESTS = tuple([kind for kind, *_ in _OF_REQUESTS])
-"""Errors about a request, which do not mean that a model's server failed."""
+"""Classes of errors about a request, which do not mean that a model's server failed."""
 
 _OF_SERVERS: Sequence[tuple[type[ProviderError], int, str, str]] = (
     (RateLimitError, 429, "rate_limit_exceeded", "a model's server limits its rate"),
@@ -112,4 +112,4 @@ _OF_SERVERS: Sequence[tuple[type[ProviderError], int, str, str]] = (
     (InvalidRequestError, 502, "upstream_refused", "a model's server refused the request"),
     (ProviderError, 502, "upstream_invalid", "a model's server gave no valid answer"),
 )
-"""Errors of the models' servers, distinguished without naming a server: kind, status, code and words."""
+"""Errors of the models' servers: class, status, code and message. The message names no server."""

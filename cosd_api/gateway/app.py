@@ -39,12 +39,12 @@ __all__ = ["Gateway"]
 _log = logging.getLogger("cosd_api.gateway")
 
 _OPEN = ("/health", "/ready")
-"""Routes that need no key, as the machines that call them have none."""
+"""Routes that need no key, because the programs that call them have none."""
 
 _ANSWERS = ("/v1/chat/completions", "/v1/completions")
 
 _QUIET = ("/health", "/ready", "/metrics")
-"""Routes that are called every few seconds, and logged only when they fail."""
+"""Routes that are called every few seconds, and logged only if they fail."""
 
 _EXPOSED = (
     "x-request-id",
@@ -59,25 +59,25 @@ _EXPOSED = (
 """Headers that web pages of other origins may read."""
 
 _BODY_SECONDS = 30.0
-_SHORT = 65_536  # bytes of a body up to which it is parsed in the event loop
-_DRAINED = 4_000_000  # bytes up to which a body that is too large is still received from its client
+_SHORT = 65_536  # largest body, in bytes, that is parsed in the event loop
+_DRAINED = 4_000_000  # a body that is too large is received up to this number of bytes
 
 
 class Gateway:
-    """Fusions behind OpenAI's protocol, as an ASGI application.
+    """An ASGI application that offers fusions over OpenAI's protocol.
 
     `cosd serve` runs it on uvicorn; any other ASGI server works, too. Its lifespan opens and closes the fusions.
 
     Args:
-        fusions: by the model names that clients request. They must not be open yet.
-        keys: keys of clients, by the keys' texts. Without keys, only clients on this machine are served.
-        limits: bounds of requests.
-        cors: origins of web pages that may call it.
-        ignore: fields of requests that are accepted and ignored, such as `temperature`, instead of a refusal. An answer
-            names the ignored fields of its request, in `cosd.ignored` and in the header `cosd-ignored`.
+        fusions: the fusions, by the model names that clients request. They must not be open yet.
+        keys: names and limits of keys, by the text of the key. Without keys, only clients on this machine are served.
+        limits: limits on requests.
+        cors: origins of web pages that may call the gateway.
+        ignore: request fields to ignore, such as `temperature`; otherwise a request with such a field is refused. An
+            answer names the ignored fields of its request in `cosd.ignored` and in the header `cosd-ignored`.
 
     Attributes:
-        limits: bounds of requests.
+        limits: limits on requests.
 
     Raises:
         SettingError: a field cannot be ignored.
@@ -115,20 +115,20 @@ class Gateway:
         self._paths = frozenset(route.path for route in routes)
         self._router = Router(routes, redirect_slashes=False, lifespan=self._lifespan)
         self._app: ASGIApp = self._serve
-        if cors:  # plain ASGI, which hides no disconnect
+        if cors:  # this middleware is plain ASGI, so the gateway still sees disconnects
             self._app = CORSMiddleware(
                 self._serve, cors, allow_methods=("GET", "POST"), allow_headers=("*",), expose_headers=_EXPOSED
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or the lifespan of the server."""
+        """Serve one request, or handle the lifespan of the server."""
         if scope["type"] != "http":
             await self._router(scope, receive, send)
             return
         given = Headers(scope=scope).get("x-request-id", "")
         exchange = Exchange(id=request_id(given), method=scope["method"], path="")
         exchange.path = scope["path"] if scope["path"] in self._paths else ""
-        scope["exchange"], scope["app"] = exchange, self  # given an application, the router raises refusals
+        scope["exchange"], scope["app"] = exchange, self  # if "app" is set, the router raises errors for us to answer
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -149,45 +149,46 @@ class Gateway:
                 exchange.log()
 
     def report_models(self, say: Callable[[str], None]) -> None:
-        """Probe every model's server once, beside the requests, and report the findings to the gateway's operator.
+        """Probe every model's server once, in the background, and report the results to the gateway's operator.
 
         Args:
-            say: takes a line for each server that does not answer, with its URL, or one line with the models. It is
-                called after all probes, within a quarter of a minute; never outside the lifespan.
+            say: function that is called with a line for each server that does not answer, including its URL, or with
+                one line that lists the models if all answer. It is called after all probes, within about 15 seconds,
+                and only during the lifespan.
         """
         self._readiness.report(say)
 
     def change_keys(self, keys: Mapping[str, ClientKey]) -> None:
-        """Take other keys, from any thread.
+        """Replace the keys; may be called from any thread.
 
         The counts of a key continue under its name, and requests in progress are not affected.
 
         Args:
-            keys: by their texts.
+            keys: names and limits of the keys, by the text of the key.
 
         Raises:
-            SettingError: `keys` is empty, but the gateway had keys: anyone who reaches it could use the models.
+            SettingError: `keys` is empty although the gateway had keys. Otherwise any client could use the models.
         """
         if self._clients.secured and not keys:
             raise SettingError(
-                "there would be no key any more, and any client could use the models: start it anew for that"
+                "there would be no key any more, and any client could use the models: restart the gateway for that"
             )
         self._clients.change(keys)
 
     def draining(self) -> None:
-        """Be no longer ready, so that a balancer sends no more requests; requests that still come are answered."""
+        """Report not ready, so that a load balancer sends no more requests; requests that still come are answered."""
         self._draining = True
 
     def stopping(self) -> None:
-        """Take no more requests for answers."""
+        """Refuse further requests for answers."""
         self._draining = self._stopping = True
 
     def end_requests(self) -> None:
-        """End the requests in progress by an error."""
+        """End the requests in progress with an error."""
         self._stop.send()
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Recognize the client, and find the route; answer every error in the form of the API."""
+        """Identify the client and serve the route; every error is answered in the form of the API."""
         exchange: Exchange = scope["exchange"]
         try:
             _check_framing(scope)
@@ -242,7 +243,7 @@ class Gateway:
                 raise ApiError(words, status=503, kind="server_error", code="stopping", retryable=True)
             fusion = self._fusion(asked.model)
             exchange.model, exchange.stream = asked.model, asked.stream
-            place = ExitStack()  # freed before the client has the end of its answer, and may send another request
+            place = ExitStack()  # closed before the client gets the end of its answer and may send another request
             answering = Answering(fusion, asked, self.limits, exchange, self._stop, self._upstreams, place.close)
             place.push(admitted.pop_all())
             place.callback(
@@ -266,29 +267,29 @@ class Gateway:
     def _fusion(self, name: str) -> Fusion:
         if name not in self._fusions:
             known = ", ".join(self._fusions)
-            words = f"there is no model of this name; there are: {known}"
+            words = f"there is no model of this name; the models are: {known}"
             raise ApiError(words, status=404, code="model_not_found", param="model")
         return self._fusions[name]
 
     async def _read(self, data: bytes, read: Callable[[bytes, GatewayLimits, Collection[str]], Asked]) -> Asked:
-        """Check a body; a long body in a thread, because other requests wait for the event loop."""
+        """Check a body. A long body is checked in a thread, because other requests wait for the event loop."""
         if len(data) <= _SHORT:
             return read(data, self.limits, self._ignore)
         return await to_thread.run_sync(read, data, self.limits, self._ignore)
 
     def _most(self, path: str) -> BodyLimit:
-        """The most that a body may have for one of the routes."""
+        """The limit on the size of a body for one of the routes."""
         rooms = [fusion.endpoints.room for fusion in self._fusions.values()]
         return body_limit(self.limits, rooms, 1 if path == _ANSWERS[0] else self.limits.prompts)
 
     async def _body(self, request: Request, admission: Admission) -> bytes:
-        """The body of a request; its bytes take places of the admission.
+        """Receive the body of a request, and take places for its bytes.
 
         Raises:
-            ApiError: the body is too large, is not declared as JSON, or does not come; or there is no place for it.
+            ApiError: the body is too large, is not declared as JSON, or does not arrive; or too few places are free.
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # so that a foreign web page cannot send it unasked
+        if kind != "application/json":  # a foreign web page cannot send this type without the gateway's permission
             raise ApiError("the body must be JSON, with the header content-type: application/json", status=415)
         most = self._most(request.scope["path"])
         length = request.headers.get("content-length", "")
@@ -298,13 +299,13 @@ class Gateway:
             if announced <= max(_DRAINED, most.bytes):
                 async for part in request.stream():
                     size += len(part)
-                    if max(size, announced) > most.bytes:  # read on: many clients read an answer only after sending all
+                    if max(size, announced) > most.bytes:  # keep reading: many clients read answers after sending all
                         data.clear()
                         if size > max(_DRAINED, most.bytes):
                             break
                     else:
                         data += part
-                        admission.weigh(size)  # not by the announced length, as announcing is free
+                        admission.weigh(size)  # not by the announced length, which costs a client nothing
         if late.cancelled_caught:
             raise ApiError("the body did not come in time", status=408, code="body_timeout")
         if max(size, announced) > most.bytes:

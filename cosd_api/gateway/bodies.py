@@ -1,4 +1,4 @@
-"""Bodies of requests in OpenAI's form, checked: the requests that a fusion can answer, and reasons against others."""
+"""Validation of request bodies in OpenAI's form: requests that a fusion can answer, and reasons for refusing others."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from cosd_providers import Message
 __all__ = ["Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion"]
 
 _MOST_STOPS = 16
-_MOST_FIELDS = 100  # of a body, as each fault costs time
-_MOST_VALUES = 100_000  # of JSON, as a million take seconds to read
-_VALUES = 10  # for each message and prompt, if the limits allow many
+_MOST_FIELDS = 100  # limit for a body, because each invalid field costs time
+_MOST_VALUES = 100_000  # limit for a body, because parsing a million JSON values takes seconds
+_VALUES = 10  # JSON values allowed for each message and prompt, if the limits allow many
 _LONGEST_NAME = 40
-_SEEDS = 2**31  # number of a fusion's seeds; a client's seed of any sign and size is reduced to one
+_SEEDS = 2**31  # number of seeds that a fusion accepts; a client's seed is taken modulo this number
 
 _PART = {
     "anyOf": [
@@ -57,7 +57,7 @@ _PART = {
 
 
 def _message(*roles: str, **more: Any) -> dict[str, Any]:
-    """The schema of a message by one of these roles, with more properties."""
+    """The JSON schema of a message with one of these roles; `more` adds properties."""
     return {
         "type": "object",
         "properties": {
@@ -78,8 +78,8 @@ _MESSAGES = {
 }
 _OWN = {
     "type": ["object", "null"],
-    "description": "Messages of single models, by the endpoint's name. They stand before the conversation, and reach "
-    "that model alone. Text is a system message; of several messages only the first may be one.",
+    "description": "Messages of single models, by the endpoint's name. They come before the conversation, and only "
+    "that model reads them. Text is a system message; of several messages only the first may be one.",
     "additionalProperties": {
         "anyOf": [
             {"type": ["string", "null"]},
@@ -102,25 +102,25 @@ _REASONS: Mapping[str, str] = {
     "n": REFUSED_SETTINGS["n"],
     "echo": REFUSED_SETTINGS["echo"],
     "suffix": "a fusion writes what follows a text, not what fits between two",
-    "temperature": "give 0, or leave it out: whether tokens are drawn is a statement of the fusion's method",
+    "temperature": "give 0, or leave it out: the fusion's method decides whether tokens are drawn",
     "top_p": REFUSED_SETTINGS["top_p"],
     "logit_bias": REFUSED_SETTINGS["logit_bias"],
     "frequency_penalty": REFUSED_SETTINGS["frequency_penalty"],
     "presence_penalty": REFUSED_SETTINGS["presence_penalty"],
-    "logprobs": "give true or false, for completions a number of tokens to list in each place, 0 to 5",
-    "top_logprobs": "give a number of tokens to list in each place, 0 to 20, beside logprobs: true",
+    "logprobs": "give true or false, for completions a number of tokens to list at each place, 0 to 5",
+    "top_logprobs": "give a number of tokens to list at each place, 0 to 20, together with logprobs: true",
     "prompt": "it must be text, or a list of texts: the models of a fusion may have different tokenizers; none empty",
-    "own": "a model's own messages stand before a conversation: give messages, not a text as the prompt",
+    "own": "a model's own messages come before a conversation: give messages, not a text as the prompt",
     "stop": f"it must be text, or a list of up to {_MOST_STOPS} texts, none of them empty",
 }
-"""Reasons why a field, or its value, is refused."""
+"""Reasons for refusing a field or its value."""
 
 _Zero = Annotated[float, Field(ge=0, le=0)]
 _Text = Annotated[str, Field(min_length=1)]
 
 
 def _whole(value: object) -> object:
-    """An int for a float without a fraction, such as 5.0, because JSON does not distinguish the two."""
+    """Convert a float without a fraction, such as 5.0, to an int, because JSON does not distinguish the two."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -137,7 +137,7 @@ _One = Annotated[int, Field(ge=1, le=1), _WHOLE]
 _UpToFive = Annotated[int, Field(ge=0, le=5), _WHOLE]
 _UpToTwenty = Annotated[int, Field(ge=0, le=20), _WHOLE]
 _False = Annotated[bool, AfterValidator(_not_true), WithJsonSchema({"const": False})]
-_Ignored = Annotated[Any, Field(description="Taken and not used.")]
+_Ignored = Annotated[Any, Field(description="Accepted, but not used.")]
 
 
 class _StreamOptions(BaseModel):
@@ -173,7 +173,7 @@ class RequestBody(BaseModel):
     user: _Ignored = None
 
     def options(self) -> AnswerOptions:
-        """The limits of an answer that the body gives."""
+        """The limits of an answer that are given in the body."""
         found: AnswerOptions = {}
         length = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         if length is not None:
@@ -218,17 +218,17 @@ class Asked:
     """A request for answers.
 
     Attributes:
-        chat: whether it came to the chat route.
+        chat: whether the request came to the chat route.
         model: name of the requested fusion.
-        prompts: one for each answer.
+        prompts: the prompts; each gets one answer.
         options: the limits of each answer.
         stream: whether the answer is sent while it is written.
         include_usage: whether a stream ends with the usage.
-        logprobs: whether each token comes with the logarithm of its probability.
-        seed: seed of random draws.
-        temperature: as given.
-        passed_over: the values of ignored fields that may change something, by name; the operator chose to ignore them.
-        strict: whether no operator can have a field ignored, as in a batch.
+        logprobs: whether each token comes with its log probability.
+        seed: seed of random draws; None if the request has none.
+        temperature: the temperature; None if the request has none.
+        passed_over: values of ignored fields, by name, except for values that change nothing.
+        strict: whether the request comes from a batch, where no operator can have fields ignored.
     """
 
     chat: bool
@@ -255,13 +255,13 @@ class Asked:
         passed_over: Mapping[str, object],
         strict: bool,
     ) -> Self:
-        """The request of a body; `listed` is the number of tokens to list in each place."""
+        """Create the request from a body; `listed` is the number of tokens to list at each place."""
         stream = bool(body.stream)
         options = body.options()
         if own:
             options["own"] = own
         if logprobs and listed > 1:
-            options["alternatives"] = listed - 1  # besides the token itself
+            options["alternatives"] = listed - 1  # the token itself is the first in the list
         return cls(
             chat=isinstance(body, ChatBody),
             model=body.model,
@@ -277,21 +277,21 @@ class Asked:
         )
 
     def ignored(self, fusion: Fusion) -> list[str]:
-        """The ignored fields that would have changed something."""
+        """The names of ignored fields that would have changed something."""
         drawn = fusion.settings.temperature
         return [name for name, value in self.passed_over.items() if name != "temperature" or value != drawn]
 
     def options_for(self, fusion: Fusion, limits: GatewayLimits) -> AnswerOptions:
-        """The arguments of `Fusion.stream`: the request's own, within the fusion's and the gateway's limits.
+        """The arguments of `Fusion.stream`: the request's options, within the limits of the fusion and the gateway.
 
         Raises:
-            ApiError: the request has another temperature than the fusion's method, or messages for a model that is not
-                in the fusion.
+            ApiError: the temperature of the request differs from that of the fusion's method, or the request has
+                messages for a model that is not in the fusion.
         """
         own, asked = fusion.limits, self.options
         found: AnswerOptions = {**own, **asked}
         if "alternatives" not in asked:
-            found.pop("alternatives", None)  # the fusion's own would make lists that no client sees
+            found.pop("alternatives", None)  # the fusion's setting would list tokens that no client sees
         lengths = [one["max_tokens"] for one in (own, asked) if "max_tokens" in one] or [DEFAULT_MAX_TOKENS]
         found["max_tokens"] = min(*lengths, limits.max_tokens)
         stops = [*check_stop(own.get("stop")), *check_stop(asked.get("stop"))]
@@ -320,10 +320,10 @@ def read_chat(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
     Args:
         data: the body.
         limits: limits of the gateway.
-        ignore: fields of `IGNORABLE` that are ignored; None if no operator can have fields ignored.
+        ignore: fields of `IGNORABLE` to ignore; None if no operator can have fields ignored.
 
     Raises:
-        ApiError: the body is invalid, or wants something that no fusion can do.
+        ApiError: the body is invalid, or requests something that no fusion can do.
     """
     body, passed_over = _read(ChatBody, data, limits, ignore)
     if len(body.messages) > limits.messages:
@@ -337,15 +337,15 @@ def read_chat(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
     strict, logprobs = ignore is None, bool(body.logprobs)
     listed = body.top_logprobs or 0
     if listed > 1 and not logprobs:
-        raise ApiError("top_logprobs is refused: give logprobs: true beside it", param="top_logprobs")
+        raise ApiError("top_logprobs is refused: give logprobs: true, too", param="top_logprobs")
     return Asked.of(body, [messages], logprobs=logprobs, listed=listed, own=own, passed_over=passed_over, strict=strict)
 
 
 def read_completion(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None = None) -> Asked:
-    """Check the body of a request for the continuation of one or several texts; arguments as for `read_chat`.
+    """Check the body of a request to continue one or several texts. The arguments are as for `read_chat`.
 
     Raises:
-        ApiError: the body is invalid, or wants something that no fusion can do.
+        ApiError: the body is invalid, or requests something that no fusion can do.
     """
     body, passed_over = _read(CompletionBody, data, limits, ignore)
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
@@ -358,10 +358,10 @@ def read_completion(data: bytes, limits: GatewayLimits, ignore: Collection[str] 
 
 
 def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:
-    """The messages of single models.
+    """Check the messages of single models, and return them by the model's name.
 
     Raises:
-        ApiError: the messages are invalid, or more than `most`.
+        ApiError: the messages are invalid, or there are more than `most`.
     """
     if isinstance(given, dict):
         several = cast("dict[str, object]", given)
@@ -370,7 +370,7 @@ def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:
         lists = (cast("list[object]", one) for one in several.values() if isinstance(one, list))
         count = len(several) + sum(max(0, len(one) - 1) for one in lists)
         if count > most:
-            words = f"own has {count} messages, and at most {most} are allowed here beside those of the conversation"
+            words = f"own has {count} messages, and at most {most} are allowed here in addition to the conversation"
             raise ApiError(words, param="own")
     try:
         return check_own(cast("OwnMessages | None", given))
@@ -379,10 +379,10 @@ def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:
 
 
 def _after_those_of(fusion: Fusion, asked: OwnMessages) -> OwnMessages:
-    """The own messages of a request, after the own messages in the fusion's limits.
+    """Append the request's messages of single models to those in the fusion's limits.
 
     Raises:
-        ApiError: a name is not the name of a model.
+        ApiError: a name is not the name of a model of the fusion.
     """
     try:
         fusion.endpoints.check_own(asked)
@@ -398,10 +398,10 @@ _Body = TypeVar("_Body", bound=RequestBody)
 def _read(
     kind: type[_Body], data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
 ) -> tuple[_Body, dict[str, object]]:
-    """A body, and the fields of `ignore` that may change something."""
+    """Parse and check a body; return it with the ignored fields whose values may change something."""
     most = max(_MOST_VALUES, _VALUES * (limits.messages + limits.prompts))
     if count_values(data, most) > most:
-        raise ApiError(f"the body has more than {most} values: JSON of as many is no conversation")
+        raise ApiError(f"the body has more than {most} values, which is too large for a conversation")
     try:
         given = from_json(data)
     except ValueError:
@@ -410,7 +410,7 @@ def _read(
         raise ApiError("the body must be a JSON object")
     fields = cast("dict[str, object]", given)
     if len(fields) > _MOST_FIELDS:
-        raise ApiError(f"the body has {len(fields)} fields, and there are fewer than {_MOST_FIELDS}")
+        raise ApiError(f"the body has {len(fields)} fields, and at most {_MOST_FIELDS} are allowed")
     if longest := next((name for name in fields if len(name) > _LONGEST_NAME), None):
         raise ApiError(f"unknown field of {len(longest)} characters")
     unused = {name: value for name, value in fields.items() if name in (ignore or ())}
@@ -429,7 +429,7 @@ def _read(
 
 
 def _refusal(kind: type[BaseModel], found: ErrorDetails, *, strict: bool) -> ApiError:
-    """The error for the first fault of a body; it repeats no text of the body."""
+    """The error for the first invalid field of a body; it repeats no text of the body."""
     name = str(found["loc"][0])
     if found["type"] == "missing":
         return ApiError(f"{name} is required", param=name)
@@ -443,7 +443,7 @@ def _refusal(kind: type[BaseModel], found: ErrorDetails, *, strict: bool) -> Api
 
 def _unknown(kind: type[BaseModel], name: str, *, strict: bool) -> ApiError:
     if name in REFUSED_SETTINGS or name in IGNORABLE:
-        reason = REFUSED_SETTINGS.get(name, "the models of a fusion are not sent it")
+        reason = REFUSED_SETTINGS.get(name, "it is not sent to the models of a fusion")
         words = f"{name} is refused: {reason}. Leave it out{_by_the_operator(name, strict=strict)}"
         return ApiError(words, param=name)
     shown = name if name.isidentifier() else "..."
@@ -451,7 +451,7 @@ def _unknown(kind: type[BaseModel], name: str, *, strict: bool) -> ApiError:
 
 
 def _by_the_operator(name: str, *, strict: bool) -> str:
-    """The end of a refusal: the gateway's setting that would ignore the field; empty if no setting can."""
+    """The end of a refusal, which names the gateway's setting that ignores the field; empty if there is no setting."""
     if strict or name not in IGNORABLE:
         return ""
     return f"; whoever runs the gateway can have it ignored (ignore: [{name}])"

@@ -1,4 +1,4 @@
-"""Sizes of bodies: the most bytes of a body, the places that it takes, and the values that it holds."""
+"""Sizes of bodies: the maximum number of bytes, the places that a body takes, and the number of JSON values."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from cosd_api.gateway.config import GatewayLimits
 __all__ = ["PLACE_BYTES", "BodyLimit", "body_limit", "count_values", "places"]
 
 PLACE_BYTES = 65_536
-"""Bytes of a body for each place. So all bodies in progress together have fewer than `concurrency` times as many."""
+"""Bytes of a body for each place. All bodies in progress together have fewer than `concurrency * PLACE_BYTES` bytes,
+unless one body takes all places.
+"""
 
 _MOST = 4_000_000
-_LEAST = 65_536  # for everything besides prompts, such as labels
-_OF_A_TOKEN = 64  # bytes. A token of ten letters that JSON writes as \uXXXX has 60; tokens of any prose have less
+_LEAST = 65_536  # bytes for everything except prompts, such as labels
+_OF_A_TOKEN = 64  # bytes: ten letters written as \uXXXX in JSON take 60, and the tokens of any prose are shorter
 
 
 @dataclass(frozen=True, slots=True)
 class BodyLimit:
-    """The most that a body may have.
+    """Limit on the size of a body.
 
     Attributes:
-        bytes: the most bytes.
+        bytes: the maximum number of bytes.
         why: the reason, as the end of a sentence.
     """
 
@@ -31,21 +33,20 @@ class BodyLimit:
 
     @property
     def words(self) -> str:
-        """The words of a refusal."""
+        """The message of a refusal."""
         return f"the body has more than {self.bytes} bytes, {self.why}"
 
 
 def body_limit(limits: GatewayLimits, rooms: Iterable[int | None], prompts: int) -> BodyLimit:
-    """The most that the body of a request may have.
+    """The limit on the size of a request's body.
 
-    The settings decide. Without a setting, the limit follows from prompts that fit into the models' contexts. A fusion
-    takes a prompt that fits into its smallest context. Only the body names the requested fusion, so the fusion with the
-    most room counts.
+    If the settings have none, the limit follows from the longest prompts that fit into the models' contexts. Since only
+    the body itself names the requested fusion, the fusion with the most room counts.
 
     Args:
         limits: limits of the gateway.
-        rooms: for each fusion, the most tokens that a prompt may have; None if the number is not known (yet).
-        prompts: number of prompts that one request may have.
+        rooms: for each fusion, the maximum number of tokens in a prompt; None if it is not known (yet).
+        prompts: maximum number of prompts in one request.
     """
     if limits.body_bytes is not None:
         return BodyLimit(limits.body_bytes)
@@ -59,23 +60,23 @@ def body_limit(limits: GatewayLimits, rooms: Iterable[int | None], prompts: int)
 
 
 def places(size: int, concurrency: int) -> int:
-    """The places that a body of `size` bytes takes: at most all of them, so that a lone request always has enough."""
+    """The number of places that a body of `size` bytes takes: at most all, so that a lone request always has enough."""
     return min(1 + size // PLACE_BYTES, concurrency)
 
 
 def count_values(data: bytes, most: int) -> int:
-    """Count the values of a JSON text before it is parsed, as parsing takes a hundred times as long.
+    """Count the values of a JSON text without parsing it, which would take a hundred times as long.
 
     Args:
-        data: the text; for invalid JSON the count is useless.
+        data: the text; if it is not valid JSON, the count is meaningless.
         most: the largest number that matters.
 
     Returns:
-        The number of values; for more than `most`, any number above it. An empty list that contains white space counts
-        twice.
+        The number of values; if there are more than `most`, any number above `most`. An empty list that contains white
+        space counts twice.
     """
     plain = data.replace(rb"\\", b"").replace(rb"\"", b"")
-    outside = plain.split(b'"', 4 * most)[::2]  # of strings: a value has at most two, itself and its name
+    outside = plain.split(b'"', 4 * most)[::2]  # outside of strings; a value has at most two, itself and its name
     if len(outside) > 2 * most:
         return most + 1
     begun = sum(part.count(b",") + part.count(b"[") + part.count(b"{") for part in outside)

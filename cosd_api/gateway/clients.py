@@ -1,4 +1,4 @@
-"""Clients: their keys, and their limits at a time and in a minute."""
+"""Clients: their keys, and their limits on requests in progress and per minute."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from cosd_api.gateway.config import ClientKey
 __all__ = ["Admission", "Client", "Clients", "is_local"]
 
 _MINUTE = 60.0
-_SOON = 1.0  # seconds after which a place may be free
+_SOON = 1.0  # seconds after which a refused client may find a free place
 
 
 class Client:
-    """The use of one key.
+    """The requests and tokens of one key.
 
     Args:
         key: the key's name and limits; None for clients without keys.
-        clock: seconds.
+        clock: function that returns the time in seconds.
 
     Attributes:
         in_progress: number of requests in progress.
@@ -38,20 +38,20 @@ class Client:
         self.in_progress = 0
 
     def change(self, key: ClientKey) -> None:
-        """Take other limits; the counts continue."""
+        """Change the limits; the counts continue."""
         self._key = key
 
     @property
     def name(self) -> str:
-        """The name of its key; empty without one."""
+        """The name of the client's key; empty without one."""
         return "" if self._key is None else self._key.name
 
     def bill(self, tokens: int, cached: int = 0) -> None:
-        """Count tokens that were billed for the client, or most likely were.
+        """Count tokens that were billed for the client, including estimates.
 
         Args:
-            tokens: number of all tokens.
-            cached: number of tokens that came from a cache, which count less.
+            tokens: number of tokens in all.
+            cached: number of these tokens that came from a cache; they count less.
         """
         if self._key is not None and self._key.billed_tokens_per_minute is not None:
             self._tokens.add(tokens - cached * (1 - self._key.cached_weight))
@@ -74,10 +74,10 @@ class Client:
             raise _limited(words, self._tokens.until_next)
 
     def count_request(self) -> None:
-        """Count a request, which was not refused by `check`.
+        """Count a request that `check` has admitted.
 
         Raises:
-            ApiError: the last minute had as many requests as are allowed.
+            ApiError: the limit on requests per minute is reached.
         """
         most = None if self._key is None else self._key.requests_per_minute
         if most is None:
@@ -89,7 +89,7 @@ class Client:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Its limits a minute, the remaining amounts, and the times until full reset: OpenAI's names and forms."""
+        """Headers of OpenAI's API: limits per minute, remaining amounts, and times until full reset."""
         found: dict[str, str] = {}
         if self._key is not None:
             limits = {"requests": self._key.requests_per_minute, "tokens": self._key.billed_tokens_per_minute}
@@ -106,7 +106,7 @@ class _Minute:
     """A sum over the last minute.
 
     Args:
-        clock: seconds.
+        clock: function that returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -129,13 +129,13 @@ class _Minute:
 
     @property
     def until_next(self) -> float:
-        """Seconds until the oldest entry is forgotten."""
+        """Seconds until the oldest entry expires."""
         self._forget()
         return self._entries[0][0] + _MINUTE - self._clock() if self._entries else 0.0
 
     @property
     def until_none(self) -> float:
-        """Seconds until all entries are forgotten."""
+        """Seconds until all entries have expired."""
         self._forget()
         return self._entries[-1][0] + _MINUTE - self._clock() if self._entries else 0.0
 
@@ -143,11 +143,11 @@ class _Minute:
         while self._entries and self._entries[0][0] + _MINUTE <= self._clock():
             self._sum -= self._entries.popleft()[1]
         if not self._entries:
-            self._sum = 0.0  # drops rounding errors
+            self._sum = 0.0  # removes accumulated rounding errors
 
 
 def _duration(seconds: float) -> str:
-    """A time as OpenAI writes it: `0s`, `17ms`, `7.66s`, `1m0s`."""
+    """Format a time as OpenAI's API does: `0s`, `17ms`, `7.66s`, `1m0s`."""
     if seconds >= _MINUTE:
         return f"{int(seconds // _MINUTE)}m{seconds % _MINUTE:g}s"
     if 0 < seconds < 1:
@@ -159,9 +159,9 @@ class Clients:
     """All clients of a gateway.
 
     Args:
-        keys: their keys, by the keys' texts. Without keys, clients on this machine are served.
-        concurrency: places for all requests in progress; see `body_sizes.places`.
-        clock: seconds.
+        keys: names and limits of the keys, by the text of the key. Without keys, clients on this machine are served.
+        concurrency: number of places for all requests in progress; see `body_sizes.places`.
+        clock: function that returns the time in seconds.
     """
 
     def __init__(
@@ -175,14 +175,14 @@ class Clients:
         self._taken = 0
 
     def change(self, keys: Mapping[str, ClientKey]) -> None:
-        """Take other keys. The counts of keys with an unchanged name continue, and so do requests in progress."""
+        """Replace the keys. Requests in progress continue, and a key whose name stays keeps its counts."""
         former = {client.name: client for _, client in self._known}
         known: list[tuple[bytes, Client]] = []
         for text, key in keys.items():
             client = former.get(key.name) or Client(key, self._clock)
             client.change(key)
             known.append((text.encode(), client))
-        self._known = known  # in one step, as another thread may read it
+        self._known = known  # replaced in one step, because another thread may read it
 
     @property
     def secured(self) -> bool:
@@ -190,16 +190,16 @@ class Clients:
         return bool(self._known)
 
     def recognize(self, authorization: str, host: str, address: str | None) -> Client:
-        """The client of a request.
+        """Identify the client of a request.
 
         Args:
-            authorization: the header of that name.
-            host: the header of that name.
+            authorization: the header `authorization`.
+            host: the header `host`.
             address: address of the client; None if it has none, as on a local socket.
 
         Raises:
-            ApiError: its key is missing or wrong; or there are no keys, and the request came from another machine, or
-                under a foreign host name, as from a web page whose own name points here.
+            ApiError: the key is missing or wrong. If the gateway has no keys: the request came from another machine, or
+                it names a foreign host, as after DNS rebinding by a web page.
         """
         known = self._known
         if not known:
@@ -213,7 +213,7 @@ class Clients:
         scheme, _, key = authorization.partition(" ")
         given = key.strip().encode() if scheme.lower() == "bearer" else b""
         found: Client | None = None
-        for text, client in known:  # compare all keys, so that the time reveals nothing about a near match
+        for text, client in known:  # all keys are compared, so that the time reveals nothing about a near match
             if hmac.compare_digest(text, given):
                 found = client
         if found is None:
@@ -223,7 +223,7 @@ class Clients:
 
     @contextmanager
     def admitted(self, client: Client) -> Iterator[Admission]:
-        """A request in progress, with one place until its size is known.
+        """Admit a request while the block runs, with one place until the size of its body is known.
 
         Raises:
             ApiError: a limit is reached.
@@ -239,7 +239,7 @@ class Clients:
             client.in_progress -= 1
 
     def take(self, count: int) -> None:
-        """Take places among all requests.
+        """Take places for a request.
 
         Raises:
             ApiError: too few places are free.
@@ -250,7 +250,7 @@ class Clients:
         self._taken += count
 
     def places(self, size: int) -> int:
-        """The places that a body of `size` bytes takes."""
+        """The number of places that a body of `size` bytes takes."""
         return places(size, self._concurrency)
 
 
@@ -258,10 +258,10 @@ class Admission:
     """The places of a request in progress.
 
     Args:
-        clients: all clients, who share the places.
+        clients: all clients, which share the places.
 
     Attributes:
-        places: number of places that it has.
+        places: number of places that the request takes.
     """
 
     def __init__(self, clients: Clients) -> None:
@@ -269,7 +269,7 @@ class Admission:
         self.places = 0
 
     def weigh(self, size: int) -> None:
-        """Take the places for a body of `size` bytes that the request does not have yet.
+        """Take the places that the request still lacks for a body of `size` bytes.
 
         Raises:
             ApiError: too few places are free.
@@ -288,7 +288,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Test whether a host, with or without a port, is `localhost` or an address: no web page can rebind these."""
+    """Test whether a host, with or without a port, is `localhost` or an address, which no web page can rebind."""
     name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
     if name.lower() == "localhost":
         return True

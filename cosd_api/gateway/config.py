@@ -1,4 +1,4 @@
-"""Settings of the gateway as a file: its fusions by name, the keys of its clients, and its limits."""
+"""Settings file of the gateway: its fusions by name, the keys of its clients, and its limits."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from cosd_api.gateway.ignorable import IGNORABLE, check_ignored
 __all__ = ["ALONE", "KEYS_VARIABLE", "ClientKey", "GatewayConfig", "GatewayLimits", "keys_of"]
 
 ALONE = "cosd"
-"""Model name of a fusion that is served alone, from its own settings file."""
+"""Model name of a fusion that is the only one served, from its own settings file."""
 
 KEYS_VARIABLE = "COSD_SERVE_KEYS"
 """Environment variable with the keys of clients."""
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,99}$"
-_SHORTEST = 16  # characters of a key
+_SHORTEST = 16  # minimum number of characters in a key
 _Count = Annotated[int, Field(ge=1, strict=True)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Name = Annotated[str, StringConstraints(pattern=_NAME)]
@@ -47,27 +47,29 @@ _Ignorable = Annotated[str, AfterValidator(_ignorable), WithJsonSchema({"enum": 
 
 
 class GatewayLimits(BaseModel):
-    """Bounds of the requests that the gateway takes.
+    """Limits on the requests that the gateway accepts.
 
     Attributes:
-        body_bytes: size of a request. By default it follows from the contexts of the models, once they are known: 64
-            bytes for each token that a prompt may have, and 64 KiB; at most 4,000,000.
-        messages: number of messages in one conversation, including messages of single models (`own`).
-        prompts: number of prompts in one request.
-        max_tokens: tokens of one answer. A request for more is refused.
-        concurrency: places for requests in progress; further requests are refused with status 429. A body takes one
-            place, and one more for every 64 KiB, but never more than there are. So the memory for bodies is bounded.
+        body_bytes: maximum size of a request body. By default it follows from the models' contexts as soon as they are
+            known: 64 bytes for each token that a prompt may have, plus 64 KiB, but at most 4,000,000.
+        messages: maximum number of messages in one conversation, including messages of single models (`own`).
+        prompts: maximum number of prompts in one request.
+        max_tokens: maximum number of tokens in one answer. A request for more is refused.
+        concurrency: number of places for requests in progress. If too few are free, a request is refused with status
+            429. A body takes one place, and one more for every 64 KiB, but never more than the total. This limits the
+            memory for bodies.
         timeout: seconds for one request, from its first byte to the last byte of its answer.
-        first_token_timeout: seconds for one request, from its first byte to the first token; None leaves it to
-            `timeout`.
-        idle_timeout: most seconds between tokens, after the first token, while the client reads; None leaves it to
-            `timeout`. nginx, by default, closes a silent connection after half of this default.
-        heartbeat_seconds: longest silence of a stream, after which a comment is sent, so that no proxy takes the stream
-            for dead; before the first token the comment brings the headers. None sends no comments.
-        unread_tokens: most tokens that wait for a slow client. At this number the models pause until it reads some.
-        drain_seconds: time between the signal to stop and the end of new connections. `/ready` gives 503 meanwhile, so
-            that a balancer sends no more requests.
-        stop_seconds: time for requests in progress when the gateway is stopped.
+        first_token_timeout: seconds from the first byte of a request to the first token of its answer. With None only
+            `timeout` applies.
+        idle_timeout: maximum number of seconds between two tokens while the client reads. With None only `timeout`
+            applies. By default, nginx closes a silent connection after half of this default.
+        heartbeat_seconds: seconds of silence after which a comment is sent in a stream, so that no proxy takes the
+            stream for dead. Before the first token, the comment comes with the headers. None sends no comments.
+        unread_tokens: maximum number of tokens that wait for a slow client. At this number the models pause until the
+            client reads some.
+        drain_seconds: seconds from the signal to stop until new connections are refused. Meanwhile `/ready` returns
+            503, so that a load balancer sends no more requests.
+        stop_seconds: seconds that requests in progress may still take when the gateway is stopped.
     """
 
     model_config = _STRICT
@@ -90,17 +92,17 @@ class ClientKey(BaseModel):
     """A key that clients may use. The key itself is in an environment variable, or in a file.
 
     Attributes:
-        name: for logs and metrics.
-        env: the variable that holds the key.
-        file: the file that holds only the key, in place of a variable; a relative path starts at the settings file.
-            SIGHUP reads it again.
-        concurrency: requests in progress with this key.
-        requests_per_minute: requests for answers in a minute, including requests that are refused for another reason.
-            Further requests are refused with status 429.
-        billed_tokens_per_minute: tokens that the models may read and write for the key in a minute. Further requests
-            are refused with status 429 until less was billed in the last minute.
-        cached_weight: the part of a prompt token that counts if it came from a model's cache. A fusion reads one prompt
-            many times, nearly always from the cache; a tenth is the usual price of cached tokens at providers.
+        name: name of the key in logs and metrics.
+        env: environment variable that contains the key.
+        file: file that contains only the key, as an alternative to a variable. A relative path is resolved against the
+            settings file's folder. SIGHUP makes the gateway read the file again.
+        concurrency: maximum number of requests in progress with this key.
+        requests_per_minute: maximum number of requests for answers per minute, including requests that are refused for
+            another reason. Further requests are refused with status 429.
+        billed_tokens_per_minute: maximum number of tokens per minute that the models read and write for this key. At
+            this number, requests are refused with status 429 until fewer tokens were billed in the last minute.
+        cached_weight: weight of a prompt token that came from a model's cache. A fusion reads the same prompt many
+            times, nearly always from the cache; providers usually charge a tenth for cached tokens.
     """
 
     model_config = _STRICT
@@ -115,16 +117,16 @@ class ClientKey(BaseModel):
 
 
 class GatewayConfig(BaseModel):
-    """The settings of a gateway, as a file holds them.
+    """The settings of a gateway, as in a settings file.
 
     Attributes:
-        schema_version: version of this form.
-        fusions: by the model names that clients request; each is a settings file's content.
+        schema_version: version of the file format.
+        fusions: the fusions, by the model names that clients request; each has the fields of a settings file.
         keys: keys of clients. Without keys, and without `COSD_SERVE_KEYS`, every client on this machine is served.
-        limits: limits of requests.
+        limits: limits on requests.
         cors: origins of web pages that may call the gateway, such as `https://app.example.com`; none by default.
-        ignore: fields of requests that are accepted and ignored, such as `temperature`, instead of a refusal. An answer
-            names the ignored fields of its request.
+        ignore: request fields to ignore, such as `temperature`; otherwise a request with such a field is refused. An
+            answer names the ignored fields of its request.
     """
 
     model_config = _STRICT
@@ -138,11 +140,13 @@ class GatewayConfig(BaseModel):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file of several fusions, or the settings file of a single fusion, then called `cosd`. Sends nothing.
+        """Read a file of several fusions, or the settings file of a single fusion, which is then named `cosd`.
+
+        Sends no request.
 
         Raises:
             OSError: the file, or a file that it names, cannot be read.
-            SettingError: the file is invalid; the message has the file, the line, the field and a remedy.
+            SettingError: the file is invalid; the message names the file, the line, the field and a remedy.
         """
         path = Path(path)
         document = read_document(path)
@@ -182,20 +186,20 @@ class GatewayConfig(BaseModel):
 
     @classmethod
     def fields_of(cls, name: str) -> Sequence[str]:
-        """The fields within one of its fields: in an entry of `keys`, or in `limits`."""
+        """The names of the nested fields: in an entry of `keys` or in `limits`; empty for other fields."""
         parts: Mapping[str, type[BaseModel]] = {"keys": ClientKey, "limits": GatewayLimits}
         return [*parts[name].model_fields] if name in parts else []
 
 
 def keys_of(keys: Sequence[ClientKey]) -> dict[str, ClientKey]:
-    """The keys of a settings file and of `COSD_SERVE_KEYS`, by their texts.
+    """Collect the keys of a settings file and of `COSD_SERVE_KEYS`; return their entries by the text of the key.
 
-    The variable holds keys separated by commas. A name and limits may follow each key, such as
+    The variable contains keys separated by commas. A name and limits may follow each key, such as
     `KEY;name=team-a;concurrency=4;billed_tokens_per_minute=100000`.
 
     Raises:
-        SettingError: a variable is not set, a file cannot be read, or the content is invalid; the message does not show
-            the content.
+        SettingError: a variable is not set, a file cannot be read, or a key is invalid; the message does not show the
+            key.
     """
     found: dict[str, ClientKey] = {}
     for one in keys:
@@ -209,24 +213,24 @@ def keys_of(keys: Sequence[ClientKey]) -> dict[str, ClientKey]:
 
 
 def _beside(path: Path, key: ClientKey) -> ClientKey:
-    """A key of a settings file, with the path of its own file relative to the settings file's folder."""
+    """Resolve the path of a key's file, if it has one, against the folder of the settings file."""
     return key if key.file is None else key.model_copy(update={"file": str(path.parent / key.file)})
 
 
 def _text_of(key: ClientKey) -> tuple[str, str]:
-    """The place of a key, and the key itself."""
+    """Return where a key is, and its text."""
     if key.file is None:
         where = key.env or ""
         text = os.environ.get(where, "").strip()
         if not text:
-            raise SettingError(f"keys: the environment variable {where}, which is to hold a key, is not set")
+            raise SettingError(f"keys: the environment variable {where}, which should contain a key, is not set")
         return where, text
     try:
         return key.file, Path(key.file).read_text("ascii").strip()
     except OSError as error:
-        raise SettingError(f"keys: {key.file}, which is to hold a key: {error.strerror}") from None
+        raise SettingError(f"keys: {key.file}, which should contain a key: {error.strerror}") from None
     except UnicodeDecodeError:
-        return key.file, ""  # refused as too short
+        return key.file, ""  # the caller refuses it as too short
 
 
 def _client(number: int, options: Sequence[str]) -> ClientKey:
@@ -236,7 +240,7 @@ def _client(number: int, options: Sequence[str]) -> ClientKey:
         name, _, value = (part.strip() for part in option.partition("="))
         if name in ("env", "file") or name not in ClientKey.model_fields:
             known = "name, concurrency, requests_per_minute, billed_tokens_per_minute and cached_weight"
-            raise SettingError(f"{where}: after a key may follow {known}; write KEY;name=team-a;concurrency=4")
+            raise SettingError(f"{where}: a key may be followed by {known}; write KEY;name=team-a;concurrency=4")
         given[name] = int(value) if value.isdecimal() else value
     try:
         return ClientKey.model_validate(given)

@@ -1,4 +1,4 @@
-"""One request and its outcome, for the access log and the metrics. It holds no prompt and no answer."""
+"""One request and its outcome, for the access log and the metrics; neither contains a prompt or an answer."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from cosd_api.types import EndpointUsage
 __all__ = ["ACCESS_LOG", "Exchange", "Outcome", "request_id"]
 
 ACCESS_LOG = "cosd_api.gateway.access"
-"""Name of the access log's logger."""
+"""Name of the logger of the access log."""
 
 _log = logging.getLogger(ACCESS_LOG)
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 Outcome = Literal["ok", "error", "disconnected", "stopped"]
-"""The end of a request: answered, an error, left by its client, or ended because the gateway was stopped."""
+"""Outcome of a request: answered, failed, abandoned by its client, or ended because the gateway was stopped."""
 
 
 def request_id(given: str) -> str:
-    """The id of a request: its own header, if it is a plain word, else a new one."""
+    """Return the id that the client gave if it is a plain word, else a new id."""
     return given if _ID.fullmatch(given) else f"req-{uuid4().hex}"
 
 
@@ -40,20 +40,21 @@ class Exchange:
     Attributes:
         id: id of the request.
         method: the HTTP method.
-        path: the route; empty for an unknown one.
-        client: the name of its key.
-        model: the fusion that answers, once it is known.
+        path: the route; empty if it is unknown.
+        client: the name of the client's key; empty without one.
+        model: the name of the fusion that answers; empty until the body has been read.
         stream: whether the answer is sent while it is written.
-        status: the HTTP status; 0 if the client left before it.
-        outcome: its end.
-        error: the error's code, or its status.
-        first_seconds: until the first text was sent.
-        tokens: number of tokens that were sent, of all answers.
-        usage: billed by each endpoint.
-        never_billed: estimate of the tokens that each endpoint handled without a bill.
+        status: the HTTP status; 0 if the client left before it was sent.
+        outcome: how the request ended.
+        error: the error's code, or its status if it has no code; empty without an error.
+        first_seconds: seconds until the first text was sent.
+        tokens: number of tokens that were sent, in all answers together.
+        usage: requests and billed tokens of each endpoint.
+        never_billed: estimated number of tokens that each endpoint processed but did not bill.
         results: the complete answers.
-        gaps: seconds between the tokens of a stream of one answer.
-        last: time of its last token.
+        gaps: seconds between the tokens of a stream.
+        last: time of the stream's last token.
+        began: start of the request, as `time.perf_counter()` reported it.
     """
 
     id: str
@@ -76,11 +77,11 @@ class Exchange:
 
     @property
     def billed(self) -> int:
-        """Tokens that were billed, plus the estimate of tokens that are never billed."""
+        """Number of billed tokens, plus the estimated number of tokens that are never billed."""
         return sum(one.billed_tokens for one in self.usage.values()) + sum(self.never_billed.values())
 
     def sent_text(self) -> None:
-        """Note the time of the first text."""
+        """Record the time of the first text."""
         if self.first_seconds is None:
             self.first_seconds = time.perf_counter() - self.began
 
@@ -99,7 +100,7 @@ class Exchange:
             self.never_billed[name] = self.never_billed.get(name, 0) + tokens
 
     def log(self) -> None:
-        """Write its line of the access log, a JSON object."""
+        """Write the request's line of the access log, a JSON object."""
         line: dict[str, Any] = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "request_id": self.id,
@@ -122,7 +123,7 @@ class Exchange:
 
 
 def _add(total: dict[str, EndpointUsage], more: Mapping[str, EndpointUsage]) -> None:
-    """Add up usage by endpoint."""
+    """Add usage to a total, by endpoint."""
     for name, one in more.items():
         known = total.get(name, EndpointUsage())
         counts = ("requests", "retries", "prompt_tokens", "completion_tokens", "cached_tokens")

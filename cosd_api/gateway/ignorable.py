@@ -1,8 +1,8 @@
-"""Fields of requests that the gateway's operator may have ignored: settings of the draw, and hints to a server.
+"""Request fields that the gateway can be set to ignore: sampling parameters, and hints to a server.
 
-The list is closed. If one of these fields is ignored, a fusion writes its usual answer, in the form that the client
-expects. If any other field were ignored, such as `n`, `stop`, `tools` or `response_format`, a client would read
-something else than it has requested; and a misspelt name would be a rule that never applies.
+The list is fixed. If one of these fields is ignored, a fusion writes its usual answer, in the form that the client
+expects. Other fields cannot be ignored: a client that sends `n`, `stop`, `tools` or `response_format`, for example,
+would not get the answer that it requested. Names are checked, because a misspelt name would never match a field.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cosd_api.extend import suggestion
 __all__ = ["IGNORABLE", "changes_nothing", "check_ignored"]
 
 IGNORABLE: Mapping[str, Collection[object]] = {
-    "temperature": (),  # the fusion's method has its own
+    "temperature": (),  # `Asked.ignored` compares it with the temperature of the fusion's method
     "top_p": (1,),
     "top_k": (0, -1),
     "min_p": (0,),
@@ -53,16 +53,16 @@ IGNORABLE: Mapping[str, Collection[object]] = {
     "chat_id": (),
     "session_id": (),
 }
-"""The names, each with the values that change nothing."""
+"""Names of the fields, each with the values that change nothing."""
 
 
 def changes_nothing(name: str, value: object) -> bool:
-    """Test whether a field of `IGNORABLE` has no effect; null counts as absent."""
+    """Test whether a field of `IGNORABLE` has a value without effect; null counts as absent."""
     return value is None or value in IGNORABLE[name]
 
 
 def check_ignored(names: Collection[str]) -> frozenset[str]:
-    """Check the names of fields that are to be ignored.
+    """Check the names of fields to ignore.
 
     Raises:
         SettingError: a name is not in `IGNORABLE`.

@@ -1,4 +1,4 @@
-"""Lines of the log on their way out, in their own thread, so that a stalled reader of the log delays no answer."""
+"""Writing of log lines in a thread of their own, so that a stalled reader of the log delays no answer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,16 @@ _AGAIN_SECONDS = 0.01
 
 
 class LogLineFormatter(logging.Formatter):
-    """A line of JSON for each record: the access log's own, or for other logs the time, the level and the message."""
+    """Formatter that writes each record as a line of JSON.
+
+    A record of the access log is already such a line. For other logs the line has the time, the level and the message.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line. For an exception it has the kind and the frames, but not the message, which may quote a prompt."""
+        """Format a record. An exception is logged with its class and frames, but without its message.
+
+        The message may quote a prompt.
+        """
         message = record.getMessage()
         if record.name == ACCESS_LOG:
             return message
@@ -43,7 +49,7 @@ class LogWriter(logging.Handler):
 
     Args:
         descriptor: file descriptor to write to.
-        most: number of lines that may wait.
+        most: maximum number of waiting lines.
     """
 
     def __init__(self, descriptor: int, most: int = 10_000) -> None:
@@ -56,12 +62,12 @@ class LogWriter(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a record, or drop it."""
+        """Queue a record for writing, or drop it if too many wait."""
         try:
             self._lines.put_nowait(f"{self.format(record)}\n".encode(errors="backslashreplace"))
         except queue.Full:
             self._drop()
-        except Exception:  # noqa: BLE001 - a record that cannot be formatted; as other handlers do
+        except Exception:  # noqa: BLE001 - other handlers treat records that cannot be formatted in the same way
             self.handleError(record)
 
     def _drop(self) -> None:
@@ -69,7 +75,7 @@ class LogWriter(logging.Handler):
             self._dropped += 1
 
     def close(self) -> None:
-        """Write the waiting lines, as far as the reader takes them within a second or two."""
+        """Write the waiting lines; lines that the reader does not accept within two seconds are lost."""
         if self._thread.is_alive():
             with suppress(queue.Full):
                 self._lines.put(None, timeout=_LAST_SECONDS)
@@ -91,6 +97,6 @@ class LogWriter(logging.Handler):
                 rest = rest[os.write(self._descriptor, rest) :]
             except BlockingIOError:  # another program has made the descriptor non-blocking
                 time.sleep(_AGAIN_SECONDS)
-            except OSError:  # the reader has gone
+            except OSError:  # the reader has closed its end
                 self._drop()
                 return

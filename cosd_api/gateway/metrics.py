@@ -1,4 +1,4 @@
-"""Metrics of the gateway in Prometheus' form."""
+"""Metrics of the gateway in the format of Prometheus."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _EACH = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
 class GatewayMetrics:
-    """Counters of one gateway, in a registry of their own.
+    """Metrics of one gateway, in a registry of their own.
 
     Attributes:
-        content_type: the form of the page.
+        content_type: media type of the page.
     """
 
     content_type = CONTENT_TYPE_LATEST
@@ -29,33 +29,31 @@ class GatewayMetrics:
         self._registry = CollectorRegistry()
         of, model = self._registry, ["model"]
         self._requests = Counter(
-            "cosd_requests", "Requests for answers that are over.", [*model, "route", "outcome"], registry=of
+            "cosd_requests", "Finished requests for answers.", [*model, "route", "outcome"], registry=of
         )
         self._errors = Counter("cosd_errors", "Requests that ended in an error.", [*model, "kind"], registry=of)
         self._in_flight = Gauge("cosd_in_flight", "Requests for answers in progress.", model, registry=of)
         self._tokens = Counter(
             "cosd_tokens",
-            "Tokens that endpoints billed; kind never_billed is an estimate of what was cancelled before its bill.",
+            "Tokens that endpoints billed; kind never_billed is an estimate for requests cancelled before their bill.",
             [*model, "endpoint", "kind"],
             registry=of,
         )
         self._cached = Counter(
             "cosd_cached_tokens",
-            "Prompt tokens, of those billed, that came from a cache.",
+            "Billed prompt tokens that came from a cache.",
             [*model, "endpoint"],
             registry=of,
         )
         self._written = Counter("cosd_answer_tokens", "Tokens of answers.", model, registry=of)
-        self._kept = Counter(
-            "cosd_draft_tokens_kept", "Draft tokens in complete answers that stand verified.", model, registry=of
-        )
+        self._kept = Counter("cosd_draft_tokens_kept", "Verified draft tokens in complete answers.", model, registry=of)
         self._replaced = Counter(
             "cosd_draft_tokens_replaced", "Draft tokens that were replaced in complete answers.", model, registry=of
         )
         self._replacements = Counter("cosd_replacements", "Replacements in complete answers.", model, registry=of)
         self._unverified = Counter(
             "cosd_unverified_tokens",
-            "Tokens of complete answers that an assistant could have changed which had failed.",
+            "Tokens of complete answers that a failed assistant could have changed.",
             model,
             registry=of,
         )
@@ -63,7 +61,7 @@ class GatewayMetrics:
             "cosd_upstream_errors", "Failures of models' servers.", [*model, "endpoint", "kind"], registry=of
         )
         self._of_keys = Counter(
-            "cosd_key_requests", "Requests for answers that are over, by key.", ["key", "outcome"], registry=of
+            "cosd_key_requests", "Finished requests for answers, by key.", ["key", "outcome"], registry=of
         )
         self._refused_keys = Counter(
             "cosd_key_errors", "Requests with a key that ended in an error.", ["key", "kind"], registry=of
@@ -79,13 +77,13 @@ class GatewayMetrics:
         )
 
     def page(self) -> bytes:
-        """The page for Prometheus, without the creation times of counters."""
+        """Render the page for Prometheus, without the creation times of counters."""
         lines = generate_latest(self._registry).splitlines(keepends=True)
         return b"".join(line for line in lines if b"_created" not in line.partition(b"{")[0])
 
     @contextmanager
     def in_flight(self, model: str) -> Iterator[None]:
-        """A request in progress."""
+        """Count a request as in progress while the block runs."""
         gauge = self._in_flight.labels(model)
         gauge.inc()
         try:

@@ -1,4 +1,4 @@
-"""The gateway's OpenAPI document, made from the bodies that it checks."""
+"""The gateway's OpenAPI document, generated from the models that validate request bodies."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ def openapi(
     *,
     secured: bool,
 ) -> dict[str, Any]:
-    """The document.
+    """Generate the OpenAPI document.
 
     Args:
         models: names of the served models.
-        temperatures: temperatures of their methods.
-        names: names of their endpoints.
-        limits: limits of requests.
-        sizes: most bytes of a body, by the routes of answers.
-        ignore: fields that are accepted and ignored.
+        temperatures: temperatures of the fusions' methods.
+        names: names of the fusions' endpoints.
+        limits: limits on requests.
+        sizes: maximum number of bytes of a body, for each route that writes answers.
+        ignore: request fields that are ignored.
         secured: whether clients need a key.
     """
     schemas: dict[str, Any] = {"Error": _ERROR}
@@ -85,7 +85,7 @@ def openapi(
         fields["temperature"] = {"enum": [*sorted(temperatures), None]}
         for count in {"max_tokens", "max_completion_tokens"} & fields.keys():
             fields[count] = {"type": ["integer", "null"], "minimum": 1, "maximum": limits.max_tokens}
-        fields |= {name: {"description": "Taken and not used."} for name in sorted(ignore)}
+        fields |= {name: {"description": "Accepted, but not used."} for name in sorted(ignore)}
     chat = schemas[ChatBody.__name__]["properties"]
     chat["messages"]["maxItems"] = limits.messages
     each = chat["own"].pop("additionalProperties")

@@ -1,4 +1,4 @@
-"""Readiness: whether every model of every fusion is known and its server answers now, probed beside the requests."""
+"""Readiness: background probes check that every fusion's models are known and that their servers answer."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ _log = logging.getLogger("cosd_api.gateway")
 _READY = "ready"
 _UNKNOWN = "unknown"
 _TIMEOUT = "timeout"
-_WAIT_SECONDS = 1.0  # for a finding, as health checks commonly wait no longer
-_EVERY_SECONDS = 2.0  # between two probes of one server
-_ALIVE_SECONDS = 3.0  # for the probe of a server whose model is known
-_MODEL_SECONDS = 15.0  # for the probe that looks up the model
-_FRESH_SECONDS = 2.0 * (_EVERY_SECONDS + _ALIVE_SECONDS)  # age up to which a finding holds: the next probe may be late
-_ASKED_SECONDS = 60.0  # after the last check, probes pause until the next one
+_WAIT_SECONDS = 1.0  # longest wait of a check for results, because health checks commonly wait no longer
+_EVERY_SECONDS = 2.0  # pause between two probes of one server
+_ALIVE_SECONDS = 3.0  # timeout of a probe if the server's model is known
+_MODEL_SECONDS = 15.0  # timeout of the probe that looks up the model
+_FRESH_SECONDS = 2.0 * (_EVERY_SECONDS + _ALIVE_SECONDS)  # age up to which a result counts; the next may be late
+_ASKED_SECONDS = 60.0  # time after the last check during which probes continue
 
 Ready = Literal["ready", "degraded", "not ready"]
-"""The state of all models: all are ready; all needed models are ready; or a needed model is not ready."""
+"""State of all models together. `"degraded"`: some assistants are not ready, but answers continue without them."""
 
 
 @dataclass
 class _Watched:
-    """One model's server, and the last finding about it.
+    """One model's server, and the result of its last probe.
 
     Attributes:
         fusion: the name of the fusion.
         endpoint: the model's name in the fusion.
-        provider: the server.
-        spared: whether answers continue without it.
-        state: `"ready"`, or the kind of the error.
-        at: time of the finding; None before the first.
+        provider: the provider for the server.
+        spared: whether answers continue without this model.
+        state: `"ready"`, the class of the error, `"timeout"`, or `"unknown"` before the first probe.
+        at: time of the last probe; None before the first.
         error: the error of the last probe.
         known: whether the server's model is known.
-        news: set by the next finding.
+        news: event that the next probe sets when it ends.
     """
 
     fusion: str
@@ -62,11 +62,11 @@ class _Watched:
 
     @property
     def age(self) -> float:
-        """Seconds since the finding."""
+        """Seconds since the last probe."""
         return float("inf") if self.at is None else anyio.current_time() - self.at
 
     async def probe(self) -> None:
-        """Look up the server's model, as an answer would do; once it is known, also check that the server is alive."""
+        """Look up the server's model, as an answer would, then check that the server is alive if it can be checked."""
         state, self.error = _TIMEOUT, None
         with anyio.move_on_after(_ALIVE_SECONDS if self.known else _MODEL_SECONDS):
             try:
@@ -77,9 +77,9 @@ class _Watched:
                 state = _READY
             except ProviderError as error:
                 state, self.error = type(error).__name__, error
-            except Exception as error:  # noqa: BLE001 - a fault in a provider; probes of others go on
+            except Exception as error:  # noqa: BLE001 - a bug in one provider must not end the probes of others
                 state = "internal"
-                frames = "".join(traceback.format_tb(error.__traceback__))  # its words may be private
+                frames = "".join(traceback.format_tb(error.__traceback__))  # without the message, which may be private
                 _log.error("a probe: unexpected %s raised at\n%s", type(error).__name__, frames)
         self.state, self.at = state, anyio.current_time()
         self.news.set()
@@ -87,15 +87,14 @@ class _Watched:
 
 
 class Readiness:
-    """Probes of the models' servers in the background, each on its own, while clients check the readiness.
+    """Background probes of the models' servers, whose results clients can check.
 
-    Each server is probed every two seconds within a minute of the last check, so that an unused gateway sends the
-    servers nothing. A check returns the last findings, and never waits longer than a second: a server that has not
-    answered by then is unknown, or keeps its last state, for ten seconds at most. An assistant is not needed if answers
-    continue without it.
+    Each server is probed about every two seconds. A minute after the last check the probes pause, so that an unused
+    gateway sends the servers nothing. A check waits up to a second for recent results. A server that has not answered
+    by then keeps its last state; if that is ten seconds old, a ready server becomes unknown.
 
     Args:
-        fusions: by their names.
+        fusions: the fusions, by name.
     """
 
     def __init__(self, fusions: Mapping[str, Fusion]) -> None:
@@ -110,7 +109,7 @@ class Readiness:
 
     @asynccontextmanager
     async def watching(self) -> AsyncGenerator[None]:
-        """A block in which servers are probed, from the first check on."""
+        """Run a block during which servers are probed, starting with the first check."""
         async with anyio.create_task_group() as group:
             for one in self._watched:
                 group.start_soon(self._watch, one)
@@ -122,18 +121,20 @@ class Readiness:
                 group.cancel_scope.cancel()
 
     def report(self, say: Callable[[str], None]) -> None:
-        """Probe every server once, in the background, and report the findings to the operator.
+        """Probe every server once, in the background, and report the results to the operator.
 
         Args:
-            say: takes a line for each server that does not answer, or one line with all models.
+            say: function that is called with a line for each server that does not answer, or with one line that lists
+                the models if all answer.
         """
         if self._group is not None:
             self._group.start_soon(self._report, say)
 
     async def check(self) -> tuple[Ready, dict[str, dict[str, str]], float | None]:
-        """The state of all models, the states by fusion and endpoint, and the age of the oldest finding in seconds.
+        """Return the state of all models, the states by fusion and endpoint, and the oldest result's age in seconds.
 
-        A state is `"ready"`, the kind of the error, `"timeout"`, or `"unknown"` if no finding holds.
+        The state of an endpoint is `"ready"`, the class of the error, `"timeout"`, or `"unknown"` if there is no recent
+        result.
         """
         self._wake()
         with anyio.move_on_after(_WAIT_SECONDS):
@@ -175,7 +176,7 @@ class Readiness:
 
 
 def _line(one: _Watched) -> str:
-    """The line about a server that does not answer."""
+    """Describe a server that does not answer."""
     which = f"the server of the model {one.endpoint!r} of {one.fusion!r} does not answer as it should"
     if one.error is not None:
         return f"{which} ({one.state}): {one.error}"

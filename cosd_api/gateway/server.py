@@ -1,4 +1,4 @@
-"""The gateway on uvicorn, which stops gracefully: requests in progress end within a limit."""
+"""The gateway on uvicorn, with a graceful stop: requests in progress may finish within a time limit."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from cosd_api.gateway.connections import TAKING_SECONDS, ClientConnection
 
 __all__ = ["GatewayServer", "check_host", "listening", "run_gateway"]
 
-_SEND_BYTES = 16_384  # for each connection
-_LAST_SECONDS = 3.0  # for sending the errors of ended requests; longer than the gateway itself tries
-_MORE_CONNECTIONS = 64  # beyond twice the requests in progress, for clients between two requests, and for probes
+_SEND_BYTES = 16_384  # send buffer of each connection
+_LAST_SECONDS = 3.0  # time for sending errors after requests are ended; longer than the gateway itself tries
+_MORE_CONNECTIONS = 64  # in addition to two for each request in progress, for idle clients and health checks
 
 
 class GatewayServer(uvicorn.Server):
-    """A server that signals its stop to the gateway.
+    """A server that notifies the gateway when it stops.
 
     Args:
         gateway: the application.
         ready: called when the server accepts connections.
-        loop: the event loop that `run` starts.
+        loop: the kind of event loop that `run` starts.
     """
 
     def __init__(
@@ -59,12 +59,16 @@ class GatewayServer(uvicorn.Server):
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and call `ready`."""
+        """Start the server, then call `ready`."""
         await super().startup(sockets)
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Give a balancer time to notice; take no more connections; end the requests that take too long; stop."""
+        """Stop gracefully.
+
+        First a load balancer gets time to notice. Then no more connections are accepted, and requests that take too
+        long are ended.
+        """
         self._gateway.draining()
         await self._drain()
         self._gateway.stopping()
@@ -74,7 +78,7 @@ class GatewayServer(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             timer.cancel()
-            for one in [*self.server_state.connections]:  # any that the shutdown did not wait for
+            for one in [*self.server_state.connections]:  # connections for which uvicorn's shutdown did not wait
                 one.transport.abort()
 
     async def _drain(self) -> None:
@@ -96,10 +100,10 @@ def check_host(host: str, *, secured: bool) -> None:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens on a host and a port; 0 takes a free one.
+    """Create a socket that is bound to a host and a port; port 0 chooses a free one.
 
     Raises:
-        SettingError: it cannot listen there.
+        SettingError: the socket cannot be bound.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
@@ -107,7 +111,7 @@ def listening(host: str, port: int) -> socket.socket:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # By default the system buffers megabytes for a client that does not read, and the models would not pause.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # on Linux, hangs up on a client that never reads
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # on Linux, closes the connection of a client that never reads
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * TAKING_SECONDS))
         found.bind((host, port))
     except (OSError, OverflowError) as error:
@@ -118,7 +122,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def run_gateway(gateway: Gateway, at: socket.socket, *, ready: Callable[[], None] = lambda: None) -> None:
-    """Serve until the process is interrupted; then requests in progress end, or are ended when their time is over.
+    """Serve until the process is interrupted; then let requests in progress finish, within a time limit.
 
     Args:
         gateway: the application.

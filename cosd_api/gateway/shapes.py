@@ -1,8 +1,8 @@
-"""Answers in OpenAI's two forms, whole or as events of a stream, with the fusion's own facts in the field `cosd`.
+"""Answers in OpenAI's two forms, whole or as events of a stream, with facts about the fusion in the field `cosd`.
 
-The logarithm of a token's probability comes from the model that wrote the token: the draft, or an assistant. If that
-model's server reports none, it is -9999 in a conversation, whose form wants a number, and null in a completion; for
-probability 0 it is -9999.
+The log probability of a token comes from the model that wrote it: the draft or an assistant. For probability 0 it is
+-9999. If the model's server reports no probability, it is null in a completion and -9999 in a chat answer, whose form
+requires a number.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from cosd_api.types import FusedToken
 __all__ = ["DONE", "AnswerShape", "ChatShape", "CompletionShape", "TextReader", "event", "facts", "usage"]
 
 DONE = b"data: [DONE]\n\n"
-"""The end of a stream without an error."""
+"""Last event of a stream that has no error."""
 
-_NEVER = -9999.0  # for the logarithm of zero or of an unknown probability, as in OpenAI's API
+_NEVER = -9999.0  # log probability for zero or for an unknown probability, as in OpenAI's API
 _FINISH = {"budget": "length"}
 
 
 class TextReader:
-    """Reader of tokens that may hold parts of characters: a whole character comes with its last part.
+    """Reader of tokens that may contain parts of characters; a character is returned with its last part.
 
-    The pieces together are the text of the result.
+    The returned pieces together are the text of the result.
     """
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def read(self, token: FusedToken) -> str:
-        """The text that this token completes."""
+        """Read a token; return the text that it completes."""
         return self._decoder.decode(token.data)
 
     def rest(self) -> str:
-        """The end of the text."""
+        """Return the rest of the text after the last token."""
         return self._decoder.decode(b"", True)
 
 
@@ -70,24 +70,24 @@ def facts(result: FusionResult) -> dict[str, Any]:
 
 
 def usage(results: Sequence[FusionResult]) -> dict[str, Any]:
-    """Usage in OpenAI's sense: the prompt once, as the draft's server counts it, and the tokens of the answers.
+    """Usage in OpenAI's sense: the prompt, counted once by the draft's server, and the tokens of the answers.
 
-    `facts` has the bill of all endpoints.
+    `facts` contains the tokens that each endpoint billed.
     """
     read, written = sum(one.prompt_tokens or 0 for one in results), sum(len(one.tokens) for one in results)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
 def event(value: object) -> bytes:
-    """One event of a stream."""
+    """Encode one event of a stream."""
     return f"data: {_json(value)}\n\n".encode()
 
 
-_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # json.dumps makes an encoder each time
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # json.dumps creates an encoder each time
 
 
 def _logprob(token: FusedToken) -> float | None:
-    """The logarithm of the probability that the token's own model gave it."""
+    """The log probability of a token, by the model that wrote it."""
     return _log(token.draft_prob if token.source == DRAFT else token.assistant_prob)
 
 
@@ -98,7 +98,7 @@ def _log(prob: float | None) -> float | None:
 
 
 def _entry(text: str, log: float | None, data: bytes) -> dict[str, Any]:
-    """A token as a conversation's probabilities list it."""
+    """An entry for one token in the log probabilities of a chat answer."""
     return {"token": text, "logprob": _NEVER if log is None else log, "bytes": [*data]}
 
 
@@ -108,11 +108,11 @@ class AnswerShape:
 
     Attributes:
         request_id: id of the request.
-        model: as the client named it.
+        model: name of the model, as in the request.
         created: time of the answer, in seconds since 1970.
-        logprobs: whether tokens come with their probabilities.
-        usage: whether the client asked for the usage at the end of a stream.
-        id: id of the answer; by default a new one, as OpenAI's are.
+        logprobs: whether tokens come with their log probabilities.
+        usage: whether the client requested the usage at the end of a stream.
+        id: id of the answer; by default a new id in OpenAI's form.
         ignored: fields of the request that were ignored.
     """
 
@@ -139,8 +139,8 @@ class AnswerShape:
         cosd = {"request_id": self.request_id, **more, **self._ignored}
         return {**self._head(self.whole_object), "choices": choices, "usage": usage(results), "cosd": cosd}
 
-    def opening(self, index: int) -> bytes:  # noqa: ARG002 - of the chat's form
-        """The first event of an answer, if it has one."""
+    def opening(self, index: int) -> bytes:  # noqa: ARG002 - the form of chat answers uses it
+        """The first event of an answer, before any text; empty if the form has none."""
         return b""
 
     def piece(self, index: int, text: str, token: FusedToken | None, offset: int) -> bytes:
@@ -150,7 +150,7 @@ class AnswerShape:
             index: index of the answer.
             text: text that the token completes.
             token: the token; None for the rest of the text at the end.
-            offset: characters of the answer before it.
+            offset: number of characters of the answer before this text.
         """
         if not self.logprobs:
             start, middle, end = self._frame
@@ -166,7 +166,7 @@ class AnswerShape:
         return event(chunk)
 
     def ending(self, results: Sequence[FusionResult]) -> bytes:
-        """The end of a stream without an error."""
+        """The last events of a stream that has no error."""
         if not self.usage:
             return DONE
         return event({**self._head(self.chunk_object), "choices": [], "usage": usage(results)}) + DONE
@@ -185,7 +185,7 @@ class AnswerShape:
 
     @cached_property
     def _frame(self) -> tuple[str, str, str]:
-        """The constant parts of an event, around its index and text, encoded only once."""
+        """The constant parts of an event: before its index, between index and text, and after the text."""
         mark = "\0"
         start = f'data: {_json(self._head(self.chunk_object))[:-1]},"choices":[{{"index":'
         choice = _json({**self._written(mark), "logprobs": None, "finish_reason": None})
@@ -198,11 +198,11 @@ class AnswerShape:
         return {"index": index, **self._answer(result.text), "logprobs": logprobs, "finish_reason": _finish(result)}
 
     def _answer(self, text: str) -> dict[str, Any]:
-        """The whole text of an answer."""
+        """The fields of a choice that contain the whole text of an answer."""
         raise NotImplementedError
 
     def _written(self, text: str | None) -> dict[str, Any]:
-        """A piece of text in an event; None in the last event."""
+        """The fields of an event that contain a piece of text; `text` is None in the last event."""
         raise NotImplementedError
 
     def _logprobs(self, tokens: Sequence[FusedToken], offset: int) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class ChatShape(AnswerShape):
     chunk_object = "chat.completion.chunk"
 
     def opening(self, index: int) -> bytes:
-        """The role."""
+        """The event that names the role."""
         null: dict[str, Any] = {"usage": None} if self.usage else {}
         delta = {"role": "assistant", "content": "", "refusal": None}
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}

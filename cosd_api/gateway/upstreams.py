@@ -1,4 +1,4 @@
-"""Failures of models' servers, as answers meet them: counted, and reported to the operator once."""
+"""Failures of models' servers during answers: each is counted, and the operator is notified once."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _NAMES = frozenset(kind.__name__ for kind in ABOUT_REQUESTS)
 
 
 class Upstreams:
-    """The models' servers that have failed and not answered since.
+    """Record of the models' servers that have failed and not answered since.
 
-    A client sees no error in an answer that continues without an assistant, so only the operator can learn that a
-    fusion does not fuse any more.
+    An answer that continues without an assistant shows its client no error. So the log and the metrics must report
+    that a fusion no longer fuses.
 
     Args:
-        metrics: counts the failures.
+        metrics: the metrics that count the failures.
     """
 
     def __init__(self, metrics: GatewayMetrics) -> None:
@@ -38,17 +38,17 @@ class Upstreams:
         return {endpoint for fusion, endpoint in self._down if fusion == model}
 
     def answered(self, model: str, result: FusionResult) -> None:
-        """Note a complete answer: the assistants that failed during it, and the endpoints that have answered."""
+        """Record, from a complete answer, the assistants that failed during it and the endpoints that answered."""
         for endpoint, kind in result.failures.items():
             if kind in _NAMES:
                 continue
             new = (model, endpoint) not in self._down
-            if new or result.usage[endpoint].requests:  # otherwise an earlier failure left it out
+            if new or result.usage[endpoint].requests:  # otherwise it was not asked, because it had failed before
                 self._metrics.upstream_failed(model, endpoint, kind)
             if new:
                 self._down.add((model, endpoint))
                 _log.warning(
-                    "%s: the %s failed (%s); answers go on without it, unverified where it could have changed them",
+                    "%s: the %s failed (%s); answers continue without it, unverified where it could have changed them",
                     *(model, endpoint, kind),
                 )
         for endpoint, used in result.usage.items():
@@ -57,7 +57,7 @@ class Upstreams:
                 _log.warning("%s: the %s answers again", model, endpoint)
 
     def failed(self, model: str, endpoint: str, error: ProviderError) -> None:
-        """Note an answer that an endpoint's error has ended; the log already has the error, under the request's id."""
+        """Record an endpoint's error that ended an answer. The log has the error already, with the request's id."""
         if not isinstance(error, ABOUT_REQUESTS):
             self._metrics.upstream_failed(model, endpoint, type(error).__name__)
             self._down.add((model, endpoint))

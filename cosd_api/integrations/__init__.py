@@ -1,1 +1,1 @@
-"""Fusions as models of other libraries. Each integration needs the extra of its name."""
+"""Fusions as models of other libraries. Each integration needs the extra of the same name."""

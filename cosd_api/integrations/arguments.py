@@ -1,4 +1,4 @@
-"""The arguments of a fusion as evaluation tools take them from a command line: names with plain values."""
+"""Arguments of a fusion in the form in which evaluation tools pass them: names with plain values."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _NUMBERS = (*dict.fromkeys(name for kind in KINDS for name in numbers_of(kind) o
 
 @dataclass(frozen=True, slots=True)
 class FusionArguments:
-    """The models, settings and limits that were given.
+    """The models, settings and limits from a tool's arguments.
 
-    `draft` and `assistant` are URLs (a list of them for several assistants) or providers; without them the variables
-    `COSD_DRAFT_URL` and `COSD_ASSISTANT_URL` are read. `draft_model` and `assistant_model` name models on servers that
-    have several. `config` is a settings file (`Fusion.load`), whose values all other arguments override. Settings of
-    `Fusion` and limits of an answer have their own names. All other arguments belong to the method, or with CoSD to the
-    verifier (`alpha=0.6`, or `verifier=diff, tau=0.1`, or `tree=FILE`).
+    `draft` and `assistant` are URLs or providers, or a list for several assistants. By default they are read from the
+    environment variables `COSD_DRAFT_URL` and `COSD_ASSISTANT_URL`. `draft_model` and `assistant_model` name models on
+    servers that have several. `config` is a settings file (`Fusion.load`); all other arguments override its values.
+    Settings of `Fusion` and limits of an answer have their usual names. All other arguments belong to the method or,
+    with CoSD, to the verifier (`alpha=0.6`, or `verifier=diff, tau=0.1`, or `tree=FILE`).
 
     Attributes:
-        fusion: a fusion of these models, which has sent nothing and is not open.
-        limits: limits of each answer, without the task's own limits (stop strings and length).
+        fusion: a fusion of these models, which is not open and has sent no request.
+        limits: limits of each answer, without the limits that the task sets (stop strings and length).
     """
 
     fusion: Fusion
@@ -91,7 +91,7 @@ class FusionArguments:
 
 
 def _providers(role: str, left: dict[str, Any], needed: bool) -> list[Provider]:
-    """The servers of a role, with their models if these are named; without `needed` there may be no servers."""
+    """The servers of a role, with the models that are named; empty if there are none and `needed` is False."""
     variable = f"COSD_{role.upper()}_URL"
     given = left.pop(role, None) or (os.environ.get(variable, "").split() if needed else [])
     servers: list[Any] = [given] if isinstance(given, str | Provider) else [*given]
@@ -102,7 +102,7 @@ def _providers(role: str, left: dict[str, Any], needed: bool) -> list[Provider]:
     if len(models) != len(servers):
         words = f"{role}_model names {len(models)} models for {len(servers)} servers"
         raise SettingError(f"{words}: give one for each, in their order, or none")
-    texts = [None if model is None else str(model) for model in models]  # tools read a name of digits as a number
+    texts = [None if model is None else str(model) for model in models]  # tools convert a name of digits to a number
     return [
         connect(one, model=model) if isinstance(one, str) else one for one, model in zip(servers, texts, strict=True)
     ]
@@ -113,7 +113,7 @@ def _method(method: object, options: Mapping[str, Any]) -> Method:
         return method_from_text(method, {name: _written(value) for name, value in options.items()})
     if options:
         raise SettingError(f"{', '.join(options)}: the given method has its own settings. Leave them out")
-    return cast("Method", method)  # Fusion refuses anything else
+    return cast("Method", method)  # Fusion refuses an object that is not a method
 
 
 def _written(value: object) -> str:
@@ -122,7 +122,7 @@ def _written(value: object) -> str:
 
 
 def _verifier(given: object, numbers: Mapping[str, Any]) -> Verifier | None:
-    """The verifier: an object, or a name with its numbers."""
+    """Return the given verifier, or create one from its name and numbers."""
     if numbers and not (given is None or isinstance(given, str)):
         raise SettingError(f"{', '.join(numbers)}: the given verifier has its own settings. Leave them out")
     if given in (None, "tree") and list(numbers) == ["tree"]:

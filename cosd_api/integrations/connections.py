@@ -1,4 +1,4 @@
-"""One fusion for each event loop: connections belong to the loop that opened them."""
+"""One fusion for each event loop, because connections belong to the loop that opened them."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class _Open:
         self._closed = False
 
     async def open(self, owner: LoopFusions) -> None:
-        """Open the fusion for the lifetime of its owner and its loop."""
+        """Open the fusion until its owner is garbage-collected or its loop ends."""
         async with self._lock:
             if self._holder is not None:
                 return
             await self.fusion.__aenter__()
             self._holder = self._held()
             await anext(self._holder)
-            # Keep a reference, because objects that become garbage together are collected in any order.
+            # The finalizer keeps `self` alive; otherwise owner and fusion could be collected in any order.
             self._pin = finalize(owner, _close_in, asyncio.get_running_loop(), self)
             self._pin.atexit = False
 
     async def close(self) -> None:
-        """Close the fusion; returns after this or another caller has closed it."""
+        """Close the fusion, or wait until another caller has closed it."""
         if self._closed:
             return
         async with self._lock:
@@ -53,7 +53,7 @@ class _Open:
             await self._holder.aclose()
 
     async def _held(self) -> AsyncGenerator[None]:
-        """A generator that closes the fusion when the loop shuts down its async generators, at its very end."""
+        """A generator that closes the fusion when the loop shuts down its async generators, as it does at its end."""
         try:
             yield
         finally:
@@ -61,21 +61,21 @@ class _Open:
 
 
 class _Closing(asyncio.Task[None]):
-    """A task that an ending loop waits for, but cannot cancel."""
+    """A task that an ending loop waits for, because the loop cannot cancel it."""
 
     def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - asyncio's own
         return False
 
 
 def _close_in(loop: asyncio.AbstractEventLoop, one: _Open) -> None:
-    """Close a fusion without owner in its loop; called from any thread."""
+    """Close a fusion that has lost its owner, in its loop; may be called from any thread."""
 
     def close() -> None:
         task = _Closing(one.close(), loop=loop)
         _closing.add(task)
         task.add_done_callback(_closing.discard)
 
-    with suppress(RuntimeError):  # the loop is closed, with everything opened in it
+    with suppress(RuntimeError):  # the loop is closed, and so is everything that was opened in it
         loop.call_soon_threadsafe(close)
 
 
@@ -83,13 +83,14 @@ _closing: set[_Closing] = set()
 
 
 class LoopFusions:
-    """The fusions of one model, with equal settings over the same providers, so that they share their discovery.
+    """The fusions of one model: one for each loop, with equal settings and the same providers.
 
-    Each fusion is opened at its loop's first answer. It is closed with the loop, by `asyncio.run` or another caller of
-    `shutdown_asyncgens`, or when the model is garbage. Copies start empty.
+    Shared providers discover their servers only once. Each fusion is opened at its loop's first answer. It is closed
+    with the loop, by `asyncio.run` or another caller of `shutdown_asyncgens`, or when the model is garbage-collected.
+    Copies start empty.
 
     Attributes:
-        pattern: the fusion with these settings; never opened itself.
+        pattern: the fusion from which the others are copied; it is never opened itself.
     """
 
     def __init__(self) -> None:
@@ -98,14 +99,14 @@ class LoopFusions:
         self._lock = threading.Lock()
 
     def like(self, make: Callable[[], Fusion]) -> Fusion:
-        """The pattern, made at the first call."""
+        """Return the pattern, which the first call creates."""
         with self._lock:
             if self.pattern is None:
                 self.pattern = make()
             return self.pattern
 
     async def opened(self, make: Callable[[], Fusion]) -> Fusion:
-        """The open fusion of the running loop."""
+        """Return the open fusion of the running loop."""
         pattern, loop = self.like(make), asyncio.get_running_loop()
         with self._lock:
             for ended in [other for other in self._open if other.is_closed()]:
@@ -124,8 +125,8 @@ class LoopFusions:
 
 
 def _copy(fusion: Fusion) -> Fusion:
-    """A fusion with the same settings over the same providers."""
+    """Create a fusion with the same settings and the same providers."""
     settings: dict[str, Any] = {one.name: getattr(fusion.settings, one.name) for one in fields(fusion.settings)}
-    if "verifier" not in fusion.settings.method.accepts:  # the method has its own
+    if "verifier" not in fusion.settings.method.accepts:  # the verifier comes with the method
         del settings["verifier"]
     return Fusion(draft=fusion.endpoints.draft, assistant=fusion.endpoints.assistants, **settings)

@@ -1,7 +1,7 @@
-"""Requests of lm-evaluation-harness, read and answered by a fusion; nothing here needs the harness itself.
+"""Requests of lm-evaluation-harness, answered by a fusion. The harness itself is not needed here.
 
-A request is a tuple of arguments: for `generate_until` a context and keywords of generation, for `loglikelihood` a
-context and a continuation, and for `loglikelihood_rolling` a text. A context is text, or a `ConversationText`.
+A request is a tuple of arguments: a context and generation keywords for `generate_until`, a context and a continuation
+for `loglikelihood`, and a text for `loglikelihood_rolling`. A context is a text or a `ConversationText`.
 """
 
 from __future__ import annotations
@@ -34,51 +34,51 @@ from cosd_providers import Context, InvalidRequestError, Piece, Provider, Provid
 __all__ = ["ConversationText", "HarnessFusion", "answer_options", "windows"]
 
 Done = Callable[[int, Any], None]
-"""Function that gets the index of a request and its answer, as soon as there is an answer."""
+"""Function that is called with the index of a request and its answer as soon as the answer is known."""
 
 Where = Callable[[int], str]
-"""Function that gives words for a request, by its index; an error about the request gets them as a note."""
+"""Function that describes the request with an index, for a note on an error about that request."""
 
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _OF_DRAWS = ("top_p", "top_k", "min_p", "typical_p", "seed")
 _COUNTED = ("requests", "retries", "prompt_tokens", "completion_tokens", "cached_tokens")
 _BESIDE = 4
-"""Tokens of a request besides the scored text: a beginning of sequence, and one token before and after the text."""
+"""Tokens of a request in addition to the scored text: a beginning of sequence, and tokens before and after the text."""
 
 _T = TypeVar("_T")
 
 
 class ConversationText(str):
-    """Messages in place of a prompt, as their JSON, because the harness hashes, logs and caches prompts as text."""
+    """Messages as JSON text, because the harness hashes, logs and caches prompts as text."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, messages: Sequence[Mapping[str, Any]]) -> Self:
-        """The conversation of these messages."""
+        """Encode messages."""
         return cls(json.dumps(list(messages), ensure_ascii=False))
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The messages."""
+        """The decoded messages."""
         return cast("list[dict[str, Any]]", json.loads(self))
 
 
 def prompt_of(context: str) -> Prompt:
-    """The prompt of a request."""
+    """Return a context as a prompt: a text, or the messages of a conversation."""
     return context.messages if isinstance(context, ConversationText) else context
 
 
 def answer_options(given: Mapping[str, Any], *, max_gen_toks: int, temperature: float) -> AnswerOptions:
-    """The limits of one answer by a task's keywords of generation.
+    """Convert a task's generation keywords to limits of one answer.
 
     Args:
         given: the task's `generation_kwargs`.
-        max_gen_toks: length if the task gives none.
+        max_gen_toks: maximum number of tokens if the task sets no limit.
         temperature: the fusion's temperature.
 
     Raises:
-        SettingError: the task requires something that a fusion does not have, such as another temperature.
+        SettingError: the task requires something that the fusion does not support, such as another temperature.
     """
     left = dict(given)
     until = left.pop("until", None)
@@ -100,7 +100,7 @@ def answer_options(given: Mapping[str, Any], *, max_gen_toks: int, temperature: 
 
 
 def _whole(name: str, value: Any) -> int:
-    """A length as the harness reads it: a number or its text, without decimals."""
+    """Convert a length as the harness does: from a number or its text, without decimals."""
     try:
         return int(value)
     except (TypeError, ValueError, OverflowError):
@@ -108,7 +108,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _temperature(left: dict[str, Any]) -> float:
-    """The temperature of a task, by the harness's rule: without `do_sample`, a task with a temperature draws."""
+    """The temperature of a task by the rule of the harness: without `do_sample`, a task with a temperature samples."""
     asked, drawn = left.pop("temperature", None), left.pop("do_sample", None)
     if drawn is None:
         return float(asked or 0)
@@ -116,7 +116,7 @@ def _temperature(left: dict[str, Any]) -> float:
 
 
 def _other_temperature(task: float, fusion: float) -> str:
-    """Words for a task whose temperature differs from the fusion's; temperature 0 draws nothing."""
+    """The message about a task whose temperature differs from the fusion's; temperature 0 means greedy."""
     if not task:
         words = f"the task is greedy, and this fusion draws at temperature {fusion:g}"
         return f"{words}: leave out the model argument temperature, or give --gen_kwargs do_sample=True,temperature=1"
@@ -126,13 +126,13 @@ def _other_temperature(task: float, fusion: float) -> str:
 
 
 class HarnessFusion:
-    """A fusion that answers requests of the harness, several at once, in their order.
+    """A fusion that answers requests of the harness, several at the same time; answers are in the requests' order.
 
     Args:
         arguments: see `FusionArguments`.
-        concurrency: requests in progress at a time.
-        max_gen_toks: length of an answer if the task gives none.
-        max_length: tokens of a model's context; by default the number that the servers report.
+        concurrency: maximum number of requests in progress.
+        max_gen_toks: maximum number of tokens in an answer if the task sets no limit.
+        max_length: number of tokens in a model's context; by default the smallest that the servers report.
 
     Attributes:
         used: requests and tokens so far, by endpoint.
@@ -160,7 +160,7 @@ class HarnessFusion:
     def generate(
         self, requests: Sequence[tuple[str, Mapping[str, Any]]], done: Done, where: Where | None = None
     ) -> list[str]:
-        """The answers, each before its first stop string."""
+        """Return the answers, each cut before its first stop string."""
         temperature = self._arguments.fusion.settings.temperature
         limits = [
             answer_options(given, max_gen_toks=self._max_gen_toks, temperature=temperature) for _, given in requests
@@ -176,7 +176,7 @@ class HarnessFusion:
         return self._all(answer, len(requests), done, "generate_until", where)
 
     def _repeated(self, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
-        """The limits of each answer; a repeated request, as in a task with `repeats`, has the next seed."""
+        """The limits of each answer. If a request is repeated, as in a task with `repeats`, it gets the next seed."""
         limits, seen = self._arguments.limits, Counter[str]()
         seed = limits.get("seed")
         if seed is None:
@@ -191,7 +191,7 @@ class HarnessFusion:
     def log_likelihoods(
         self, requests: Sequence[tuple[str, str]], done: Done, where: Where | None = None
     ) -> list[tuple[float, bool]]:
-        """The log-likelihood of each continuation, and whether the fusion would write exactly this continuation."""
+        """Return the log-likelihood of each continuation, and whether the fusion would write exactly that text."""
 
         async def score(fusion: Fusion, at: int) -> tuple[float, bool]:
             return await self._scored(fusion, *_before_a_space(*requests[at]))
@@ -199,7 +199,7 @@ class HarnessFusion:
         return self._all(score, len(requests), done, "loglikelihood", where)
 
     def rolling(self, texts: Sequence[str], done: Done, where: Where | None = None) -> list[float]:
-        """The log-likelihood of each whole text; a text that is longer than a model's context is cut into windows."""
+        """Return the log-likelihood of each text; a text longer than a model's context is cut into windows."""
 
         async def score(fusion: Fusion, at: int) -> float:
             (_, first), *more = await self._windows(fusion, texts[at])
@@ -212,7 +212,7 @@ class HarnessFusion:
     async def _beginning(self, fusion: Fusion, text: str) -> float:
         """The log-likelihood of a text with nothing before it.
 
-        If a model has no beginning of sequence, the first word has no probability, and is read but not scored.
+        If a model has no beginning of sequence, the first word has no probability. It is then read but not scored.
         """
         try:
             return (await self._scored(fusion, "", text))[0]
@@ -223,7 +223,7 @@ class HarnessFusion:
             return (await self._scored(fusion, found[0], text[found.end() :]))[0]
 
     async def _begins(self, fusion: Fusion) -> bool:
-        """Test whether every model gives the probability of a letter with nothing before it; asks only once."""
+        """Test whether every model reports the probability of a letter with nothing before it; asks only once."""
         if self._begin is None:
             names = (DRAFT, *fusion.endpoints.names)
             models = (fusion.endpoints.draft, *fusion.endpoints.assistants)
@@ -241,7 +241,7 @@ class HarnessFusion:
         return letter.prob is not None
 
     async def _scored(self, fusion: Fusion, context: str, continuation: str) -> tuple[float, bool]:
-        """One log-likelihood."""
+        """Compute one log-likelihood, and whether the continuation is greedy."""
         names = LikelihoodOptions.__annotations__
         limits = {name: value for name, value in self._arguments.limits.items() if name in names}
         found = await fusion.log_likelihood(prompt_of(context), continuation, **limits)  # type: ignore[arg-type]
@@ -249,7 +249,7 @@ class HarnessFusion:
         return found.total, found.is_greedy
 
     async def _windows(self, fusion: Fusion, text: str) -> list[tuple[str, str]]:
-        """A text in parts that fit into every model's context, each with the text before it."""
+        """Cut a text into parts that fit into every model's context, each with some of the text before it."""
         length = self._max_length
         if length is None:
             infos = [await one.describe() for one in (fusion.endpoints.draft, *fusion.endpoints.assistants)]
@@ -259,14 +259,14 @@ class HarnessFusion:
             return [("", text)]
         pieces = await fusion.endpoints.draft.tokenize(text)
         if b"".join(piece.data for piece in pieces) != text.encode():
-            words = "the draft's server encodes another text than the one that is to be cut"
+            words = "the draft's server encodes a different text than the one to cut"
             raise UnsupportedError(words, endpoint=fusion.endpoints.draft.name, hint="Give shorter texts.")
         return windows(pieces, length - _BESIDE)
 
     def _all(
         self, ask: Callable[[Fusion, int], Awaitable[_T]], count: int, done: Done, name: str, where: Where | None
     ) -> list[_T]:
-        """Ask for the answers to all requests, and wait for them. An error has a note that names its request."""
+        """Request all answers, and wait for them. A note on an error names its request."""
 
         async def one(fusion: Fusion, at: int) -> _T:
             try:
@@ -291,9 +291,9 @@ class HarnessFusion:
 
 
 def _before_a_space(context: str, continuation: str) -> tuple[str, str]:
-    """A request with the white space at the end of its context moved to the continuation, where tokens begin with it.
+    """Move white space from the end of a context to its continuation, because tokens begin with white space.
 
-    For messages, the white space at the end of a begun answer moves, unless that answer is only white space.
+    In a conversation, only white space at the end of a partial answer moves, unless that answer is only white space.
     """
     if isinstance(context, ConversationText):
         *earlier, last = context.messages
@@ -307,23 +307,23 @@ def _before_a_space(context: str, continuation: str) -> tuple[str, str]:
 
 
 def windows(pieces: Sequence[Piece], size: int) -> list[tuple[str, str]]:
-    """Cut a text into parts, each with the text before it that the models read: at most `size` tokens together.
+    """Cut a text into pairs of a context and a part to score, with at most `size` tokens per pair.
 
-    As in the harness, each token is scored once, and the last part has as much text before it as there is room for. The
-    other parts have one word before them, if it is short. A cut is before the white space in front of a word, or before
-    a character if no such place fits.
+    As in the harness, each token is scored once, and the context of the last part is as long as possible. The other
+    parts have the last word before them as context, if it is short. The text is cut before the white space in front of
+    a word, or between two characters if there is no such place within `size` tokens.
 
     Raises:
-        SettingError: not even one character fits.
+        SettingError: a single character has more than `size` tokens.
     """
     data = b"".join(piece.data for piece in pieces)
-    starts = [0, *accumulate(len(piece.data) for piece in pieces)]  # including the end
+    starts = [0, *accumulate(len(piece.data) for piece in pieces)]  # the last element is the end of the text
     text = [at == len(pieces) or data[starts[at]] & 0xC0 != 0x80 for at in range(len(starts))]
     space = [data[start : start + 1].isspace() and not data[max(start - 1, 0) : start].isspace() for start in starts]
     word = [at == len(pieces) or one for at, one in enumerate(space)]
 
     def last(places: range) -> int | None:
-        """The last place at which a part may begin."""
+        """The last of these places at which a part may begin: a word if there is one, else a character."""
         back = places[::-1]
         return next((at for at in back if word[at]), next((at for at in back if text[at]), None))
 

@@ -1,4 +1,4 @@
-"""The span of one fusion, as the rest of the library sees it, without any recording."""
+"""The interface of a fusion's span for the rest of the library; the class here records nothing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from cosd_api.result import FusionResult
 
 
 class FusionSpan:
-    """Span of one fusion that does nothing; `otel.RecordedSpan` records."""
+    """Span of one fusion that records nothing; `otel.RecordedSpan` does."""
 
     def observer(self, endpoints: Sequence[Endpoint]) -> Observer | None:  # noqa: ARG002 - a hook
-        """Context manager around each request to one of these models, the draft first; None if there is no need."""
+        """Return a function that makes a context manager for each request to these models; None if none is needed.
+
+        The draft is the first of the models.
+        """
         return None
 
     def billed(self, usage: Mapping[str, EndpointUsage]) -> None:
-        """Note what the endpoints, by name, have billed in the end."""
+        """Record the final usage of the endpoints, by their names."""
 
     def answered(self, result: FusionResult) -> None:
-        """Note the answer, or the part of an answer that an error ended."""
+        """Record the answer, or the part that was written before an error."""

@@ -1,8 +1,8 @@
-"""Names in spans: OpenTelemetry's for generative AI, which are still in development, and our own under `cosd.`.
+"""Names in spans: OpenTelemetry's names for generative AI, which are still in development, and this library's names.
 
 OpenTelemetry's names come from its conventions for inference and workflows as of November 2026
-(semantic-conventions-genai), and from the stable registry (`server.*`, `error.type`, `http.*`). No other module spells
-them, so that a change of the conventions is a change of this module alone.
+(semantic-conventions-genai), and from the stable registry (`server.*`, `error.type`, `http.*`). Our own names begin
+with `cosd.`. No other module contains the names, so if the conventions change, only this module has to change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """Environment variable that requests prompts and answers in spans."""
 
 CAPTURES: Final = frozenset(("true", "span_only", "span_and_event"))
-"""Values of the variable, in lower case, that request them; any other value leaves them out."""
+"""Values of `CAPTURE`, in lower case, with which spans contain prompts and answers."""
 
 # ---------------------------------------------------------------------------------------------------- OpenTelemetry's
 
@@ -43,7 +43,7 @@ CHAT: Final = "chat"
 COMPLETE: Final = "text_completion"
 
 PROVIDERS: Final[Mapping[str, str]] = {"azure": "azure.ai.openai", "mistral": "mistral_ai"}
-"""OpenTelemetry's names of services, if they differ from ours; other engines keep our names."""
+"""OpenTelemetry's names of services whose engines have another name here; other engines keep their names."""
 
 # ------------------------------------------------------------------------------------------------------------- our own
 
@@ -80,5 +80,5 @@ RETRIES: Final = "cosd.request.retries"
 
 
 def usage_of(endpoint: str, what: str) -> str:
-    """Name of a count of one endpoint during the fusion, e.g. `cosd.usage.assistant_1.input_tokens`."""
+    """Name of one endpoint's count in a fusion's span, such as `cosd.usage.assistant_1.input_tokens`."""
     return f"cosd.usage.{endpoint.replace(' ', '_')}.{what}"

@@ -1,4 +1,4 @@
-"""Spans by OpenTelemetry's API: the only module of `cosd_api` that imports it."""
+"""Spans with the API of OpenTelemetry; no other module of `cosd_api` imports it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from cosd_api.version import __version__
 from cosd_providers.errors import ProviderError
 from cosd_providers.messages import Message
 
-Attributes = dict[str, Any]  # of OpenTelemetry's kinds: text, numbers, booleans, lists of them
+Attributes = dict[str, Any]  # OpenTelemetry allows text, numbers, booleans, and lists of these types
 
 _FINISH = {"end": "stop", "limit": "length", "context": "length", "filter": "content_filter"}
-"""OpenTelemetry's words for the reasons of a `DraftEnd`."""
+"""The reasons of a `DraftEnd`, with OpenTelemetry's words for them."""
 
 _PORTS = {"http": 80, "https": 443}
 
 
 @contextmanager
 def recorded(workflow: str, prompt: str | Sequence[Message]) -> Generator[FusionSpan]:
-    """Record a fusion while the block lasts; see `start.fusion_span`."""
+    """Record a fusion until the block ends; see `start.fusion_span`."""
     tracer = trace.get_tracer("cosd_api", __version__)
     known = _known(
         {names.OPERATION: names.FUSE, names.WORKFLOW: workflow, names.REQUEST_ID: context.get_value(names.REQUEST_ID)}
@@ -53,11 +53,11 @@ def recorded(workflow: str, prompt: str | Sequence[Message]) -> Generator[Fusion
 
 @contextmanager
 def continued(headers: Mapping[str, str], request_id: str) -> Generator[None]:
-    """Continue a caller's trace while the block lasts; see `start.callers_context`."""
+    """Continue a caller's trace until the block ends; see `start.callers_context`."""
     found = context.set_value(names.REQUEST_ID, request_id)
-    if not trace.get_current_span().get_span_context().is_valid:  # unless the server's instrumentation did it
+    if not trace.get_current_span().get_span_context().is_valid:  # otherwise instrumentation of the server has done it
         caller = trace.get_current_span(propagate.extract(headers))
-        found = trace.set_span_in_context(caller, found)  # without its baggage, which is not for the models' servers
+        found = trace.set_span_in_context(caller, found)  # without baggage, which is not for the models' servers
     token = context.attach(found)
     try:
         yield
@@ -66,11 +66,11 @@ def continued(headers: Mapping[str, str], request_id: str) -> Generator[None]:
 
 
 class RecordedSpan(FusionSpan):
-    """Span of one fusion, and the parent of its requests' spans, in whatever task the requests are sent.
+    """Span of one fusion. It is the parent of the requests' spans, whichever task sends the requests.
 
     Args:
-        tracer: makes the spans of the requests.
-        span: the fusion's own.
+        tracer: tracer that creates the spans of the requests.
+        span: the span of the fusion.
         prompt: prompt of the answer.
     """
 
@@ -86,12 +86,12 @@ class RecordedSpan(FusionSpan):
             span.set_attribute(names.INPUT_MESSAGES, _json([_message(one.role, one.content) for one in messages]))
 
     def observer(self, endpoints: Sequence[Endpoint]) -> Observer | None:
-        """Span of each request to these models; see `FusionSpan.observer`."""
+        """Return a function that opens a span for a request to one of these models; see `FusionSpan.observer`."""
         self._servers = [{names.OPERATION: self._operation, **_server(endpoint)} for endpoint in endpoints]
         return self._request
 
     def billed(self, usage: Mapping[str, EndpointUsage]) -> None:
-        """Record the counts of each endpoint."""
+        """Record the requests and tokens of each endpoint."""
         if not self._span.is_recording():
             return
         for name, one in usage.items():
@@ -106,7 +106,7 @@ class RecordedSpan(FusionSpan):
             self._span.set_attributes({names.usage_of(name, what): count for what, count in counts.items()})
 
     def answered(self, result: FusionResult) -> None:
-        """Record the counts of the answer; its text only if the user has requested texts."""
+        """Record the counts of the answer, and its text if the user has requested texts in spans."""
         if not self._span.is_recording():
             return
         kept = result.kept_tokens
@@ -140,7 +140,7 @@ class RecordedSpan(FusionSpan):
         server = self._servers[sent.who]
         with self._tracer.start_as_current_span(
             f"{self._operation} {server[names.MODEL]}",
-            context=self._context,  # not the current context: a draft's request may be open around an assistant's
+            context=self._context,  # the current span may be that of another request
             kind=SpanKind.CLIENT,
             attributes=server,
             record_exception=False,
@@ -157,7 +157,7 @@ class RecordedSpan(FusionSpan):
 
 
 def _facts(sent: RequestSpan) -> Attributes:
-    """The facts of a finished request."""
+    """The attributes of a finished request."""
     streams = sent.kind in ("draft", "hedge", "watch")
     finish = "error" if sent.outcome == "failed" else _FINISH.get(sent.finish or "")
     found: Attributes = {
@@ -178,7 +178,7 @@ def _facts(sent: RequestSpan) -> Attributes:
             names.FINISH_REASONS: None if finish is None else [finish],
         }
     if (usage := sent.usage) is not None:
-        billed = usage.prompt_tokens or usage.completion_tokens  # most servers never bill a cancelled stream
+        billed = usage.prompt_tokens or usage.completion_tokens  # most servers report no tokens of a cancelled stream
         found |= {
             names.HTTP_REQUESTS: usage.requests,
             names.RETRIES: usage.retries,
@@ -190,7 +190,7 @@ def _facts(sent: RequestSpan) -> Attributes:
 
 
 def _server(endpoint: Endpoint) -> Attributes:
-    """The model of an endpoint, and its server's address."""
+    """The attributes of an endpoint: its model, its role, and its server's address."""
     found: Attributes = {
         names.PROVIDER: names.PROVIDERS.get(endpoint.engine, endpoint.engine),
         names.MODEL: endpoint.model,
@@ -200,13 +200,13 @@ def _server(endpoint: Endpoint) -> Attributes:
     try:
         url = urlsplit(endpoint.endpoint)
         host, port = url.hostname, url.port or _PORTS.get(url.scheme)
-    except ValueError:  # a user's own provider may give any text
+    except ValueError:  # a custom provider may have any text as its endpoint
         return found
     return found | _known({names.SERVER: host, names.PORT: port if host else None})
 
 
 def _fail(span: Span, error: Exception) -> None:
-    """Record only the kind of an error, because its words may quote a server, which may quote the prompt."""
+    """Record only the class of an error: its message may quote the server's answer, and that may quote the prompt."""
     span.set_attribute(names.ERROR, type(error).__name__)
     if isinstance(error, ProviderError) and error.status is not None:
         span.set_attribute(names.STATUS, error.status)

@@ -1,4 +1,4 @@
-"""Entry to tracing: imports and does nothing unless the application itself uses OpenTelemetry."""
+"""Entry points of tracing, which do nothing and import nothing unless the application itself uses OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ _NO_SPAN = FusionSpan()
 
 
 def callers_context(headers: Mapping[str, str], request_id: str) -> AbstractContextManager[None]:
-    """Context of a caller in another process: spans inside the block are children of its span. Its baggage stays out.
+    """Set the context of a caller in another process: spans inside the block are children of the caller's span.
+
+    The caller's baggage is not included.
 
     Args:
-        headers: of its request, such as W3C's `traceparent`; with names in lower case, or with lookup in any case.
-        request_id: id of its request; the spans of fusions inside the block have it.
+        headers: headers of the caller's request, such as W3C's `traceparent`. Their names are in lower case, or the
+            mapping ignores case.
+        request_id: id of the caller's request, which is recorded in the spans of fusions inside the block.
     """
     if "opentelemetry.trace" not in sys.modules:
         return nullcontext()
@@ -27,13 +30,14 @@ def callers_context(headers: Mapping[str, str], request_id: str) -> AbstractCont
 
 
 def fusion_span(workflow: str, prompt: str | Sequence[Message]) -> AbstractContextManager[FusionSpan]:
-    """Span of one fusion, a child of the caller's current span, which it replaces inside the block.
+    """Open the span of one fusion. It is a child of the current span, and is itself current inside the block.
 
-    An application that traces has imported `opentelemetry.trace`; without tracing, the check costs nothing.
+    If the application traces, it has imported `opentelemetry.trace`. If it does not, this check costs nothing.
 
     Args:
         workflow: name of the workflow, which is the method's name.
-        prompt: recorded only if OpenTelemetry's environment variable requests it (`names.CAPTURE`).
+        prompt: the prompt, which is recorded only if OpenTelemetry's environment variable requests it
+            (`names.CAPTURE`).
     """
     if "opentelemetry.trace" not in sys.modules:
         return nullcontext(_NO_SPAN)

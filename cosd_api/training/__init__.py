@@ -1,4 +1,4 @@
-"""Verifiers from data: decision samples of two models, trees and gates trained on samples, and tuned thresholds."""
+"""Verifiers from data: collecting decision samples of two models, training trees and gates, and tuning thresholds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alpha and beta of the rule by right answers, as in the paper's Figure 2: every example is fused with every pair."""
+"""Tuning of alpha and beta by right answers, as in the paper's Figure 2: every example is fused with every pair."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ __all__ = ["AnswerTuning", "is_right", "tune_answers"]
 
 
 _Pair = tuple[float, float]
-"""Alpha and beta."""
+"""A pair of alpha and beta."""
 
 
 class AnswerTuning(GridTuning):
     """Accuracy of fused answers, and the pair to use: `Fusion(..., verifier=tuning.recommended)`.
 
-    `accuracy` is the share of right answers, and `examples` counts all examples that were asked.
+    `accuracy` is the share of right answers, and `examples` counts all examples.
 
     Attributes:
-        acceptance_rate: by alpha, then by beta: draft tokens kept / (kept + replaced), over all answers. More
+        acceptance_rate: draft tokens kept / (kept + replaced) over all answers, indexed by alpha and then by beta. More
             replacements make answers slower.
-        fused: number of answers that were fused. The other answers follow from these: if a pair decides every place as
-            an earlier pair did, and contests no further place, its answer is the same.
+        fused: number of answers that were fused. The other answers are known without a request: if a pair decides
+            every place as an earlier pair did, and contests no further place, its answer is the same.
     """
 
     measured: ClassVar[str] = "answers"
@@ -65,9 +65,9 @@ class AnswerTuning(GridTuning):
 
 
 def is_right(example: Example, text: str) -> bool:
-    """Test whether a text contains the example's target as whole words; without a target, whether it equals the answer.
+    """Test whether a text contains the example's target as whole words. Without a target, it must equal the answer.
 
-    Case matters, the amount of white space does not. If the example's `ends` is False, more text may follow.
+    Case matters; the amount of white space does not. If the example's `ends` is False, more text may follow the answer.
     """
     wanted, found = (
         " ".join(unicodedata.normalize("NFC", one).split()) for one in (example.target or example.answer, text)
@@ -95,30 +95,31 @@ async def tune_answers(
     seed: int = 0,
     **refused: Never,
 ) -> AnswerTuning:
-    """Count the right answers with every pair of alpha and beta, the default and the paper's pair; recommend a pair.
+    """Count the right answers for every pair of alpha and beta, and recommend a pair.
 
-    Each example takes up to `len(alphas) * len(betas) + 2` answers, usually far fewer (`fused`). Answers are checked as
-    they arrive, in the order of the examples. The first error ends the run, as in `Fusion.map`.
+    The default and the paper's pair are always tried, too. Each example needs up to `len(alphas) * len(betas) + 2`
+    answers, usually far fewer (`fused`). Answers are checked as they arrive, in the order of the examples. The first
+    error ends the run, as in `Fusion.map`.
 
     Args:
-        examples: `Example`, or dictionaries with its fields.
+        examples: `Example` objects, or dictionaries with the same fields.
         draft: URL of a server, or a provider, which stays open throughout.
-        assistant: the same, or several of them.
-        alphas: values to try; by default the values of the paper's Figure 2.
-        betas: likewise.
+        assistant: URL or provider, or a list of them.
+        alphas: values of alpha to try; by default as in the paper's Figure 2.
+        betas: values of beta to try; by default as in the paper's Figure 2.
         right: function that judges whether a text is a right answer to an example; by default `is_right`.
         max_tokens: limit for each answer, as in `Fusion.stream`.
-        stop: strings; an answer ends before the first one.
-        unit: the unit that is judged; by default found by comparing the tokenizers.
+        stop: stop strings; an answer ends before the first one that it contains.
+        unit: unit in which the draft's tokens are judged; by default the tokenizers are compared to choose it.
         on_special_tokens: as in `Fusion`.
-        concurrency: number of answers at the same time.
-        progress: called with the number of known answers and their total, at first and as they come.
-        resamples: number of bootstrap resamples, which give the intervals.
+        concurrency: number of answers written at the same time.
+        progress: called with the number of known answers and the total, at the start and after each answer.
+        resamples: number of bootstrap resamples for the intervals.
         seed: seed of the resamples.
 
     Raises:
         SettingError: an argument is invalid, or NumPy is missing.
-        ProviderError: a server failed; its `partial` is the answer so far.
+        ProviderError: a server failed; the error's `partial` is the answer so far.
     """
     refuse_settings(refused, tune_answers)
     pairs = check_grid(alphas, betas)
@@ -129,7 +130,7 @@ async def tune_answers(
     servers = Endpoints(draft, assistant, unit=check_unit(unit))
     answering = _Answering(servers, unit, on_special_tokens, concurrency, max_tokens, stop)
     known: list[dict[_Pair, _Outcome]] = [{} for _ in asked]
-    # Pairs that can replace in the most places come first, as their decisions determine most of the other answers.
+    # Pairs that can replace at the most places come first, because their decisions determine most other answers.
     wanted = sorted(pairs, key=lambda pair: (-pair.alpha, pair.beta))
     judge, fused = right or is_right, 0
     async with servers:
@@ -152,7 +153,7 @@ async def tune_answers(
 
 @dataclass(frozen=True, slots=True)
 class _Answering:
-    """Servers and settings for fused answers; see `tune_answers`."""
+    """Servers and settings of the fusions; see `tune_answers`."""
 
     servers: Endpoints
     unit: Unit | None
@@ -162,7 +163,7 @@ class _Answering:
     stop: str | Sequence[str] | None
 
     async def answers(self, pair: RuleVerifier, prompts: Sequence[Prompt]) -> AsyncGenerator[FusionResult, None]:
-        """Answers in the order of the prompts, from a new fusion over the same servers."""
+        """Yield the answers in the order of the prompts, from a new fusion over the same servers."""
         fusion = Fusion(
             draft=self.servers.draft,
             assistant=self.servers.assistants,
@@ -183,11 +184,12 @@ class _Outcome:
     Attributes:
         pair: the rule that decided.
         right: whether the answer is right.
-        kept: number of draft tokens in it.
+        kept: number of draft tokens that were kept.
         replaced: number of draft tokens that were replaced.
-        decisions: the two probabilities of every judged place, and whether the assistant's word replaced the draft's.
-        whole: whether these are all decisions that mattered. A stop string may hide some. With several assistants, a
-            replacement by one assistant hides the text that another might have written after it.
+        decisions: for every place where the models differed: p, q, and whether the assistant's word replaced the
+            draft's.
+        whole: whether `decisions` contains every decision that mattered. A stop string may hide some. With several
+            assistants, a replacement by one assistant hides what another might have written instead.
     """
 
     pair: RuleVerifier
@@ -199,7 +201,7 @@ class _Outcome:
 
     @classmethod
     def of(cls, result: FusionResult, pair: RuleVerifier, *, right: bool) -> _Outcome:
-        """Summary of an answer that was fused with `pair`."""
+        """Summarise an answer that was fused with `pair`."""
         decisions = frozenset(
             (one.draft_prob, one.prob, one.fired)
             for token in result.tokens
@@ -214,8 +216,8 @@ class _Outcome:
     def holds_with(self, other: RuleVerifier) -> bool:
         """Test whether the answer is provably the same when `other` decides.
 
-        `other` contests only places that `pair` contested, so it asks nothing more, and it decides alike at every place
-        where an assistant differed. So the text is the same, place by place.
+        This is the case if `other` contests only places that `pair` contested, so that no further question is asked,
+        and if it makes the same decision at every place where an assistant differed.
         """
         return (
             self.whole
@@ -225,8 +227,8 @@ class _Outcome:
 
 
 def _contests_no_more(other: RuleVerifier, pair: RuleVerifier) -> bool:
-    """Test whether `pair` contests all draft probabilities that `other` contests; each contests all up to a bound."""
-    highest = min(1.0, math.nextafter(other.alpha, 0.0))  # below alpha
+    """Test whether `pair` contests every draft probability that `other` contests; each contests all up to a bound."""
+    highest = min(1.0, math.nextafter(other.alpha, 0.0))  # the largest probability below alpha
     return pair.contestable(highest) or (other.alpha <= pair.alpha and other.beta >= pair.beta)
 
 
@@ -235,7 +237,7 @@ def _key(pair: RuleVerifier) -> _Pair:
 
 
 def _missing(known: Sequence[dict[_Pair, _Outcome]], pair: RuleVerifier) -> list[int]:
-    """The examples whose answer with this pair is unknown; enters the answers that follow from earlier answers."""
+    """Return the indices of examples whose answer with this pair is unknown; record answers that are already known."""
     missing: list[int] = []
     for at, outcomes in enumerate(known):
         same = next((one for one in outcomes.values() if one.holds_with(pair)), None)
@@ -247,7 +249,7 @@ def _missing(known: Sequence[dict[_Pair, _Outcome]], pair: RuleVerifier) -> list
 
 
 def _counts(known: Sequence[Mapping[_Pair, _Outcome]], pairs: Sequence[RuleVerifier]) -> NDArray[np.int64]:
-    """The counts for `grid_tuning`: for each example, 1 for each pair with a right answer, and a total of 1."""
+    """Counts for `grid_tuning`: for each example, a 1 for each pair whose answer is right, and a total of 1."""
     import numpy as np  # noqa: PLC0415
 
     return np.array([[*(outcomes[_key(pair)].right for pair in pairs), True] for outcomes in known], dtype=np.int64)

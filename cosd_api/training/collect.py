@@ -1,4 +1,4 @@
-"""`collect`: decision samples of two models, gathered over their APIs."""
+"""`collect`: gather decision samples of two models over their APIs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from cosd_providers import Provider, ProviderError, UnsupportedError, Usage
 __all__ = ["OnError", "Progress", "collect"]
 
 OnError = Literal["raise", "skip"]
-"""After an endpoint's error, end the run or leave the example out."""
+"""Reaction to an endpoint's error: end the run, or leave the example out."""
 Progress = Callable[[int, int], None]
-"""Function that gets the number of examples done and their total."""
+"""Function that is called with the number of finished examples and the total."""
 
 
 _BY_TEXT = (
@@ -59,50 +59,52 @@ async def collect(
     listed: int | None = None,
     hidden_states: bool = False,
 ) -> Samples:
-    """Hold both models to reference answers; record where they differ, and which model is right (section 3.2).
+    """Compare both models with reference answers; record where they differ, and which model is right (section 3.2).
 
-    The samples are the decisions of a fusion along the reference, as if the draft had written it, and the models are
-    asked as a fusion asks them. A model that takes ids reads the reference by its own encoding, in one scoring request.
-    A server that scores no ids needs a request for each token of the answer. A model that takes only text is asked
-    after texts: in one scoring request for its next token at every boundary of its own encoding. A server such as
-    Ollama, which neither scores texts nor takes several at once, needs a request for each token.
+    The samples are the decisions that a fusion would make along the reference if the draft had written it. The models
+    are asked as a fusion asks them. A model that takes ids reads its own encoding of the reference, in one scoring
+    request. If the server cannot score ids, each token of the answer needs a request. A model that takes only text is
+    asked for its next token at every boundary of its own encoding, in one scoring request. If the server neither scores
+    texts nor accepts several prompts at once, as with Ollama, each token needs a request.
 
-    Further requests go to either model for the remaining places: units of the fusion in which the draft would write
-    something else, and units in which the assistant is judged from a place outside its own encoding of the reference.
+    Some places need further requests: units in which the draft would have written something else, and units at whose
+    beginning the assistant's own encoding of the reference has no boundary.
 
-    Models that are compared by single tokens over texts are asked at the draft's boundaries. This holds for a gate's
-    models if they take only text, if a chat template writes white space before an answer, or with `hidden_states`.
+    If models are compared token by token after texts, both are asked at the boundaries of the draft's tokens. This is
+    the case for a gate if a model takes only text, if a chat template writes white space before an answer, or with
+    `hidden_states`.
 
     `Samples.usage` reports the requests.
 
     Args:
-        examples: `Example`, or dictionaries with its fields. Duplicates are asked once.
+        examples: `Example` objects, or dictionaries with the same fields. Duplicates are asked once.
         draft: URL of a server, or a provider (`cosd_api.connect`).
-        assistant: the same; exactly one, since a verifier decides between two models.
-        path: a JSON lines file for the samples. Each example is appended as soon as it is done. Examples that the file
-            has already need no requests, so an interrupted run resumes. A last line cut by a crash is removed.
-        concurrency: number of examples at the same time.
-        progress: called with the number of examples done and their total, at first and after each.
+        assistant: URL or provider; exactly one, since a verifier decides between two models.
+        path: a JSON lines file for the samples. Each example is appended as soon as it is done. Examples that are
+            already in the file need no requests, so an interrupted run can resume. A last line cut by a crash is
+            removed.
+        concurrency: number of examples processed at the same time.
+        progress: called with the number of finished examples and the total, at the start and after each example.
         on_error: `"raise"` ends the run at an endpoint's error. `"skip"` leaves the example out: `Samples.failed` lists
             it, and the next run tries it again. Finished examples are in the file either way.
         on_special_tokens: as in `Fusion`.
-        unit: as in `Fusion`. For a gate, which hands over single tokens, models that take only text are compared by
-            their encodings of a test text, as they are when the gate decides.
-        listed: also collect the data for `train_deferral`: this number of other tokens that the draft lists in each
-            place, and both models' probabilities of the reference's tokens. That takes `unit="token"` and, after texts,
-            one more scoring request to each endpoint.
-        hidden_states: also collect the data for `train_deferral(hidden_states=True)`: the same without lists, and the
-            draft's last hidden states. That takes one more request to the draft. A state of 4,096 numbers takes 22 kB
-            of the file, and each token of an answer has a state.
+        unit: as in `Fusion`. A gate hands over single tokens. So for a gate, models that take only text are compared by
+            their encodings of a test text, as when the gate decides.
+        listed: also collect the data for `train_deferral`: this number of other tokens that the draft lists at each
+            place, and both models' probabilities of the reference's tokens. This requires `unit="token"` and, after
+            texts, one more scoring request to each endpoint.
+        hidden_states: also collect the data for `train_deferral(hidden_states=True)`: the same probabilities and,
+            instead of lists, the draft's last hidden states. This requires one more request to the draft. The file
+            grows by 22 kB for each token of an answer if a state has 4,096 numbers.
 
     Returns:
         The samples of the given examples, in their order.
 
     Raises:
-        SettingError: there are no examples, or an example is invalid; there are several assistants; the file is broken
-            or holds something else or samples of other models. The file is not changed.
+        SettingError: there are no examples, or an example is invalid; there are several assistants; or the file is
+            broken, is of another kind, or contains samples of other models. The file is not changed.
         UnsupportedError: an endpoint lacks an ability that samples need; raised before the first example.
-        ProviderError: an endpoint failed; a note on it (`__notes__`) names the example.
+        ProviderError: an endpoint failed; a note on the error (`__notes__`) names the example.
         OSError: the file cannot be read or written.
     """
     wanted = check_examples(examples)
@@ -114,7 +116,7 @@ async def collect(
     several = assistant if isinstance(assistant, Sequence) and not isinstance(assistant, str) else [assistant]
     if len(several) > 1:
         words = f"samples compare two models, but there are {len(several)} assistants"
-        raise SettingError(f"{words}: collect for each assistant, in a file of its own")
+        raise SettingError(f"{words}: collect samples for each assistant, in a file of its own")
     gate = listed is not None or hidden_states
     endpoints = Endpoints(draft, assistant, unit=check_unit(unit), tokens=gate)
     file = None if path is None else Path(path)
@@ -153,11 +155,11 @@ def _open(
 
 
 async def _discover(endpoints: Endpoints, listed: int | None, *, states: bool) -> tuple[Facts, int | None]:
-    """The facts about both servers, and the width of the draft's hidden states if `states` is set.
+    """Return the facts about both servers and, if `states` is set, the width of the draft's hidden states.
 
     Raises:
-        UnsupportedError: a server gives no probabilities or no token boundaries; or lacks an ability that `listed` or
-            `states` needs.
+        UnsupportedError: a server reports no probabilities or no token boundaries, or it lacks an ability that `listed`
+            or `states` needs.
     """
     everybody = [("draft", endpoints.draft), ("assistant", endpoints.assistants[0])]
     for name, info in [(name, await provider.describe()) for name, provider in everybody]:
@@ -171,7 +173,7 @@ async def _discover(endpoints: Endpoints, listed: int | None, *, states: bool) -
             hint = "Give the model's own tokenizer: connect(url, tokenizer=...)."
             raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         if (listed is not None or states) and not able.score:
-            words = f"the {name}'s server does not score texts, which training a gate takes"
+            words = f"the {name}'s server does not score texts, which training a gate requires"
             hint = "A tree does not: leave out listed, or hidden_states. llama.cpp, vLLM and SGLang score texts."
             raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         if listed is not None and name == "draft" and able.top_k < listed:
@@ -179,7 +181,7 @@ async def _discover(endpoints: Endpoints, listed: int | None, *, states: bool) -
             raise UnsupportedError(words, endpoint=info.endpoint, hint=f"Collect with listed={able.top_k or None}.")
     width = (await endpoints.draft.describe()).capabilities.hidden_states
     if states and not width:
-        words = "the draft does not report hidden states, which training a gate on them takes"
+        words = "the draft does not report hidden states, which training a gate on them requires"
         hint = "llama.cpp's own server does, started with --embeddings --pooling none. Or collect with listed=10."
         raise UnsupportedError(words, endpoint=endpoints.draft.name, hint=hint)
     facts = await endpoints.discover()
@@ -192,9 +194,9 @@ async def _discover(endpoints: Endpoints, listed: int | None, *, states: bool) -
 
 
 async def _contexts(endpoints: Endpoints, facts: Facts, *, states: bool) -> tuple[Contexts, frozenset[int]]:
-    """The way in which a fusion would ask the models; and, for models with the same ids, the ids that end either.
+    """Return how a fusion would ask the models; and, if they have the same ids, all ids that end an answer.
 
-    For hidden states, and for a method that uses them, the draft is asked after texts.
+    If hidden states are collected, the models are asked after texts, as in the method that uses hidden states.
     """
     infos = [await provider.describe() for provider in (endpoints.draft, endpoints.assistants[0])]
     by_ids = all(info.capabilities.ids for info in infos) and (facts.ids or facts.unit == "word")
@@ -206,7 +208,7 @@ class _Run:
     """One run of `collect`.
 
     Attributes:
-        write: stores a finished example.
+        write: function that stores a finished example.
     """
 
     def __init__(
@@ -235,11 +237,11 @@ class _Run:
     async def ask(
         self, wanted: Mapping[int, Example], kept: Iterable[ExampleSamples], concurrency: int, progress: Progress | None
     ) -> None:
-        """Collect samples of the wanted examples, by number, except for examples in `kept`."""
+        """Collect samples for the wanted examples, which are indexed by number, except for examples in `kept`."""
         before = {one.example.key: one for one in kept}
         for example in wanted.values():
             if (one := before.get(example.key)) is not None:
-                self._done[example.key] = one.model_copy(update={"example": example})  # its target may differ
+                self._done[example.key] = one.model_copy(update={"example": example})  # the target may have changed
         self._there = len(self._done)
         waiting = deque((number, example) for number, example in wanted.items() if example.key not in self._done)
         errors: list[Exception] = []
@@ -270,7 +272,7 @@ class _Run:
             one = await self._ask(example)
         except ProviderError as error:
             if not self._skips:
-                error.add_note(f"at example {number} of those given")
+                error.add_note(f"at example {number} of the given examples")
                 raise
             self._failed[example.key] = Failure(number=number, example=example, error=str(error))
             return
@@ -290,7 +292,8 @@ class _Run:
             return await hold_on_paths(pair, example, self._wanted, self._ledgers, (True, True))
         gate = self._wanted.listed is not None or self._wanted.states
         if by_ids and not gate and (leads[0] == leads[1] or self._endpoints.unit is None):
-            apart = replace(self._wanted, same=self._wanted.same and leads[0] == leads[1])  # as in a fusion
+            # As in a fusion, models whose templates begin the answer differently are judged by words.
+            apart = replace(self._wanted, same=self._wanted.same and leads[0] == leads[1])
             return await hold_on_paths(pair, example, apart, self._ledgers, (True, True))
         if self._contexts == "ids":
             self._warnings[_BY_TEXT] = None

@@ -1,7 +1,7 @@
 """Examples and decision samples, in memory and in files (section 3.2 and equation 7 of the CoSD paper).
 
-An example is a prompt and its reference answer. Held to the reference, each model has a token that it would have
-written next, and a probability of this token. A decision sample holds both probabilities and the model that was right.
+An example is a prompt and its reference answer. At each place of the reference, each model has a token that it would
+write next, and a probability of it. A decision sample records both probabilities and which model is right.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ __all__ = [
 ]
 
 Contexts = Literal["ids", "text"]
-"""Ways of asking models: after their own ids of the answer, or after its text; as in `FusionResult.settings.contexts`.
-"""
+"""Ways to ask models: after their own ids of the answer, or after its text; as in `FusionResult.settings.contexts`."""
 _EXAMPLE_LINES = 'lines such as {"prompt": "2 + 2 =", "answer": " 4"}'
 _START = f'{{"kind":"{SAMPLES}"'.encode()
 _REPAIR = ". Remove the line, and collect will ask about its example again"
@@ -52,9 +51,9 @@ class Failure(Strict):
     """An example for which an endpoint failed.
 
     Attributes:
-        number: its number among the given examples, from 1.
+        number: number of the example among the given examples, from 1.
         example: the example.
-        error: the reason.
+        error: the message of the error.
     """
 
     number: int
@@ -68,17 +67,17 @@ class Samples(Strict):
     Attributes:
         examples: the examples with their samples.
         draft: the draft endpoint; None for samples that were not collected.
-        assistant: the assistant endpoint, likewise.
+        assistant: the assistant endpoint; None for samples that were not collected.
         unit: the unit that was judged: `"token"` if both models have the same tokenizer, else `"word"`.
         contexts: `"ids"` if both models were asked after their own ids of the answer; `"text"` if a model takes only
-            text; None for samples of an earlier version's file that were taken after cut texts, not at the units of a
-            fusion.
+            text. None for samples from a file of an earlier version, which asked after cut texts instead of at the
+            units of a fusion.
         listed: number of other tokens that the draft listed with each of its own; None if no lists were requested.
         hidden_states: width of the draft's hidden states; None for samples without them.
         failed: the examples for which an endpoint failed.
-        usage: requests and tokens of this run, by `"draft"` and `"assistant"`.
+        usage: requests and tokens of this run, for `"draft"` and for `"assistant"`.
         warnings: notes for the reader.
-        there: number of given examples that the file had already.
+        there: number of given examples that were already in the file.
     """
 
     examples: tuple[ExampleSamples, ...] = ()
@@ -95,7 +94,7 @@ class Samples(Strict):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file that `collect` has written; a line cut by a crash is left out, with a warning.
+        """Read a file that `collect` has written; a last line cut by a crash is left out, with a warning.
 
         Raises:
             OSError: the file cannot be read.
@@ -129,7 +128,7 @@ class Samples(Strict):
 
     @property
     def labelled(self) -> int:
-        """Number of places where the models differ and one is right; trees are trained on these places."""
+        """Number of places where the models differ and one is right. Trees are trained on them."""
         return self._count(labels=(0, 1))
 
     @property
@@ -144,18 +143,18 @@ class Samples(Strict):
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of the examples, in any order, with p, q, label and agreement of each sample."""
+        """SHA-256 (hex) of the examples, with p, q, label and agreement of each sample; their order does not matter."""
         ordered = sorted(self.examples, key=lambda one: one.example.key)
         return sha256_of([[one.example.key, [[s.p, s.q, s.label, s.agreed] for s in one.samples]] for one in ordered])
 
     @property
     def deferral_digest(self) -> str:
-        """SHA-256 (hex) of the examples, in any order, with their deferral samples."""
+        """SHA-256 (hex) of the examples with their deferral samples; their order does not matter."""
         ordered = sorted(self.examples, key=lambda one: one.example.key)
         return sha256_of([[one.example.key, [_told(sample) for sample in one.deferral or ()]] for one in ordered])
 
     def report(self) -> str:
-        """The counts, one on each line. `str()` adds the warnings."""
+        """The counts, one per line. `str()` adds the warnings."""
         rows = [
             (len(self.examples), f"examples, {self.there} of them there already" if self.there else "examples"),
             (self.positions, "places where both models were compared"),
@@ -188,11 +187,11 @@ def _told(sample: DeferralSample) -> list[object]:
 
 
 def read_examples(path: str | Path, *, hint: str = "") -> list[Example]:
-    """Read a file of examples: a line for each, such as `{"prompt": ..., "answer": ...}`.
+    """Read a file of examples, one per line, such as `{"prompt": ..., "answer": ...}`.
 
     Args:
         path: the file.
-        hint: remedy for a line without prompt or answer, for the error message.
+        hint: remedy that the error message names for a line without prompt or answer.
 
     Raises:
         OSError: the file cannot be read.
@@ -214,11 +213,11 @@ def read_examples(path: str | Path, *, hint: str = "") -> list[Example]:
 
 
 def check_examples(given: Iterable[Example | Mapping[str, Any]], *, graded: bool = False) -> dict[int, Example]:
-    """Validated examples by their number, from 1; of equal examples only the first.
+    """Validate examples, and return them by their number, from 1; duplicates after the first are left out.
 
     Args:
         given: the examples.
-        graded: whether answers are graded, so that another `target`, `choices` or `tests` makes another example.
+        graded: whether answers are graded, so that examples with different `target`, `choices` or `tests` differ.
 
     Raises:
         SettingError: there are no examples, or an example is invalid.
@@ -242,14 +241,14 @@ def check_examples(given: Iterable[Example | Mapping[str, Any]], *, graded: bool
     return examples
 
 
-# Files of samples: a header, then a line for each example.
+# Files of samples: a header, then one line per example.
 
 
 class Header(Strict):
     """The first line of a samples file.
 
     Attributes:
-        kind: the file's kind.
+        kind: the kind of the file.
         schema_version: version of the format.
         draft: the draft endpoint.
         assistant: the assistant endpoint.
@@ -271,12 +270,12 @@ class Header(Strict):
     library_version: str = __version__
 
     def check_same_pair(self, other: Header, path: Path) -> None:
-        """Check that samples under `other` belong in the file at `path`, which has this header.
+        """Check that samples with the header `other` belong in the file at `path`, which has this header.
 
         Models are compared by name, because their addresses may change.
 
         Raises:
-            SettingError: the models, the unit or the way of asking differ.
+            SettingError: the models, the unit or the way to ask them differ.
         """
         for mine, theirs in ((self.draft, other.draft), (self.assistant, other.assistant)):
             if mine.model != theirs.model:
@@ -295,12 +294,12 @@ class Header(Strict):
             )
             words = f"{path} holds samples with hidden states: {width}, not {wanted}"
             raise SettingError(f"{words}: {_ANOTHER_FILE}")
-        if self.unit != other.unit:  # last, since the settings above determine it
+        if self.unit != other.unit:  # checked last, because the settings above determine the unit
             words = f"{path} holds samples of unit={self.unit!r}, but these endpoints are judged by {other.unit!r}"
             raise SettingError(f"{words} (was a tokenizer given only once?): {_ANOTHER_FILE}")
 
     def line(self) -> str:
-        """The line, without line feed; without fields that are None, as earlier versions wrote it."""
+        """The line, without a line feed; without `listed` or `hidden_states` if None, as earlier versions wrote it."""
         return self.model_dump_json(exclude={one for one in ("listed", "hidden_states") if getattr(self, one) is None})
 
 
@@ -326,7 +325,7 @@ class SamplesFile:
     """The content of a samples file.
 
     Attributes:
-        header: its first line.
+        header: the first line.
         examples: the examples with their samples.
         lines: the lines as read, for `json_lines.Appender`.
     """
@@ -365,7 +364,7 @@ class SamplesFile:
 
 
 def samples_line(one: ExampleSamples) -> str:
-    """The line of one example, without line feed; without empty fields that only graders need."""
+    """The line of one example, without a line feed. Fields that only graders need are left out if they are None."""
     unneeded = {name for name in ("choices", "tests", "group") if getattr(one.example, name) is None}
     example = one.example.model_dump(mode="json", exclude=unneeded)
     also = {"deferral", "deferral_skipped"} if one.deferral is not None else set[str]()
@@ -393,7 +392,7 @@ def _header(path: Path, line: JsonLine) -> Header:
     except ValidationError as error:
         reason = f"its header is broken: {problem(error, [*Header.model_fields])}"
         raise line_error(path, line.number, reason) from None
-    # For models that take only text, version 2 took words at each token of the draft, after texts that were cut there.
+    # For models that take only text, version 2 compared words at each token of the draft, after texts cut there.
     cut = header.schema_version == 2 and (header.contexts, header.unit) == ("text", "word")
     return header.model_copy(update={"contexts": None}) if cut else header
 

@@ -1,7 +1,7 @@
 """Accuracy of a verifier at places of reference answers where exactly one of the two models is right.
 
-All places of one example are held out together. Otherwise a method would be tested on places that nearly equal its
-training places.
+All places of one example are held out together. Otherwise a method would be tested on places that are nearly equal to
+its training places.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ DEFAULT_RULE, PAPER_RULE = (f"rule ({pair.alpha:g}, {pair.beta:g})" for pair in 
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 """The values of alpha and of beta in the paper's Figure 2."""
 ENOUGH_EXAMPLES = 5
-"""Number of examples that an estimate on held-out examples needs."""
+"""Number of examples that an estimate on held-out examples requires."""
 
 Decide = Callable[[float, float], bool]
-"""A decision, given `(p, q)`: True replaces the draft's word by the assistant's; see `Verifier.replaces`."""
+"""A decision function of `(p, q)`: True replaces the draft's word with the assistant's; see `Verifier.replaces`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,10 @@ class LabelledPlace:
 
     Attributes:
         p: the draft's probability of its own text, in [0, 1].
-        q: the assistant's probability of its own text.
+        q: the assistant's probability of its own text, in [0, 1].
         label: 0 if the draft is right, 1 if only the assistant is.
-        group: number of its example; an example in several data sets has one number.
-        agreed: whether both are right. Such a place may train a tree, but counts in no score.
+        group: number of the example; an example in several data sets has one number.
+        agreed: whether both models are right. A tree may be trained on this place, but no score counts it.
     """
 
     p: float
@@ -79,7 +79,7 @@ class LabelledPlace:
 
 
 Fit = Callable[[Sequence[LabelledPlace]], Decide]
-"""A method: a function that learns from places and returns a decision function."""
+"""A method: a function that learns from places, and returns a decision function."""
 
 
 def places_of(samples: Samples | Sequence[Samples], *, keep_agreeing: bool = False) -> list[LabelledPlace]:
@@ -106,11 +106,11 @@ def places_of(samples: Samples | Sequence[Samples], *, keep_agreeing: bool = Fal
 
 
 class Score(BaseModel):
-    """Result of deciding at many places.
+    """Right and wrong decisions at many places.
 
-    Accuracy favours the constants: if the draft is right nine times out of ten, always keeping its word scores 90 % and
-    fuses nothing. Its balanced accuracy is 50 %. Balanced accuracy measures how well a method distinguishes the two
-    cases, however often each model is right, which differs from text to text.
+    Accuracy favours constant decisions: if the draft is right nine times out of ten, always keeping its word scores
+    90 % without fusing anything. Its balanced accuracy is 50 %. Balanced accuracy measures how well a method
+    distinguishes the two cases. It does not depend on how often each model is right, which differs from text to text.
 
     Attributes:
         matrix: the confusion matrix, `matrix[label][replaced]`: row 0 for places where the draft was right, row 1 for
@@ -128,17 +128,17 @@ class Score(BaseModel):
 
     @property
     def accuracy(self) -> float:
-        """Share of places decided right, in [0, 1]; NaN without places."""
+        """Share of right decisions, in [0, 1]; NaN without places."""
         return (self.matrix[0][0] + self.matrix[1][1]) / self.places if self.places else float("nan")
 
     @property
     def balanced_accuracy(self) -> float:
-        """Mean of the accuracies for label 0 and label 1, or the accuracy for the only label; NaN without places."""
+        """Mean of the accuracies for labels 0 and 1; the only accuracy if one label is missing; NaN without places."""
         shares = [row[label] / sum(row) for label, row in enumerate(self.matrix) if sum(row)]
         return sum(shares) / len(shares) if shares else float("nan")
 
     def __add__(self, other: Score) -> Score:
-        """The score at the places of both."""
+        """The score at the places of both scores together."""
         (a, b), (c, d) = self.matrix
         (e, f), (g, h) = other.matrix
         return Score(matrix=((a + e, b + f), (c + g, d + h)))
@@ -158,7 +158,7 @@ def score(places: Sequence[LabelledPlace], decide: Decide) -> Score:
 
 
 def check_grid(alphas: Sequence[float], betas: Sequence[float]) -> list[RuleVerifier]:
-    """Every pair of alpha and beta, the default and the paper's pair; see `GridTuning.best` for their order.
+    """Return every pair of alpha and beta, the default and the paper's pair; see `GridTuning.best` for their order.
 
     Raises:
         SettingError: there are no values, a value is invalid, or a value is given twice.
@@ -190,12 +190,12 @@ def _distance(pair: RuleVerifier) -> float:
 def best_rule(
     places: Sequence[LabelledPlace], alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUARTERS
 ) -> RuleVerifier:
-    """The most accurate of these pairs, the default and the paper's; among equals the first of `check_grid`."""
+    """The most accurate of the pairs of `check_grid`; among equally accurate pairs the first."""
     return max(check_grid(alphas, betas), key=lambda rule: score(places, rule.replaces).accuracy)
 
 
 def baselines(alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUARTERS) -> dict[str, Fit]:
-    """The methods that a tree is compared with: both constants, the default rule, the paper's, and a tuned rule."""
+    """Methods to compare a tree with: both constants, the default rule, the paper's rule and a tuned rule."""
     return {
         ALWAYS_DRAFT: lambda _: lambda _p, _q: False,
         ALWAYS_ASSISTANT: lambda _: lambda _p, _q: True,
@@ -205,17 +205,17 @@ def baselines(alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUART
     }
 
 
-# Methods, compared on held-out examples.
+# Comparison of methods on held-out examples.
 
 
 class HeldOutScores(BaseModel):
-    """Several methods on the same held-out examples, each place held out once.
+    """Scores of several methods on the same held-out examples; each place is held out once.
 
     Attributes:
-        examples: number of examples with a place that counts.
-        folds: number of parts into which they were divided. Each part was judged by methods fitted only to the other
-            parts, including the depth of a tree and the bounds of a tuned rule.
-        scores: by method.
+        examples: number of examples with a place where exactly one model is right.
+        folds: number of parts into which the examples were divided. Each part was judged by methods that had been
+            fitted only to the other parts. This includes the depth of a tree and the alpha and beta of a tuned rule.
+        scores: the score of each method, by its name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -244,7 +244,7 @@ def _row(name: str, widest: int, *cells: str) -> str:
 def held_out(
     places: Sequence[LabelledPlace], methods: Mapping[str, Fit], *, folds: int, seed: int
 ) -> HeldOutScores | None:
-    """Compare methods on held-out examples; None if the examples do not suffice (`lacking` gives the reason)."""
+    """Compare methods on held-out examples; None if there are too few examples (`lacking` returns the reason)."""
     if lacking(places) is not None:
         return None
     parts = split(places, folds=folds, seed=seed)
@@ -256,31 +256,31 @@ def held_out(
 
 
 def lacking(places: Sequence[LabelledPlace]) -> str | None:
-    """The reason why these places do not suffice for an estimate on held-out examples; None if they suffice."""
+    """The reason why these places are too few for an estimate on held-out examples; None if they are enough."""
     examples = deciding(places)
     if (count := len(examples)) < ENOUGH_EXAMPLES:
         have = f"{count or 'no'} example has" if count < 2 else f"{counted(count, 'example')} have"
-        return f"{have} a place where just one of the two models is right, and an estimate takes {ENOUGH_EXAMPLES}"
+        return f"{have} a place where just one of the two models is right, and an estimate needs {ENOUGH_EXAMPLES}"
     for label, who in ((0, "draft"), (1, "assistant")):
         having = sum(label in labels for labels in examples.values())
         if having < 2:
             have = f"{'only 1' if having else 'no'} example has a place where the {who} alone is right"
-            return f"{have}, and an estimate takes 2: one to hold out and one to learn from"
+            return f"{have}, and an estimate needs 2: one to hold out and one to learn from"
     return None
 
 
 def split(
     places: Sequence[LabelledPlace], *, folds: int = 5, seed: int = 0
 ) -> list[tuple[list[LabelledPlace], list[LabelledPlace]]]:
-    """The training and test places of each fold, divided by whole examples.
+    """Divide whole examples into folds; return the training places and the test places of each fold.
 
-    Training places have both labels if two examples have each label: examples are dealt in the order of their labels,
-    so that neighbours never fall into the same fold.
+    The training places of every fold contain both labels if at least two examples have each label. To ensure this,
+    examples are ordered by their labels and dealt out in turn, so that neighbours fall into different folds.
     """
     labels = deciding(places)
     groups = sorted({place.group for place in places})
-    random.Random(seed).shuffle(groups)  # noqa: S311 - no secret
-    order = [{1}, {0, 1}, {0}, set[int]()]  # so examples that share a label are neighbours
+    random.Random(seed).shuffle(groups)  # noqa: S311 - not used for security
+    order = [{1}, {0, 1}, {0}, set[int]()]  # in this order, examples that share a label are neighbours
     groups.sort(key=lambda group: order.index(labels.get(group, set())))
     count = min(folds, max(1, len(labels)))
     fold = {group: number % count for number, group in enumerate(groups)}
@@ -294,7 +294,7 @@ def split(
 
 
 def deciding(places: Sequence[LabelledPlace]) -> dict[int, set[int]]:
-    """The labels of each example that has places that count."""
+    """The labels of each example, without places where both models agree; examples without labels are left out."""
     found: dict[int, set[int]] = {}
     for place in places:
         if not place.agreed:

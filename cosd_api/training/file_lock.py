@@ -1,4 +1,4 @@
-"""Lock of a file that one process writes at a time; the system releases it when the process ends, however it ends."""
+"""File lock that lets one process write at a time; the system releases it even if the process crashes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import BinaryIO
 __all__ = ["lock"]
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL})
-"""Errors of a file system without locks."""
+"""Errors from a file system that does not support locks."""
 
 if sys.platform == "win32":
     import msvcrt
 
     _FAR = 2**31 - 2
-    """Offset of the locked byte: far beyond the text, because a locked byte cannot be read."""
+    """Offset of the locked byte: far after the text, because other processes cannot read a locked byte."""
 
     def lock(file: BinaryIO) -> bool:
-        """Lock an open file until it is closed; False if another process has it."""
+        """Lock an open file until it is closed; False if another process holds the lock."""
         before = file.tell()
         file.seek(_FAR)
         try:
@@ -33,7 +33,7 @@ else:
     import fcntl
 
     def lock(file: BinaryIO) -> bool:
-        """Lock an open file until it is closed; False if another process has it."""
+        """Lock an open file until it is closed; False if another process holds the lock."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

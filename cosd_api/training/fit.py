@@ -1,6 +1,6 @@
-"""Training the tree `T(p, q)` that decides (section 3.2 and equation 7 of the CoSD paper).
+"""Training of the decision tree `T(p, q)` (section 3.2 and equation 7 of the CoSD paper).
 
-scikit-learn fits the tree; the nodes of a `TreeVerifier` need no scikit-learn.
+scikit-learn fits the tree. The trained `TreeVerifier` works without scikit-learn.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ __all__ = [
 ClassWeight = Literal["balanced"]
 
 COMPARING = "comparing the rule with a tree on held-out examples"
-"""The reason why tuning needs scikit-learn."""
+"""The purpose for which tuning needs scikit-learn, for an error message."""
 DEEPEST = 12
-"""Largest depth: `TreeVerifier` still reads the 4096 leaves of a full tree."""
+"""Largest depth. A full tree of this depth has 4096 leaves, which `TreeVerifier` still reads."""
 _DEPTHS = (1, 2, 3, 4)
 _LEAVES = (20, 5, 1)
-# The default for few examples. Two questions in a row can express the rule: is the draft unsure, the assistant sure?
+# The limits for few examples. Depth 2 can express the rule: is p low, and is q high?
 _DEPTH, _LEAF = 2, 1
 LARGEST_SEED = 2**32 - 1
 """Largest seed of NumPy."""
@@ -79,24 +79,24 @@ def train_tree(
 ) -> Training:
     """Train a decision tree on `[p, q]` that chooses between the draft's word and the assistant's; sends no request.
 
-    Three examples are enough, as in the paper. If five or more have a place where just one of the models is right,
+    Three examples are enough, as in the paper. If at least five have a place where just one of the models is right,
     depth and leaf size are chosen by cross-validation over whole examples, and the tree is compared with the rule on
-    held-out examples. With fewer the depth is 2, and the tree's accuracy is unknown. The same samples, in any order,
-    and the same arguments give the same tree.
+    held-out examples. With fewer examples the depth is 2, and the tree's accuracy is unknown. The same samples, in any
+    order, and the same arguments produce the same tree.
 
     Args:
         samples: samples from `collect`, one data set or several. An example in several data sets is held out once.
-        depth: limit on the number of questions in a row, up to 12; None chooses.
-        min_leaf: least number of places for each leaf; None chooses.
-        keep_agreeing: also train on places where both models are right, with label 0, as the paper words it. A fusion
-            decides nothing at such places, and they never count in the comparison.
-        class_weight: `"balanced"` gives the draft's right places the same total weight as the assistant's, and chooses
-            by balanced accuracy. None weighs every place alike and chooses by accuracy.
+        depth: maximum depth of the tree, up to 12; None chooses it.
+        min_leaf: minimum number of places in each leaf; None chooses it.
+        keep_agreeing: also train on places where both models are right, with label 0, as the paper describes. A fusion
+            has nothing to decide at these places, and the comparison never counts them.
+        class_weight: `"balanced"` gives the places where the draft is right the same total weight as the places where
+            the assistant is, and chooses by balanced accuracy. None weighs every place equally and chooses by accuracy.
         folds: number of folds of the cross-validation.
         seed: seed of the folds and of scikit-learn.
 
     Raises:
-        SettingError: the samples hold nothing to learn from, an argument is invalid, or scikit-learn is missing
+        SettingError: the samples contain nothing to learn from, an argument is invalid, or scikit-learn is missing
             (`pip install "cosd-api[train]"`).
     """
     trees = TreeFit(depth, min_leaf, class_weight, folds, seed)
@@ -148,10 +148,10 @@ def compare(
     folds: int = 5,
     seed: int = 0,
 ) -> HeldOutScores | None:
-    """Compare both constants, the default rule, the paper's, the tuned rule and a tree on the same held-out examples.
+    """Compare the constants, the default rule, the paper's, a tuned rule and a tree on the same held-out examples.
 
-    None if the samples do not suffice: fewer than five examples have a place where just one of the models is right, or
-    fewer than two have such a place for one of the models.
+    Returns None if there are too few samples: at least five examples need a place where just one model is right, and
+    for each model, at least two examples need a place where only that model is right.
 
     Raises:
         SettingError: an argument is invalid, or scikit-learn is missing.
@@ -166,7 +166,7 @@ def _compare(
     alphas: Sequence[float] = QUARTERS,
     betas: Sequence[float] = QUARTERS,
 ) -> HeldOutScores | None:
-    # Each fold chooses the tree's depth and leaf size from its own training places.
+    # Each fold chooses the depth and leaf size of its tree on its own training places.
     def fit_tree(train: Sequence[LabelledPlace]) -> Decide:
         return TreeVerifier(nodes=trees.fit(train).nodes).replaces
 
@@ -181,10 +181,10 @@ class FittedTree:
     """A tree fitted to places.
 
     Attributes:
-        nodes: for `TreeVerifier`.
-        depth: limit on the number of questions in a row.
-        min_leaf: least number of places for each leaf.
-        chosen: whether one of the two was chosen on held-out examples.
+        nodes: the nodes, for `TreeVerifier`.
+        depth: maximum depth.
+        min_leaf: minimum number of places in each leaf.
+        chosen: whether `depth` or `min_leaf` was chosen on held-out examples.
     """
 
     nodes: tuple[TreeNode, ...]
@@ -221,22 +221,22 @@ class TreeFit:
 
     @property
     def given(self) -> tuple[Literal["depth", "min_leaf"], ...]:
-        """The names of the limits that are given."""
+        """The names of the limits that were given as arguments."""
         depth: tuple[Literal["depth"], ...] = ("depth",) if self.depth is not None else ()
         return (*depth, "min_leaf") if self.min_leaf is not None else depth
 
     def measure(self, score: Score) -> float:
-        """The accuracy by which depth and leaf size are chosen, in keeping with the class weights."""
+        """The accuracy by which depth and leaf size are chosen: balanced if the class weights are."""
         return score.accuracy if self.class_weight is None else score.balanced_accuracy
 
     def fit(self, places: Sequence[LabelledPlace]) -> FittedTree:
         """Fit a tree.
 
-        Depth and leaf size, unless given, are the best on held-out examples, and among equals the simplest; with too
-        few examples they are depth 2 and leaves of any size.
+        Depth and leaf size, unless given, are chosen by the decisions on held-out examples; among equally good trees,
+        the simplest is chosen. With too few examples the depth is 2, and a leaf may have any size.
         """
         limits = {
-            f"{depth} {leaf}": (depth, leaf)  # the simplest first
+            f"{depth} {leaf}": (depth, leaf)  # the simplest trees come first
             for depth in ([self.depth] if self.depth else _DEPTHS)
             for leaf in ([self.min_leaf] if self.min_leaf else _LEAVES)
         }
@@ -253,11 +253,11 @@ class TreeFit:
         return lambda places: TreeVerifier(nodes=self._nodes(places, depth, leaf)).replaces
 
     def _nodes(self, places: Sequence[LabelledPlace], depth: int, leaf: int) -> tuple[TreeNode, ...]:
-        """The nodes of a tree; of two equally good trees, the tree that ignores q.
+        """Fit a tree and return its nodes; if a tree that ignores q is as good, return the nodes of that tree.
 
         With few places, p and q often separate the labels equally well, and scikit-learn picks one at random. A tree
-        that questions only q must ask the assistant at nearly every token, even if the draft is sure, and a sure
-        assistant that is wrong passes.
+        that tests only q must ask the assistant at nearly every token, even if the draft is confident, and it accepts
+        an assistant that is confident and wrong.
         """
         import numpy as np  # noqa: PLC0415 - an extra, and slow to load
 
@@ -276,7 +276,8 @@ class TreeFit:
         import sklearn  # noqa: PLC0415
         from sklearn.tree import DecisionTreeClassifier  # noqa: PLC0415
 
-        with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):  # checks take most of the time
+        # Without this, most of the time is spent on checks of the arguments.
+        with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
             classifier = DecisionTreeClassifier(
                 max_depth=depth, min_samples_leaf=leaf, class_weight=self.class_weight, random_state=self.seed
             )
@@ -284,10 +285,10 @@ class TreeFit:
 
 
 def nodes_of(classifier: Any) -> tuple[TreeNode, ...]:  # Any: scikit-learn has no types
-    """The nodes, root first, of a fitted `DecisionTreeClassifier` on `[p, q]`.
+    """Convert a fitted `DecisionTreeClassifier` on `[p, q]` to nodes, root first.
 
-    Each leaf answers as scikit-learn's `predict` does: with the class of most weight, among equals the first. A
-    question is left out if all its answers are the same.
+    Each leaf answers as scikit-learn's `predict` does: with the class of the greatest weight, among equals the first.
+    If all leaves below a node have the same answer, the node becomes a leaf.
     """
     tree = classifier.tree_
     lefts: list[int] = tree.children_left.tolist()
@@ -295,7 +296,7 @@ def nodes_of(classifier: Any) -> tuple[TreeNode, ...]:  # Any: scikit-learn has 
     features: list[int] = tree.feature.tolist()
     thresholds: list[float] = tree.threshold.tolist()
     classes: list[int] = classifier.classes_.tolist()
-    #: The answer of all leaves below; None if they differ. Children come after their parents.
+    #: The common answer of all leaves below each node; None if they differ. Children come after their parents.
     answers: list[int | None] = [classes[column] for column in tree.value[:, 0, :].argmax(axis=1).tolist()]
     for at in reversed(range(len(lefts))):
         if lefts[at] >= 0:
@@ -316,10 +317,10 @@ def nodes_of(classifier: Any) -> tuple[TreeNode, ...]:  # Any: scikit-learn has 
 
 
 def check_sklearn(purpose: str = "training a tree") -> None:
-    """Check that scikit-learn can be imported, before long work.
+    """Check that scikit-learn can be imported, so that no long work is lost.
 
     Args:
-        purpose: the task that needs it, for the message.
+        purpose: the task that needs scikit-learn, for the error message.
 
     Raises:
         SettingError: scikit-learn is missing; the message names the extra.
@@ -338,17 +339,17 @@ def sklearn_version() -> str:
 
 
 def check_samples(samples: Samples | Sequence[Samples]) -> Sequence[Samples]:
-    """The data sets and their examples, in an order that does not depend on the collection.
+    """Sort the data sets and their examples, so that the order in which they were collected does not matter.
 
     Raises:
-        SettingError: `samples` holds something else than data sets, or no examples.
+        SettingError: `samples` is not a data set or a list of data sets, or there are no examples.
     """
     sets = [samples] if isinstance(samples, Samples) else samples
     if not isinstance(sets, Sequence) or not all(isinstance(one, Samples) for one in sets):
         raise SettingError("samples must be the result of collect() or Samples.load(), or a list of these")
     if not any(one.examples for one in sets):
         raise SettingError("there is nothing to train on: the samples have no examples")
-    # `collect` stores examples in the order in which they finish, and no tree may depend on that.
+    # `collect` stores examples in the order in which they finish, and a tree must not depend on timing.
     ordered = [
         one.model_copy(update={"examples": tuple(sorted(one.examples, key=lambda found: found.example.key))})
         for one in sets
@@ -367,12 +368,12 @@ def _check_labels(counts: TrainingCounts, places: Sequence[LabelledPlace]) -> No
         words = f"the two models agree at {counts.agreeing} places, and at {counts.dropped} neither is right"
         more = "add examples that one of them can answer and the other cannot"
         raise SettingError("; ".join([f"there is nothing to decide: {words}", more, *about_dropped(0, counts.dropped)]))
-    if len({place.label for place in places}) == 1:  # including places where both agree, if they train
+    if len({place.label for place in places}) == 1:  # with `keep_agreeing`, places where both agree have labels, too
         raise SettingError(one_sided(counts.draft_right, counts.assistant_right))
 
 
 def pairs_of(sets: Sequence[Samples]) -> list[JsonValue]:
-    """The pairs of models, each once; without their addresses, because these may be confidential."""
+    """The pairs of models, each once, without the models' addresses, which may be confidential."""
     found: list[JsonValue] = []
     for one in sets:
         pair: JsonValue = {"draft": _model(one.draft), "assistant": _model(one.assistant), "unit": one.unit}
@@ -394,7 +395,7 @@ def digest_of(digests: Sequence[str]) -> str:
 
 
 def _contexts(sets: Sequence[Samples]) -> Contexts | None:
-    """The way in which the models were asked: `"text"` if any were asked after texts, None if any way is unknown."""
+    """The contexts of all data sets together: `"text"` if any was asked after texts, None if any is unknown."""
     ways = {one.contexts for one in sets}
     return None if None in ways else "text" if "text" in ways else "ids"
 
@@ -420,7 +421,7 @@ def _about_tree(tree: TreeVerifier) -> list[str]:
     if (value := tree.nodes[0].value) is None:
         return []
     does = "takes the assistant's word" if value else "keeps the draft's word, so that the assistant is never asked"
-    return [f"the tree found nothing to tell the two apart by: it always {does}"]
+    return [f"the tree found no way to tell the two apart: it always {does}"]
 
 
 def _about_worth(comparison: HeldOutScores | None, trees: TreeFit) -> list[str]:
@@ -440,7 +441,7 @@ def _about_worth(comparison: HeldOutScores | None, trees: TreeFit) -> list[str]:
     if mine.accuracy <= scores[constant].accuracy:
         who = constant.removeprefix("always ")
         found.append(
-            f"on held-out examples the {who} alone is right at {scores[constant].accuracy:.1%} of the places, and what "
-            f"the tree takes at {mine.accuracy:.1%}"
+            f"on held-out examples the {who} alone is right at {scores[constant].accuracy:.1%} of the places, and the "
+            f"tree's choice at {mine.accuracy:.1%}"
         )
     return found

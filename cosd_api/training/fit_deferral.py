@@ -1,18 +1,18 @@
-"""Training the gates of `defer`: by the marginal likelihood of reference answers, as Co-LLM does.
+"""Training of the gates of `defer`, by the marginal likelihood of reference answers, as in Co-LLM.
 
 ::
 
-    1   features f_t of the draft's list or hidden state in the place of the reference's token x_t, at every place
+    1   for every token x_t of a reference: features f_t of the draft's list or hidden state in its place
     2   z_t = 1 if the assistant's most probable token is x_t and the draft's is not
     3   first weights: logistic regression of z on f
-    4   from there, least -log[(1 - s_t) p_draft(x_t) + s_t p_assistant(x_t)], s_t = sigma(bias + weights . f_t)
-    5   eta: the largest TPR - FPR (Youden's index) of s > eta against z, on held-out examples
+    4   from there, minimise -log[(1 - s_t) p_draft(x_t) + s_t p_assistant(x_t)], s_t = sigma(bias + weights . f_t)
+    5   eta: the threshold with the largest TPR - FPR (Youden's index) of s > eta against z, on held-out examples
 
 The features describe the draft's list of tokens, or are the numbers of its last hidden state. Lines 3 and 4 minimise a
-mean over all places with a small quadratic penalty on the weights of the standardised features; without the penalty, a
-feature that separates the two cases would get an infinite weight. A hidden state has many features: for it, the penalty
-is chosen from a few values, such that line 4 is least on held-out examples. scipy, which comes with scikit-learn,
-minimises; reading the file of a gate needs neither.
+mean over all places, plus a small quadratic penalty on the weights of the standardised features. Without the penalty, a
+feature that separates the two cases would get an infinite weight. A hidden state has many features, so its penalty is
+chosen from a few values: the one with the smallest loss (line 4) on held-out examples. The minimiser is SciPy's, which
+is installed with scikit-learn. Neither is needed to read the file of a gate.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ __all__ = [
 ]
 
 PENALTIES = (1.0, 1e-1, 1e-2, 1e-3)
-"""The penalties that are tried for hidden states."""
-_UNTRIED = 1e-1  # the penalty if no example can be held out
+"""The penalties that are tried for gates of hidden states."""
+_UNTRIED = 1e-1  # the penalty if too few examples can be held out to try several
 
 
 class DeferralCounts(BaseModel):
@@ -77,7 +77,7 @@ class DeferralCounts(BaseModel):
 
     Attributes:
         examples: all examples.
-        places: tokens of their answers with known probabilities.
+        places: tokens of the answers whose probabilities are known.
         handed: places where the assistant is right and the draft is not.
         skipped: tokens whose probabilities are not known.
     """
@@ -95,9 +95,9 @@ class DeferralTraining(BaseModel):
 
     Attributes:
         gate: `Fusion(..., method=Defer(gate=training.gate))`, or `training.gate.save(path)`.
-        penalty: factor of half the squares of the weights of the standardised features.
+        penalty: factor of the penalty, which is half the sum of the squared weights of the standardised features.
         counts: counts of the data.
-        losses: mean negative log-likelihood of a token of the references, in nats: for the `draft` alone, the
+        losses: mean negative log-likelihood per token of the references, in nats: for the `draft` alone, the
             `assistant` alone, the `first` weights (line 3), and the `gate`.
         score: the gate's score on the places by which `eta` was chosen.
         warnings: reasons to doubt the gate.
@@ -125,8 +125,8 @@ class DeferralTraining(BaseModel):
         where = "held-out examples" if score.held_out else "the examples that it was trained on"
         opens = (
             f"It was trained with a penalty of {self.penalty:g}, and opens where its probability is above "
-            f"{self.gate.eta:.4g}: on {where} at {score.opens:.1%} of all tokens, at {score.found:.1%} of those to be "
-            f"handed over, and at {score.wasted:.1%} of the others (Youden's index {score.youden:.3f})."
+            f"{self.gate.eta:.4g}: on {where} at {score.opens:.1%} of all tokens, at {score.found:.1%} of the tokens "
+            f"to be handed over, and at {score.wasted:.1%} of the others (Youden's index {score.youden:.3f})."
         )
         losses = "\n".join(["Negative log-likelihood of a token, in nats:", *likely])
         return "\n\n".join([paragraph(about), losses, self.gate.summary, paragraph(opens)])
@@ -140,20 +140,20 @@ def train_deferral(
 ) -> DeferralTraining:
     """Train a gate of `Defer` on samples that were collected for gates; sends no request.
 
-    The same samples, in any order, and the same arguments give the same gate. With five or more examples, two of them
-    with a token to be handed over, `eta` is chosen on held-out examples, and for hidden states also the penalty; with
-    fewer examples `eta` is chosen on the training examples.
+    The same samples, in any order, and the same arguments produce the same gate. `eta`, and for hidden states the
+    penalty, are chosen on held-out examples. This needs at least five examples, two of them with a token to be handed
+    over. With fewer, `eta` is chosen on the training examples.
 
     Args:
-        samples: samples from `collect(..., listed=...)`, one data set or several with equal `listed`; or, for a gate of
-            hidden states, from `collect(..., hidden_states=True)`, of one draft model.
+        samples: samples from `collect(..., listed=...)`, one data set or several with equal `listed`. For a gate of
+            hidden states: samples from `collect(..., hidden_states=True)` with one draft model.
         hidden_states: train a `CoLLMVerifier`, which uses the draft's last hidden state, instead of a
             `DeferralVerifier`, which uses its lists of tokens.
         folds: number of folds in which examples are held out.
         seed: seed of the folds.
 
     Raises:
-        SettingError: the samples hold nothing to learn from, or lack the lists or states that the gate uses; an
+        SettingError: the samples contain nothing to learn from, or lack the lists or states that the gate uses; an
             argument is invalid; or scikit-learn is missing (`pip install "cosd-api[train]"`).
     """
     data = _Data(samples, folds, seed)
@@ -176,13 +176,13 @@ def train_deferral(
 
 
 def train_co_llm(samples: Samples | Sequence[Samples], *, folds: int = 5, seed: int = 0) -> DeferralTraining:
-    """Train a gate of hidden states, under the former name; see `train_deferral`. Warns about the name."""
+    """Train a gate of hidden states: the deprecated name of `train_deferral(..., hidden_states=True)`."""
     outdated("train_co_llm(samples)", "train_deferral(samples, hidden_states=True)")
     return train_deferral(samples, hidden_states=True, folds=folds, seed=seed)
 
 
 def check_gate_training() -> None:
-    """Check that scikit-learn, and scipy with it, can be imported.
+    """Check that scikit-learn can be imported, and with it SciPy.
 
     Raises:
         SettingError: scikit-learn is missing; the message names the extra.
@@ -191,13 +191,13 @@ def check_gate_training() -> None:
 
 
 class _Data:
-    """The data of a training, and the steps that all gates share.
+    """The training data, and the steps that all gates share.
 
     Attributes:
         sets: the data sets.
-        places: tokens of the references.
-        counts: counts of the data.
-        eta: the threshold, once the gate is trained.
+        places: tokens of the references; set by `read`.
+        counts: counts of the data; set by `read`.
+        eta: the threshold; set by `trained`.
     """
 
     def __init__(self, samples: Samples | Sequence[Samples], folds: int, seed: int) -> None:
@@ -211,7 +211,7 @@ class _Data:
         self._tried: dict[float, HeldOutPlaces] = {}
 
     def read(self, shown: Callable[[DeferralSample], Sequence[float]]) -> None:
-        """Lines 1 and 2: read every place, with its features and z."""
+        """Read every place, with its features and z (lines 1 and 2)."""
         groups: dict[str, int] = {}
         self.places = list[GatePlace]()
         for one in self.sets:
@@ -229,7 +229,7 @@ class _Data:
         _check_labels(self.counts)
 
     def best_penalty(self) -> float:
-        """The penalty under which held-out references are likeliest; among equals the largest."""
+        """The penalty that makes held-out references most probable; among equally good penalties, the largest."""
         if not self._held_out(PENALTIES[0]).held_out:
             return _UNTRIED
         return min(PENALTIES, key=lambda penalty: self._held_out(penalty).loss)
@@ -240,7 +240,7 @@ class _Data:
         return self._tried[penalty]
 
     def trained(self, penalty: float) -> tuple[list[float], dict[str, Any]]:
-        """Lines 3 to 5: the bias and the weights; and the evidence."""
+        """Train the gate (lines 3 to 5); return the bias with the weights, and the evidence."""
         places = self.places
         first = GateFit.first(places, penalty)
         fitted = first.trained(places)
@@ -255,7 +255,7 @@ class _Data:
         return fitted.weights(), {"counts": self.counts, "losses": losses, "score": score, "warnings": doubts}
 
     def trained_on(self, **more: JsonValue) -> dict[str, JsonValue]:
-        """The origin of the gate, for its file."""
+        """The origin of the gate, which its file records."""
         return {
             "pairs": pairs_of(self.sets),
             "data": digest_of([one.deferral_digest for one in self.sets]),
@@ -271,7 +271,7 @@ class _Data:
 def _listed(sets: Sequence[Samples]) -> int:
     listed = {one.listed for one in sets}
     if None in listed:
-        words = "the samples hold no lists of the draft's tokens, which a gate looks at"
+        words = "the samples hold no lists of the draft's tokens, which a gate uses"
         raise SettingError(f"{words}: collect them with listed=10 (cosd collect --listed 10)")
     if len(listed) > 1:
         raise SettingError(f"the samples were collected with listed={' and '.join(map(str, sorted(map(str, listed))))}")
@@ -281,7 +281,7 @@ def _listed(sets: Sequence[Samples]) -> int:
 def _width(sets: Sequence[Samples]) -> int:
     widths = {one.hidden_states for one in sets}
     if None in widths:
-        words = "the samples hold no hidden states of the draft, which the gate is to look at"
+        words = "the samples hold no hidden states of the draft, which the gate uses"
         raise SettingError(f"{words}: collect them with hidden_states=True (cosd collect --hidden-states)")
     if len(widths) > 1:
         several = " and ".join(sorted(map(str, widths)))
@@ -308,9 +308,9 @@ def _warnings(counts: DeferralCounts, losses: dict[str, float], score: GateScore
         found.append(f"the samples are of {pairs} pairs of models, so the gate fits none of them alone")
     if not score.held_out:
         needed = f"{ENOUGH_EXAMPLES} examples, {ENOUGH_HANDED} of them with a token to be handed over"
-        found.append(f"eta was chosen on the examples that the gate was trained on: holding some out takes {needed}")
+        found.append(f"eta was chosen on the examples that the gate was trained on: holding some out needs {needed}")
     if score.youden <= 0:
-        found.append("the gate found nothing to tell the places apart by: it never opens")
+        found.append("the gate found no way to tell the places apart: it never opens")
     no_worse = [name for name in ("draft", "assistant") if losses["gate"] >= losses[name]]
     found += [f"the {name} alone gives the references as much likelihood as the gate" for name in no_worse]
     if counts.skipped > counts.places:

@@ -1,4 +1,4 @@
-"""Fitting a gate: logistic regression, then the marginal likelihood, then a threshold; see `fit_deferral`."""
+"""Fitting of a gate: logistic regression, marginal likelihood, threshold; `fit_deferral` has the numbered lines."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ __all__ = [
 ]
 
 PENALTY = 1e-3
-"""Factor of half the squares of the weights of standardised features, if these are few."""
+"""Factor of the penalty (half the sum of the squared weights of standardised features) if there are few features."""
 ENOUGH_HANDED = 2
-"""Number of examples with a token to be handed over that holding some out needs."""
+"""Minimum number of examples with a token to be handed over, if some examples are to be held out."""
 
-_LEAST = 1e-12  # of a likelihood, so that its logarithm is finite
-_DIGITS = 9  # of a weight, so that processors that round differently write the same file
+_LEAST = 1e-12  # smallest likelihood, so that the logarithm is finite
+_DIGITS = 9  # significant digits of a weight, so that processors that round differently write the same file
 
 
 @dataclass(frozen=True, slots=True)
 class GatePlace(LabelledPlace):
-    """One token of a reference: p and q are the models' probabilities of it, the label is z.
+    """One token of a reference. p and q are the models' probabilities of this token; the label is z.
 
     Attributes:
         shown: the features of the draft's list or hidden state.
@@ -49,9 +49,9 @@ class GateScore(BaseModel):
     """The gate's decisions on the places by which `eta` was chosen.
 
     Attributes:
-        found: share of the places with z = 1 at which it opens (the true positive rate).
-        wasted: share of the other places at which it opens (the false positive rate).
-        opens: share of all places at which it opens.
+        found: share of the places with z = 1 at which the gate opens (true positive rate).
+        wasted: share of the places with z = 0 at which the gate opens (false positive rate).
+        opens: share of all places at which the gate opens.
         held_out: whether the places were held out; if not, the gate was trained on them.
     """
 
@@ -64,19 +64,19 @@ class GateScore(BaseModel):
 
     @property
     def youden(self) -> float:
-        """Youden's index."""
+        """Youden's index: the true positive rate minus the false positive rate."""
         return self.found - self.wasted
 
 
 @dataclass(frozen=True, slots=True)
 class GateFit:
-    """Weights of standardised features: `theta[0]` is the bias.
+    """Weights of standardised features.
 
     Attributes:
-        theta: the weights.
+        theta: the bias, then the weights.
         mean: means of the features.
         scale: standard deviations of the features.
-        penalty: factor of half the squares of the weights.
+        penalty: factor of the penalty, which is half the sum of the squared weights.
     """
 
     theta: Any
@@ -86,12 +86,12 @@ class GateFit:
 
     @classmethod
     def of(cls, places: Sequence[GatePlace], penalty: float = PENALTY) -> GateFit:
-        """Lines 3 and 4: the gate trained on these places."""
+        """Train a gate on these places (lines 3 and 4)."""
         return cls.first(places, penalty).trained(places)
 
     @classmethod
     def first(cls, places: Sequence[GatePlace], penalty: float = PENALTY) -> GateFit:
-        """Line 3: logistic regression of z."""
+        """Fit the first weights by logistic regression of z (line 3)."""
         import numpy as np  # noqa: PLC0415 - an extra, and slow to load
 
         shown, _, _, z = _arrays(places)
@@ -107,7 +107,7 @@ class GateFit:
         return start._minimised(shown, logistic)
 
     def trained(self, places: Sequence[GatePlace]) -> GateFit:
-        """Line 4: the least negative marginal log-likelihood, from these weights."""
+        """Minimise the negative marginal log-likelihood, starting from these weights (line 4)."""
         shown, p, q, _ = _arrays(places)
 
         def negative(theta: Any, x: Any) -> tuple[float, Any]:
@@ -120,7 +120,7 @@ class GateFit:
 
         minimize: Any = getattr(import_module("scipy.optimize"), "minimize")  # noqa: B009 - it has no types
         x = self._standardised(shown)
-        counts = np.array([0.0] + [1.0] * shown.shape[1])  # no penalty on the bias
+        counts = np.array([0.0] + [1.0] * shown.shape[1])  # the bias has no penalty
 
         def penalised(theta: Any) -> tuple[float, Any]:
             value, slope = loss(theta, x)
@@ -142,24 +142,24 @@ class GateFit:
         return found
 
     def loss(self, places: Sequence[GatePlace]) -> float:
-        """The mean negative marginal log-likelihood, without penalty."""
+        """The mean negative marginal log-likelihood, without the penalty."""
         shown, p, q, _ = _arrays(places)
         return marginal(self.theta, self._standardised(shown), p, q)[0]
 
     def weights(self) -> list[float]:
-        """The bias, and the weights of the raw features, which are not standardised."""
+        """The bias, then the weights, for features that are not standardised."""
         plain = self.theta[1:] / self.scale
         bias = self.theta[0] - float((plain * self.mean).sum())
         return [rounded(one) for one in (bias, *plain)]
 
 
 def rounded(number: float) -> float:
-    """A number rounded as the file of a gate has it."""
+    """Round a number to the precision that the file of a gate has."""
     return float(f"{number:.{_DIGITS}g}") + 0.0
 
 
 def marginal(theta: Any, x: Any, p: Any, q: Any) -> tuple[float, Any]:
-    """The mean of -log[(1 - s) p + s q] with s = sigma(x . theta), and its gradient by theta."""
+    """The mean of -log[(1 - s) p + s q] with s = sigma(x . theta), and its gradient with respect to theta."""
     import numpy as np  # noqa: PLC0415
 
     s = _sigmoid(x @ theta)
@@ -175,7 +175,7 @@ def _sigmoid(logits: Any) -> Any:
 
 
 def constant(places: Sequence[GatePlace], s: float) -> float:
-    """The loss of one model alone."""
+    """The loss if the gate's probability is `s` everywhere: 0 for the draft alone, 1 for the assistant alone."""
     import numpy as np  # noqa: PLC0415
 
     p, q = (np.array([getattr(place, name) for place in places], dtype=np.float64) for name in ("p", "q"))
@@ -196,13 +196,13 @@ def _arrays(places: Sequence[GatePlace]) -> tuple[Any, Any, Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class HeldOutPlaces:
-    """Places with probabilities of deferral, by gates that were not trained on them if the examples suffice.
+    """Probabilities of deferral at every place; see `held_out`.
 
     Attributes:
-        scores: the probabilities.
-        labels: z.
+        scores: the probability at each place.
+        labels: z of each place.
         loss: the mean negative marginal log-likelihood.
-        held_out: whether the examples sufficed.
+        held_out: whether the gates were trained on other places.
     """
 
     scores: Sequence[float]
@@ -212,7 +212,7 @@ class HeldOutPlaces:
 
 
 def held_out(places: Sequence[GatePlace], folds: int, seed: int, penalty: float = PENALTY) -> HeldOutPlaces:
-    """Probabilities of deferral at every place, by gates that were trained on other examples if these suffice."""
+    """Compute the probability of deferral at every place, with gates trained on other examples if there are enough."""
     groups = {place.group for place in places}
     handed = {place.group for place in places if place.label}
     if len(groups) < ENOUGH_EXAMPLES or len(handed) < ENOUGH_HANDED:
@@ -231,10 +231,10 @@ def held_out(places: Sequence[GatePlace], folds: int, seed: int, penalty: float 
 
 
 def youden(found: HeldOutPlaces) -> tuple[float, GateScore]:
-    """Line 5: the threshold with the largest index, halfway between two scores; among equals the largest."""
+    """Choose the threshold with the largest index, halfway between two scores; among equals the largest (line 5)."""
     labels = found.labels
     positives, negatives = sum(labels), len(labels) - sum(labels)
-    best = (0.0, 1.0, 0, 0)  # index, eta, found, wasted, for a gate that never opens
+    best = (0.0, 1.0, 0, 0)  # index, eta, found and wasted of a gate that never opens
     right = wasted = 0
     ranked = sorted(zip(found.scores, labels, strict=True), reverse=True)
     for at, (score, label) in enumerate(ranked):

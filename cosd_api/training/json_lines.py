@@ -1,4 +1,4 @@
-"""JSON lines files: read with line numbers, and appended to so that a crash can only cut the last line."""
+"""JSON lines files: reading with line numbers, and appending in such a way that a crash can only cut the last line."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ SAMPLES: Literal["cosd-samples"] = "cosd-samples"
 COMPARISON: Literal["cosd-comparison"] = "cosd-comparison"
 """The `kind` in the header of the journal of a comparison."""
 
-_BOM = b"\xef\xbb\xbf"  # some editors put it before the text
-_HEAD = 300  # bytes within which a file names its kind
+_BOM = b"\xef\xbb\xbf"  # some editors write it before the text
+_HEAD = 300  # number of bytes in which to look for the kind of a file
 _KIND = re.compile(r'\s*\{[^{}\[\]]*?(?<!\\)"kind"\s*:\s*"([^"\\]+)"')
 _BEGINNINGS: Mapping[str, str] = {
     r"\s*\[": "array",
@@ -76,9 +76,9 @@ class JsonLines:
     """The content of a JSON lines file.
 
     Attributes:
-        lines: complete lines, which end in a line feed or are valid JSON. Empty lines are left out.
-        size: bytes up to the end of the last complete line.
-        rest: bytes of a last line that a crash has cut.
+        lines: the complete lines: each ends in a line feed or is valid JSON. Empty lines are left out.
+        size: number of bytes up to the end of the last complete line.
+        rest: the bytes of a last line that a crash has cut.
         ended: whether the last complete line ends in a line feed.
     """
 
@@ -89,7 +89,7 @@ class JsonLines:
 
 
 def file_kind(path: str | Path) -> str | None:
-    """The kind of a file by its first bytes; None if unknown.
+    """Detect the kind of a file by its first bytes; None if unknown.
 
     Raises:
         OSError: the file cannot be read.
@@ -102,7 +102,7 @@ def file_kind(path: str | Path) -> str | None:
 
 
 def foreign_kind(path: str | Path, *, wanted: str) -> str | None:
-    """Description of a file of another kind, with the command that takes it; None if it is or may be the wanted kind.
+    """Describe a file of another kind, with the command that reads it; None if it is or may be of the wanted kind.
 
     Raises:
         OSError: the file cannot be read.
@@ -112,16 +112,17 @@ def foreign_kind(path: str | Path, *, wanted: str) -> str | None:
 
 
 class LineReader:
-    """Reader of a file that holds one line at a time.
+    """Reader that keeps only one line of the file in memory.
 
     Args:
         path: the file.
-        may_be_cut: whether a crash may have cut the last line: then invalid JSON without line feed is no error there.
+        may_be_cut: whether a crash may have cut the last line. If so, invalid JSON without a line feed is no error
+            there.
         hint: how to repair an invalid line, for the error message.
 
     Attributes:
-        start: byte at which the last line that was read begins.
-        content: sizes of the content so far, without its lines.
+        start: byte offset at which the line that was read last begins.
+        content: sizes of the content read so far, without its lines.
     """
 
     def __init__(self, path: Path, *, may_be_cut: bool, hint: str = "") -> None:
@@ -193,14 +194,14 @@ def line_error(path: Path, number: int, reason: str) -> SettingError:
 
 
 def problem(error: ValidationError, known: Sequence[str]) -> str:
-    """The first problem that validation found, in words that repeat no content.
+    """Describe the first problem that validation found, without repeating any content.
 
     Args:
         error: the validation error.
         known: the fields that are allowed.
     """
     found = error.errors(include_url=False, include_input=False)
-    for one in found:  # a misspelt field explains more than "the right one is missing"
+    for one in found:  # naming the misspelt field helps more than reporting that the right one is missing
         if one["type"] == "extra_forbidden" and len(one["loc"]) == 1:
             name = str(one["loc"][0])
             if more := suggestion(name, known):
@@ -220,11 +221,11 @@ def problem(error: ValidationError, known: Sequence[str]) -> str:
 
 
 class Appender:
-    """A context manager that locks a file, and appends lines to it, with a flush after each line.
+    """A context manager that locks a file and appends lines to it, with a flush after each line.
 
     Args:
         path: the file; created if missing.
-        lines: its content when it was read. A cut last line is removed.
+        lines: the content of the file when it was read. A cut last line is removed from the file.
 
     Raises:
         OSError: on entering, the file cannot be written.
@@ -243,7 +244,8 @@ class Appender:
             self._file.close()
             words = f"{self._path} is open in another run, which writes to it"
             raise SettingError(f"{words}: wait until that one has ended, or give another place")
-        there = self._path.exists() and samestat(os.fstat(self._file.fileno()), self._path.stat())  # else replaced
+        # False if the file was deleted or replaced after it was opened.
+        there = self._path.exists() and samestat(os.fstat(self._file.fileno()), self._path.stat())
         if not there or self._file.seek(0, io.SEEK_END) != lines.size + len(lines.rest):
             self._file.close()
             raise SettingError(f"{self._path} has changed since it was read: is another run writing to it?")

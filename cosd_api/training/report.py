@@ -30,12 +30,12 @@ __all__ = [
 
 Interval = tuple[float, float]
 
-_LARGEST_SHOWN = 31  # nodes: a full tree of depth 4
-_SURE = 0.5  # a model that finds its word more probable than this is sure of it
+_LARGEST_SHOWN = 31  # number of nodes in a full tree of depth 4
+_SURE = 0.5  # a model is sure of its word if it finds it more probable than this
 
 
 def about_dropped(labelled: int, dropped: int) -> list[str]:
-    """The warning about data in which neither model is right at most of the places where they differ."""
+    """A warning if the models differ and neither is right at more places than are labelled; else an empty list."""
     if dropped <= labelled:
         return []
     where = f"at {dropped} of {counted(labelled + dropped, 'place')} where the models differ neither is right"
@@ -43,7 +43,7 @@ def about_dropped(labelled: int, dropped: int) -> list[str]:
 
 
 def one_sided(draft_right: int, assistant_right: int) -> str | None:
-    """The warning about labels that are all of one kind; None if there are both kinds, or no labels."""
+    """A warning if all labels are equal; None if there are both labels, or no labels."""
     right = draft_right + assistant_right
     if not right or (draft_right and assistant_right):
         return None
@@ -65,9 +65,9 @@ class TrainingCounts(BaseModel):
     Attributes:
         examples: all examples, including those without a labelled place.
         draft_right: places where the models differ and the draft is right (label 0).
-        assistant_right: places where they differ and the assistant is right (label 1).
-        agreeing: places where both would have written the same text.
-        dropped: places where they differ and neither is right.
+        assistant_right: places where the models differ and the assistant is right (label 1).
+        agreeing: places where both models would have written the same text.
+        dropped: places where the models differ and neither is right.
         skipped: places that could not be judged.
     """
 
@@ -82,7 +82,7 @@ class TrainingCounts(BaseModel):
 
     @classmethod
     def of(cls, samples: Sequence[Samples], places: Sequence[LabelledPlace]) -> TrainingCounts:
-        """Counts of several data sets, given their labelled places."""
+        """Count the places of several data sets, given their labelled places."""
         labels = [place.label for place in places if not place.agreed]
         return cls(
             examples=sum(len(one.examples) for one in samples),
@@ -106,13 +106,13 @@ class Training(BaseModel):
 
     Attributes:
         tree: the verifier: `Fusion(..., verifier=training.tree)`, or `training.tree.save(path)`.
-        depth: limit on the number of questions in a row; the tree may be shallower.
-        min_leaf: least number of places for each leaf.
+        depth: maximum depth; the tree may be shallower.
+        min_leaf: minimum number of places in each leaf.
         given: names of the limits that were given as arguments.
         chosen: whether the other limits were chosen on held-out examples; False if there were too few examples.
         counts: counts of the data.
-        comparison: the tree beside the rule and the constants on held-out examples; None if there were too few. It
-            judges the method, because each fold trains its own tree.
+        comparison: scores of a tree, the rules and the constants on held-out examples; None if there were too few. Each
+            fold trains a tree of its own, so the scores measure the method of training, not `tree` itself.
         warnings: reasons to doubt the tree.
     """
 
@@ -129,7 +129,7 @@ class Training(BaseModel):
 
     @property
     def unsafe(self) -> str | None:
-        """The reason not to use the tree, if it replaces words of which the draft is sure; else None."""
+        """The reason not to use the tree, if it replaces words that the draft is sure of; else None."""
         return replaces_the_sure(self.tree)
 
     def report(self) -> str:
@@ -143,7 +143,7 @@ class Training(BaseModel):
         return with_notes(self.report(), self.warnings)
 
     def _heading(self) -> str:
-        """The depth of the tree, and the origin of its limits."""
+        """The depth of the tree, its limits, and how they were chosen."""
         otherwise = "chosen on held-out examples" if self.chosen else "the default for few examples"
         depth, leaf = ("given" if name in self.given else otherwise for name in ("depth", "min_leaf"))
         first = f" ({depth})" if depth != leaf else ""
@@ -153,10 +153,10 @@ class Training(BaseModel):
 
 
 def replaces_the_sure(tree: TreeVerifier) -> str | None:
-    """The place at which a tree replaces a draft that is sure, in words; None if there is no such place.
+    """Describe a case in which a tree replaces a word that the draft is sure of; None if there is no such case.
 
-    A model is sure of a word with a probability above 0.5. A tree should not replace such a word of the draft if it
-    keeps a less probable word beside the same assistant, nor by a word of which the assistant is not sure.
+    A model is sure of a word if it finds it more probable than 0.5. There are two cases: the tree keeps a less probable
+    word of the draft for the same q, or the assistant is not sure of its word.
     """
     ps, qs = (_between_thresholds(tree, feature) for feature in ("p", "q"))
     for q in qs:
@@ -172,14 +172,14 @@ def replaces_the_sure(tree: TreeVerifier) -> str | None:
 
 
 def _between_thresholds(tree: TreeVerifier, feature: Literal["p", "q"]) -> list[float]:
-    """A probability from each interval between two thresholds of a feature, ascending."""
+    """One probability from each interval between neighbouring thresholds of a feature, ascending."""
     bounds = {node.threshold for node in tree.nodes if node.feature == feature and node.threshold is not None}
     inner = sorted(one for one in {*bounds, _SURE} if 0 < one < 1)
     return [(low + high) / 2 for low, high in pairwise([0.0, *inner, 1.0])]
 
 
 def _depth(tree: TreeVerifier) -> int:
-    """Largest number of questions in a row."""
+    """The largest number of tests between the root and a leaf."""
     depths = [0] * len(tree.nodes)
     for at, node in enumerate(tree.nodes):  # children come after their parents
         for child in (node.left, node.right):
@@ -193,7 +193,7 @@ def _depth(tree: TreeVerifier) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Position of one number in a heatmap's text.
+    """Position of one number in the text of a heatmap.
 
     Attributes:
         start: offset of its first character, including the space before it.
@@ -214,7 +214,7 @@ class Heatmap:
 
     Attributes:
         title: meaning of the numbers.
-        values: numbers from 0 to 1, by alpha and then by beta; not every alpha has every beta.
+        values: numbers from 0 to 1, indexed by alpha and then by beta; not every alpha has every beta.
         best: the best alpha and beta.
     """
 
@@ -233,7 +233,7 @@ class Heatmap:
         return sorted({beta for row in self.values.values() for beta in row})
 
     def shades(self) -> Callable[[float], float]:
-        """A function from value to lightness, from 0 (the panel's lowest) to 1; if all values are equal, always 1."""
+        """A function that maps a value to a lightness, from 0 (lowest value) to 1 (highest); always 1 if all equal."""
         everything = [value for row in self.values.values() for value in row.values()]
         low, high = min(everything), max(everything)
         return lambda value: (value - low) / (high - low) if high > low else 1.0
@@ -241,7 +241,7 @@ class Heatmap:
     def laid_out(self) -> tuple[str, list[Cell]]:
         """The text, and the positions of its numbers."""
         head = max(len("beta"), *(len(f"{beta:g}") for beta in self.betas))
-        # A cell holds a value and its mark, or the alpha below it, and a space on either side.
+        # A cell is wide enough for a value with its mark or for an alpha, with a space on either side.
         width = max(len("*100.0"), *(len(f"{alpha:g}") for alpha in self.alphas)) + 2
         text, cells = f"{self.title}, in % (*: best)\n{'beta':>{head}}\n", list[Cell]()
         for beta in reversed(self.betas):
@@ -262,34 +262,34 @@ class Heatmap:
 
 
 def in_words(pair: RuleVerifier) -> str:
-    """The two bounds of a rule, by name."""
+    """The alpha and beta of a rule, in words."""
     return f"alpha {pair.alpha:g} and beta {pair.beta:g}"
 
 
 def percent(value: float) -> str:
-    """A share in percent, without the sign."""
+    """A share in percent, without the percent sign."""
     return f"{100 * value:.1f}"
 
 
 class GridTuning(BaseModel):
     """Accuracy of the rule for each pair of alpha and beta, and the pair to use; `str()` gives a report.
 
-    The default and the paper's pair are always among the pairs, whether they are on the grid or not.
+    The default and the paper's pair are always included, even if they are not on the grid.
 
-    The best pair is chosen on the examples on which it is measured, so a part of its accuracy and its gain there is
-    luck. The intervals hold for the pair on new examples: each resample chooses its own pair, and the low end subtracts
-    the deficit of that pair on all examples.
+    The best pair is chosen on the examples on which it is measured, so its accuracy and its gain there are partly luck.
+    The intervals are for new examples: each resample chooses its own best pair, and the interval allows for the luck
+    of that choice.
 
     Attributes:
-        accuracy: by alpha, then by beta, in [0, 1].
-        best: the most accurate pair; among equals the nearest to the default, by the sum of both differences; then the
-            pair with the smaller alpha, which asks less; then the pair with the greater beta.
-        interval: 95 % interval of its accuracy on new examples, by bootstrap over examples, in which the best pair is
-            chosen again; None with a single example.
+        accuracy: accuracy in [0, 1], indexed by alpha and then by beta.
+        best: the most accurate pair. Among equals it is the nearest to the default, by the sum of both differences;
+            then the pair with the smaller alpha, which asks less; then the pair with the greater beta.
+        interval: 95 % interval for the accuracy of `best` on new examples, by bootstrap over examples, in which the
+            best pair is chosen again; None with a single example.
         default: accuracy of the default, `RuleVerifier()`.
         paper: accuracy of the paper's pair, `RuleVerifier.paper()`.
-        gain_interval: 95 % interval of `gain` on new examples, likewise.
-        best_share: share of the resamples in which the best pair is the best again; None with a single example.
+        gain_interval: 95 % interval for `gain` on new examples, by the same bootstrap.
+        best_share: share of the resamples in which `best` is the best pair again; None with a single example.
         examples: number of examples that count.
         resamples: number of bootstrap resamples.
         seed: seed of the resamples.
@@ -299,7 +299,7 @@ class GridTuning(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     measured: ClassVar[str] = ""
-    """Things that are right or wrong."""
+    """Plural noun for what the accuracy counts, such as "answers"."""
 
     accuracy: dict[float, dict[float, float]]
     best: RuleVerifier
@@ -325,7 +325,7 @@ class GridTuning(BaseModel):
 
     @property
     def ties(self) -> int:
-        """Number of other pairs that are as accurate."""
+        """Number of other pairs that are as accurate as the best."""
         return sum(value == self.best_accuracy for row in self.accuracy.values() for value in row.values()) - 1
 
     @property
@@ -360,7 +360,7 @@ class GridTuning(BaseModel):
         return f"Best by {self.measured}: {in_words(self.best)}."
 
     def _about_others(self) -> str:
-        """Comparison with other pairs, and the certainty of the choice."""
+        """Describe how the best pair compares with others, and how certain the choice is."""
         words: list[str] = []
         if self.best == DEFAULT:
             words.append("It is the default.")
@@ -374,7 +374,7 @@ class GridTuning(BaseModel):
         if self.ties:
             nearest = "" if self.best == DEFAULT else "; it is the nearest to the default"
             words.append(f"{counted(self.ties, 'other pair does', 'other pairs do')} as well{nearest}.")
-            words += [f"Chosen so, it came out best in {again}."] if again else []
+            words += [f"Chosen in this way, it came out best in {again}."] if again else []
         elif again:
             words.append(f"It came out best in {again}.")
         return " ".join(words)
@@ -383,6 +383,6 @@ class GridTuning(BaseModel):
         if self.interval is None:
             return ""
         low, high = self.interval
-        if low == high:  # every resample gives the same
+        if low == high:  # all resamples have the same accuracy
             return " (no interval: all examples say the same)"
         return f" (on new examples {low:.1%} to {high:.1%}: a 95 % interval)"

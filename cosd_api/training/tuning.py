@@ -1,4 +1,4 @@
-"""Alpha and beta of the rule from decision samples, without requests: the paper's Figure 2, for decisions."""
+"""Tuning of alpha and beta on decision samples, without requests: the paper's Figure 2 for decisions, not answers."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 __all__ = ["RuleTuning", "by_grid", "grid_tuning", "tune"]
 
-_TAILS = (2.5, 97.5)  # percent, for a 95 % interval
-_BLOCK = 4_000_000  # examples drawn at a time: about 100 MB
+_TAILS = (2.5, 97.5)  # percentiles of a 95 % interval
+_BLOCK = 4_000_000  # number of examples to draw at a time, which takes about 100 MB
 
 
 class RuleTuning(GridTuning):
     """Accuracy of the rule's decisions, and the pair to use: `Fusion(..., verifier=tuning.recommended)`.
 
-    `accuracy` is the share of labelled samples that a pair decides right: it takes the assistant's word if the label is
-    1 and keeps the draft's if it is 0. `examples` counts the examples with labelled samples.
+    `accuracy` is the share of labelled samples for which a pair decides right: it replaces the draft's word if the
+    label is 1, and keeps it if the label is 0. `examples` counts the examples with labelled samples.
 
     Attributes:
         labelled: number of labelled samples.
-        comparison: the default rule, the paper's, the tuned rule and a tree on the same held-out examples; None with
-            too few.
-        lacking: the reason why there are too few, in words.
+        comparison: scores of the constants, the default rule, the paper's rule, the tuned rule and a tree on the same
+            held-out examples; None if there are too few examples.
+        lacking: the reason why there are too few examples, in words; None if there are enough.
     """
 
     measured: ClassVar[str] = "decisions"
@@ -55,7 +55,7 @@ class RuleTuning(GridTuning):
 
     @property
     def refuted(self) -> bool:
-        """True if, on held-out examples, pairs chosen in this way decide worse than the default."""
+        """True if, on held-out examples, pairs that are chosen in the same way decide worse than the default."""
         if self.comparison is None:
             return False
         tuned, default = (self.comparison.scores[name].accuracy for name in (TUNED_RULE, DEFAULT_RULE))
@@ -63,7 +63,7 @@ class RuleTuning(GridTuning):
 
     @property
     def recommended(self) -> RuleVerifier:
-        """The best pair; or the default, if no pair is better, or if the choice is `refuted`."""
+        """The best pair, or the default if no pair is better or if the choice is `refuted`."""
         return DEFAULT if self.refuted else super().recommended
 
     def advice(self) -> str:
@@ -73,8 +73,8 @@ class RuleTuning(GridTuning):
         tuned, default = (self.comparison.scores[name].accuracy for name in (TUNED_RULE, DEFAULT_RULE))
         return paragraph(
             f"Recommended (by {self.measured}): the default, {in_words(DEFAULT)}. On held-out examples it decided "
-            f"{default:.1%} right, and pairs that were chosen as this one {tuned:.1%}: there are too few examples to "
-            "choose by."
+            f"{default:.1%} right, and pairs that were chosen in the same way {tuned:.1%}: there are too few examples "
+            "to choose by."
         )
 
     def findings(self) -> str:
@@ -85,7 +85,7 @@ class RuleTuning(GridTuning):
     def _about_best(self) -> str:
         places = f"{counted(self.labelled, 'place')} of {counted(self.examples, 'example')}"
         right = f"With it {self.best_accuracy:.1%} of the decisions are right{self._interval_in_words()}"
-        return f"{super()._about_best()} {right}, at {places} where just one of the models is."
+        return f"{super()._about_best()} {right}, at {places} where just one of the models is right."
 
 
 def tune(
@@ -100,15 +100,15 @@ def tune(
     """Measure the rule's decisions at every pair of alpha and beta, and recommend a pair; sends no request.
 
     A right decision is not yet a right answer: `tune_answers` counts right answers. The default and the paper's pair
-    are always measured, too. Among equally good pairs the nearest to the default is the best, so if no pair is better
-    than the default, that is recommended (`RuleTuning.recommended`).
+    are always measured, too. Among equally good pairs the one nearest to the default is chosen, so the default is
+    recommended if no pair is better (`RuleTuning.recommended`).
 
     Args:
         samples: samples from `collect`, one data set or several.
-        alphas: values to try; by default the values of the paper's Figure 2.
-        betas: likewise.
+        alphas: values of alpha to try; by default as in the paper's Figure 2.
+        betas: values of beta to try; by default as in the paper's Figure 2.
         folds: number of folds of the comparison on held-out examples.
-        resamples: number of bootstrap resamples, which give the intervals.
+        resamples: number of bootstrap resamples for the intervals.
         seed: seed of the resamples and the folds.
 
     Raises:
@@ -129,15 +129,15 @@ def tune(
 
 
 def _counts(places: Sequence[LabelledPlace], pairs: Sequence[RuleVerifier]) -> NDArray[np.int64]:
-    """The counts for `grid_tuning`: places of each example that each pair decides right, and all its places."""
+    """Counts for `grid_tuning`: for each example, the number of right decisions of each pair, and the total."""
     import numpy as np  # noqa: PLC0415
 
     p, q, label, group = (np.array([getattr(place, name) for place in places]) for name in ("p", "q", "label", "group"))
     examples, row = np.unique(group, return_inverse=True)
     counts = np.empty((len(examples), len(pairs) + 1), dtype=np.int64)
-    with np.errstate(invalid="ignore"):  # 0 times an infinite beta is NaN, and nothing is above it
+    with np.errstate(invalid="ignore"):  # 0 times an infinite beta is NaN, and no q is greater than NaN
         for at, pair in enumerate(pairs):
-            replaces = (p < pair.alpha) & (q > pair.beta * p)  # RuleVerifier.replaces, at all places at once
+            replaces = (p < pair.alpha) & (q > pair.beta * p)  # this is RuleVerifier.replaces for all places at once
             counts[:, at] = np.bincount(row[replaces == label], minlength=len(examples))
     counts[:, -1] = np.bincount(row)
     return counts
@@ -154,21 +154,21 @@ def _nothing_to_tune_on(samples: Sequence[Samples]) -> str:
     return "; ".join([f"there is nothing to tune on: {words}", more, *about_dropped(0, dropped)])
 
 
-# The best pair and its certainty: shared with `tune_answers`.
+# The best pair and its certainty, also for `tune_answers`.
 
 
 def grid_tuning(pairs: Sequence[RuleVerifier], counts: NDArray[np.int64], resamples: int, seed: int) -> GridTuning:
-    """The best of `pairs`, with its certainty by bootstrap over examples; each resample chooses a best pair again.
+    """Choose the best of `pairs`, and measure its certainty by bootstrap over examples.
 
-    The best of many pairs owes a part of its lead to luck. So does the pair that a resample chooses: its lead there,
-    minus its lead on the examples, is the luck and the error of sampling together. The lead of the best pair, minus
-    such a difference, estimates its lead on new examples (the basic bootstrap: Davison and Hinkley, 1997, section 5.2).
-    If one pair is far ahead, that subtracts too much; so the interval covers the middle 95 % of these estimates and of
-    the best pair's own leads in the resamples.
+    The best of many pairs owes part of its lead to luck. Each resample chooses its own best pair, and that pair is
+    lucky, too: its lead in the resample, minus its lead on the examples, is luck and sampling error together. The lead
+    of the best pair on the examples, minus this difference, estimates its lead on new examples (the basic bootstrap:
+    Davison and Hinkley, 1997, section 5.2). If one pair is far ahead, this subtracts too much. So the interval covers
+    the middle 95 % of these estimates and also of the best pair's own leads in the resamples.
 
     Args:
-        pairs: as `check_grid` returns them.
-        counts: a row for each example: the number right with each pair, then the total.
+        pairs: the pairs, as `check_grid` returns them.
+        counts: one row per example: for each pair the number of right decisions or answers, then the total.
         resamples: number of resamples.
         seed: seed of the resamples.
     """
@@ -179,9 +179,9 @@ def grid_tuning(pairs: Sequence[RuleVerifier], counts: NDArray[np.int64], resamp
     default, paper = pairs.index(DEFAULT), pairs.index(PAPER)
     interval = gain_interval = best_share = None
     if len(counts) > 1:
-        ordered = counts[np.lexsort(counts.T)]  # as the order of the examples depends on timing
+        ordered = counts[np.lexsort(counts.T)]  # the order of the examples depends on timing, the result must not
         again = _shares(_resampled(ordered, resamples, seed))
-        chosen = again.argmax(axis=1)  # as above
+        chosen = again.argmax(axis=1)  # among equals the first
         there = again[np.arange(resamples), chosen]
         interval = _hull(again[:, best], found[best] - (there - found[chosen]), least=0.0)
         gains = found[best] - found[default] - ((there - again[:, default]) - (found[chosen] - found[default]))
@@ -203,10 +203,10 @@ def grid_tuning(pairs: Sequence[RuleVerifier], counts: NDArray[np.int64], resamp
 
 
 def by_grid(pairs: Sequence[RuleVerifier], values: Iterable[float]) -> dict[float, dict[float, float]]:
-    """The pairs' values by alpha and then by beta, both ascending."""
+    """Arrange the values of the pairs by alpha and then by beta, both ascending."""
     found = {alpha: dict[float, float]() for alpha in sorted({pair.alpha for pair in pairs})}
     for pair, value in sorted(zip(pairs, values, strict=True), key=lambda one: one[0].beta):
-        found[pair.alpha][pair.beta] = float(value)  # may be NumPy's
+        found[pair.alpha][pair.beta] = float(value)  # it may be a NumPy scalar
     return found
 
 
@@ -224,7 +224,7 @@ def _shares(sums: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _hull(fixed: NDArray[np.float64], chosen: NDArray[np.float64], *, least: float) -> Interval:
-    """The interval around the middle 95 % of both; from `least` to 1."""
+    """The smallest interval that covers the middle 95 % of both arrays, clipped to [least, 1]."""
     import numpy as np  # noqa: PLC0415
 
     ends = [np.percentile(values, _TAILS) for values in (fixed, chosen)]
@@ -233,7 +233,7 @@ def _hull(fixed: NDArray[np.float64], chosen: NDArray[np.float64], *, least: flo
 
 
 def _resampled(counts: NDArray[np.int64], resamples: int, seed: int) -> NDArray[np.float64]:
-    """Sums of the drawn rows, a row for each resample: whole numbers, exact as floats."""
+    """Sums of the rows that each resample draws, one row per resample; whole numbers, exact as floats."""
     import numpy as np  # noqa: PLC0415
 
     source, size = np.random.default_rng(seed), len(counts)

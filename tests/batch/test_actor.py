@@ -105,5 +105,7 @@ def test_keys_are_not_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
     data = pickle.dumps(FusionConfig.model_validate({"draft": server, "assistants": ["http://b"]}))
     assert b"MY_KEY" in data and b"sk-secret" not in data
     monkeypatch.delenv("MY_KEY")
-    with pytest.raises(SettingError, match="draft: the environment variable MY_KEY, which is to hold its key, is not"):
+    with pytest.raises(
+        SettingError, match="draft: the environment variable MY_KEY, which should contain its key, is not"
+    ):
         FusionActor(pickle.loads(data))

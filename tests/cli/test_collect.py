@@ -88,7 +88,7 @@ def test_a_server_that_fails(scripted: Scripted, examples: Path, output: Path) -
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr == (
         f"cosd: finished examples are in {output}: run the same command again to resume\n"
-        "cosd: at example 2 of those given\ncosd: http://one: refused\n"
+        "cosd: at example 2 of the given examples\ncosd: http://one: refused\n"
     )
     assert len(Samples.load(output).examples) == 1
 
@@ -110,7 +110,7 @@ def test_an_example_that_is_too_long(scripted: Scripted, examples: Path, output:
     scripted.providers["http://one"].faults = [fault]
     assert collect(examples, output, "--concurrency", "1").stderr.endswith(
         "cosd: cosd collect --on-error skip leaves out examples that are too long\n"
-        "cosd: at example 1 of those given\ncosd: http://one: it does not fit\n"
+        "cosd: at example 1 of the given examples\ncosd: http://one: it does not fit\n"
     )
 
 

@@ -70,7 +70,7 @@ def test_fields_to_be_ignored(scripted: Scripted, served: list[Gateway], tmp_pat
         ended = cosd("serve", *given, "--port", "0", "--ignore", "temperature", "--ignore", "min_p")
         assert ended.exit_code == 0, ended.output
     document = [anyio.run(Visit(one, "/openapi.json").send).json["components"]["schemas"] for one in served]
-    unused = {"description": "Taken and not used."}
+    unused = {"description": "Accepted, but not used."}
     fields = [
         [name for name, one in found["CompletionBody"]["properties"].items() if one == unused] for found in document
     ]
@@ -155,7 +155,10 @@ def test_keys_are_read_again_on_a_signal(tmp_path: Path) -> None:
         assert [status(key) for key in (old, new)] == [401, 200]
         for text, words in (
             (f"{fusions}keys: [{{name: team-a, fil: secret}}]\n", "there is no such field; did you mean 'file'"),
-            (f"{fusions}keys: [{{name: team-a, file: nothing}}]\n", "nothing, which is to hold a key: No such file"),
+            (
+                f"{fusions}keys: [{{name: team-a, file: nothing}}]\n",
+                "nothing, which should contain a key: No such file",
+            ),
             (fusions, "there would be no key any more, and any client could use the models"),
         ):
             path.write_text(text)

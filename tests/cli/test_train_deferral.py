@@ -30,7 +30,7 @@ def test_from_samples_to_a_gate(tmp_path: Path) -> None:
     assert result.exit_code == 0, words(result)
     training = train_deferral(Samples.load(found))
     assert result.stdout == training.report() + "\n"
-    assert "on held-out examples at 50.0% of all tokens, at 100.0% of those to be handed over" in words(result)
+    assert "on held-out examples at 50.0% of all tokens, at 100.0% of the tokens to be handed over" in words(result)
     assert result.stderr == f"cosd: wrote {gate}\n"
     assert DeferralVerifier.load(gate) == training.gate
     assert "sk-secret" not in gate.read_text() + result.output

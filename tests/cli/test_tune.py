@@ -40,7 +40,8 @@ def test_from_samples_alone(tmp_path: Path) -> None:
     )
     assert (
         "Best by decisions: alpha 0.9 and beta 1. With it 100.0% of the decisions are right, at 1 place of 1 "
-        "example where just one of the models is. It is the default. 1 other pair does as well. Nothing is compared"
+        "example where just one of the models is right. It is the default. 1 other pair does as well. Nothing is "
+        "compared"
     ) in words(result)
     assert "Nothing is compared on held-out examples: 1 example has a place where just one" in words(result)
     assert "cosd: note: the only labelled sample is the assistant's: the draft was never right" in result.stderr
@@ -77,7 +78,7 @@ def test_with_answers_and_a_picture(tmp_path: Path) -> None:
         "With it 50.0% of 2 answers are right (on new examples 0.0% to 100.0%: a 95 % interval), and 75% of the draft's"
         in words(result)
     )
-    assert "It is the default. 3 other pairs do as well. Chosen so, it came out best in" in words(result)
+    assert "It is the default. 3 other pairs do as well. Chosen in this way, it came out best in" in words(result)
     assert "Best by decisions: alpha 0.9 and beta 1." in result.stdout
     assert "Best by answers: alpha 0.9 and beta 1." in result.stdout
     assert result.stdout.endswith(

@@ -91,7 +91,7 @@ def test_other_files_are_refused(folder: Path) -> None:
     with pytest.raises(SettingError, match="is a folder, and a settings file is one file"):
         read_document(folder)
     (folder / "large.yaml").write_bytes(b"a" * 1_000_001)
-    with pytest.raises(SettingError, match="has more than 1 MB: that is no settings file"):
+    with pytest.raises(SettingError, match="has more than 1 MB: that is not a settings file"):
         read_document(folder / "large.yaml")
     (folder / "latin.yaml").write_bytes(b"a: \xe9")
     with pytest.raises(SettingError, match="is not UTF-8 text at byte 3"):

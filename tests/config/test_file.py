@@ -279,7 +279,7 @@ def test_other_places_of_keys(text: str, words: str, tmp_path: Path) -> None:
 def test_a_key_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "fusion.yaml"
     path.write_text("draft: {url: http://a, api_key_env: MY_KEY}\nassistants: [http://b]\n")
-    words = "draft: the environment variable MY_KEY, which is to hold its key, is not set. Set it, or leave out"
+    words = "draft: the environment variable MY_KEY, which should contain its key, is not set. Set it, or leave out"
     with pytest.raises(SettingError, match=words):
         Fusion.load(path)
     monkeypatch.setenv("MY_KEY", "abc-secret")
@@ -362,7 +362,7 @@ def test_keys_are_not_saved(tmp_path: Path) -> None:
         (HEAD + "method: defer", "line 3: method: its 'gate' is missing"),
         (
             HEAD + "method: {name: defer, gate: no.json}",
-            "no.json cannot be read: No such file or directory. Paths are from",
+            "no.json cannot be read: No such file or directory. Paths are rel",
         ),
         (
             HEAD + "method:\n  name: cool\n  normalisation: bits",
@@ -430,7 +430,7 @@ def test_values_of_other_types_are_faults_like_others(tmp_path: Path) -> None:
     [
         (
             {"draft": ScriptedProvider.from_texts({})},
-            "draft is a ScriptedProvider, which was not made of a URL by connect",
+            "draft is a ScriptedProvider, which was not created from a URL by connect",
         ),
         ({"verifier": type("Own", (AgreementVerifier,), {})()}, "the verifier is a Own of your own"),
         ({"draft": connect("http://a", chat_template=lambda _: "")}, "chat_template of draft is a function, which"),

@@ -435,7 +435,7 @@ async def test_a_fusion_that_does_not_fuse_any_more_is_told(caplog: pytest.LogCa
     assert unverified == 2
     assert kept == sum(one.json["cosd"]["tokens"] - 1 for one in replies[:2])
     told = [one.getMessage() for one in caplog.records if one.name == "cosd_api.gateway"]
-    failed = "fused: the assistant failed (ServerError); answers go on without it, unverified where it could have"
+    failed = "fused: the assistant failed (ServerError); answers continue without it, unverified where it could have"
     assert told == [f"{failed} changed them", "fused: the assistant answers again"]
     assert (unready.status, unready.json["status"]) == (200, "degraded")
     assert (ready.status, ready.json["status"]) == (200, "ready")

@@ -37,7 +37,7 @@ async def test_models_are_listed() -> None:
         for path, body in (("/v1/models/z", None), (TEXT, {"model": "z", "prompt": "Q:"})):
             reply = await visit(app, path, body)
             assert (reply.status, reply.error["code"], reply.error["param"]) == (404, "model_not_found", "model")
-            assert reply.error["message"] == "there is no model of this name; there are: a, b/c"
+            assert reply.error["message"] == "there is no model of this name; the models are: a, b/c"
 
 
 async def test_each_model_is_a_fusion_of_its_own() -> None:

@@ -82,8 +82,8 @@ def test_messages_are_read_as_the_library_reads_them() -> None:
         ({"temperature": 1.5}, "temperature", "give 0, or leave it out"),
         ({"top_p": 0.9}, "top_p", REFUSED_SETTINGS["top_p"]),
         ({"logit_bias": {"5": 1}}, "logit_bias", REFUSED_SETTINGS["logit_bias"]),
-        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "give a number of tokens to list in each place, 0 to"),
-        ({"top_logprobs": 3}, "top_logprobs", "give logprobs: true beside it"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "give a number of tokens to list at each place, 0 to"),
+        ({"top_logprobs": 3}, "top_logprobs", "give logprobs: true, too"),
         ({"repetition_penalty": 1.1}, "repetition_penalty", REFUSED_SETTINGS["repetition_penalty"]),
         ({"max_token": 5}, "max_token", "unknown field 'max_token'; did you mean 'max_tokens'"),
         ({"zzz": 5}, "zzz", "unknown field 'zzz'"),
@@ -124,7 +124,7 @@ def test_what_a_fusion_cannot_do_is_refused_with_the_reason(given: Any, param: s
         ({"prompt": [[1, 2]]}, "prompt", "it must be text"),
         ({"prompt": ""}, "prompt", "it must be text"),
         ({"prompt": ["a", "b", "c"]}, "prompt", "prompt has 3 texts, and at most 2 are allowed here"),
-        ({"logprobs": 6}, "logprobs", "for completions a number of tokens to list in each place, 0 to 5"),
+        ({"logprobs": 6}, "logprobs", "for completions a number of tokens to list at each place, 0 to 5"),
         ({"logprobs": True}, "logprobs", "for completions a number"),
         ({"echo": True}, "echo", REFUSED_SETTINGS["echo"]),
         ({"echo": 0}, "echo", REFUSED_SETTINGS["echo"]),
@@ -148,7 +148,7 @@ def test_what_cannot_be_continued_is_refused_with_the_reason(given: Any, param: 
         (b"\xff", "the body is not valid JSON"),
         (b"[1]", "the body must be a JSON object"),
         (json.dumps({"x" * 3_000_000: 1}).encode(), "unknown field of 3000000 characters"),
-        (json.dumps({f"x{at}": 1 for at in range(50_000)}).encode(), "the body has 50000 fields, and there are fewer"),
+        (json.dumps({f"x{at}": 1 for at in range(50_000)}).encode(), "the body has 50000 fields, and at most 100 are"),
         (json.dumps({"model": "m", "messages": [], "stop": [1] * 90_000}).encode(), "stop is refused"),
         (json.dumps({"model": "m", "stop": [1] * 500_000}).encode(), "the body has more than 100000 values"),
         (b"{}", "model is required"),
@@ -208,7 +208,7 @@ def test_temperature_and_seed_are_the_methods() -> None:
 @pytest.mark.parametrize("part", ["[]", "{}", '""', "1", '{"":""}'])
 def test_a_body_of_very_many_values_is_refused_before_it_is_read(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "from_json", lambda _: pytest.fail("it was read"))
-    with pytest.raises(ApiError, match="the body has more than 100000 values: JSON of as many is no conversation"):
+    with pytest.raises(ApiError, match="the body has more than 100000 values, which is too large for a conversation"):
         read_completion(b'{"user": [' + b",".join([part.encode()] * 100_000) + b"]}", LIMITS)
 
 

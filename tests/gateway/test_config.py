@@ -123,8 +123,8 @@ def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
         (f"{KEY},{KEY}", "key 2: another key is the same"),
         (f"{KEY};name=a,{'j' * 16};name=a", "key 2: another key is the same, or has the same name"),
         (f"{KEY};concurrency=many", "key 1: its 'concurrency' is invalid"),
-        (f"{KEY};env=HOME", "key 1: after a key may follow name"),
-        (f"{KEY};colour=red", "key 1: after a key may follow name, concurrency, requests_per_minute, billed"),
+        (f"{KEY};env=HOME", "key 1: a key may be followed by name"),
+        (f"{KEY};colour=red", "key 1: a key may be followed by name, concurrency, requests_per_minute, billed"),
     ],
 )
 def test_keys_that_are_invalid_are_not_shown(monkeypatch: pytest.MonkeyPatch, keys: str, words: str) -> None:
@@ -148,10 +148,10 @@ def test_keys_come_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(SettingError, match="secret: a key has at least 16 characters of ASCII"):
         keys_of(config.keys)
     (tmp_path / "secret").unlink()
-    with pytest.raises(SettingError, match=r"keys: .*secret, which is to hold a key: No such file or directory"):
+    with pytest.raises(SettingError, match=r"keys: .*secret, which should contain a key: No such file or directory"):
         keys_of(config.keys)
 
 
 def test_a_key_whose_variable_is_not_set_is_named() -> None:
-    with pytest.raises(SettingError, match="the environment variable TEAM_A, which is to hold a key, is not set"):
+    with pytest.raises(SettingError, match="the environment variable TEAM_A, which should contain a key, is not set"):
         keys_of([ClientKey(name="a", env="TEAM_A")])

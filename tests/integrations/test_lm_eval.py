@@ -199,7 +199,7 @@ def test_a_server_that_encodes_another_text_cuts_nothing() -> None:
             return await super().tokenize(" " + text)
 
     pair = {**servers(context=20), "draft": Spaced(model(0), name="draft", context=20)}
-    with pytest.raises(UnsupportedError, match="encodes another text than the one that is to be cut"):
+    with pytest.raises(UnsupportedError, match="encodes a different text than the one to cut"):
         HarnessFusion({**pair, "unit": "token"}).rolling(["a b " * 20], nothing)
 
 

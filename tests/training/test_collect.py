@@ -195,7 +195,7 @@ async def test_an_error_ends_the_run_and_what_was_done_is_kept(tmp_path: Path) -
     path, (draft, assistant) = tmp_path / "samples.jsonl", failing(3)
     with pytest.raises(ConnectError, match="refused") as caught:
         await collect(MANY, draft=draft, assistant=assistant, path=path, concurrency=1)
-    assert caught.value.__notes__ == ["at example 3 of those given"]
+    assert caught.value.__notes__ == ["at example 3 of the given examples"]
     assert kept(path) == ["Q0", "Q1"]
     found = await collect(MANY, draft=draft, assistant=assistant, path=path, concurrency=1)
     assert (len(found.examples), found.there) == (6, 2)
@@ -304,7 +304,7 @@ async def test_endpoints_that_cannot_be_asked(tmp_path: Path, role: str, other: 
     [
         (
             {"assistant": [pair()[1], pair()[1]]},
-            "samples compare two models, but there are 2 assistants: collect for each",
+            "samples compare two models, but there are 2 assistants: collect samples for each",
         ),
         ({"assistant": []}, "assistant is empty"),
         ({"draft": 7}, "draft must be a URL or a provider"),

@@ -121,13 +121,13 @@ def test_folds_hold_out_whole_examples_and_leave_both_labels_to_learn_from(
 @pytest.mark.parametrize(
     ("places", "words"),
     [
-        ([], "no example has a place where just one of the two models is right, and an estimate takes 5"),
+        ([], "no example has a place where just one of the two models is right, and an estimate needs 5"),
         (FIVE[:3], "1 example has a place"),
         ([place for place in FIVE if place.group < 4], "4 examples have a place"),
         ([place for place in FIVE if place.label == 0], "no example has a place where the assistant alone is right"),
         (
             [place for place in FIVE if place.label == 0 or place.group == 3],
-            "only 1 example has a place where the assistant alone is right, and an estimate takes 2",
+            "only 1 example has a place where the assistant alone is right, and an estimate needs 2",
         ),
         ([place for place in FIVE if place.label == 1], "no example has a place where the draft alone is right"),
         (FIVE, None),

@@ -90,7 +90,7 @@ def test_the_report() -> None:
         "  p > 0.5: keep",
         "",
         "Note: the tree's accuracy is unknown: 3 examples have a place where just one of",
-        "the two models is right, and an estimate takes 5.",
+        "the two models is right, and an estimate needs 5.",
     ]
     told = str(train_tree(drawn(8)))
     assert " to a leaf (both chosen on held-out examples): q <= 0." in " ".join(told.split())
@@ -254,7 +254,7 @@ def test_five_examples_of_which_one_alone_has_a_label_are_no_folds() -> None:
     assert (training.comparison, training.chosen, training.depth) == (None, False, 2)
     (note,) = training.warnings
     assert note.endswith(
-        "only 1 example has a place where the assistant alone is right, and an estimate takes 2: one to hold out and "
+        "only 1 example has a place where the assistant alone is right, and an estimate needs 2: one to hold out and "
         "one to learn from"
     )
 

@@ -205,7 +205,7 @@ def test_few_examples_are_warned_of() -> None:
     training = train_deferral(samples([KEPT, HANDED], [KEPT, KEPT], skipped=9))
     assert not training.score.held_out
     about, skipped = training.warnings
-    assert "eta was chosen on the examples that the gate was trained on: holding some out takes 5 examples" in about
+    assert "eta was chosen on the examples that the gate was trained on: holding some out needs 5 examples" in about
     assert "18 tokens have no known probability, and 4 have: do the models have one tokenizer?" in skipped
     assert "Note: eta was chosen" in str(training)
     assert "2 examples: 4 tokens, 1 of which the assistant would have written" in training.report()

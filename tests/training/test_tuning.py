@@ -215,11 +215,11 @@ def test_pairs_that_do_as_well_are_counted() -> None:
     easy = samples([(0.1, 0.9, 1)], [(0.99, 0.01, 0)])
     tuning = tune(easy, alphas=(0.25, 0.75), betas=(0.5, 1))
     assert tuning.ties == 5  # the paper's pair among them
-    words = "It is the default. 5 other pairs do as well. Chosen so, it came out best in 100% of 1000 resamples"
+    words = "It is the default. 5 other pairs do as well. Chosen in this way, it came out best in 100% of 1000"
     assert words in worded(tuning)
-    assert "It is the default. 16 other pairs do as well. Chosen so" in worded(tune(easy))
+    assert "It is the default. 16 other pairs do as well. Chosen in this way" in worded(tune(easy))
     surer = tune(samples([(0.1, 0.9, 1)], [(0.85, 0.9, 0)]), alphas=(0.25, 0.75), betas=(0.5, 1))
-    assert "4 other pairs do as well; it is the nearest to the default. Chosen so, it came" in worded(surer)
+    assert "4 other pairs do as well; it is the nearest to the default. Chosen in this way, it came" in worded(surer)
     assert "That is +50.0 points against the default (alpha 0.9 and beta 1); on new examples" in worded(surer)
 
 

@@ -1,4 +1,4 @@
-"""A fusion as a model of Inspect, by the name `cosd/...`. Extra: `cosd-api[inspect]`.
+"""A fusion as the model `cosd/...` of Inspect. Extra: `cosd-api[inspect]`.
 
 Inspect finds the model by itself: `inspect eval task.py --model cosd/pair -M draft=URL -M assistant=URL`.
 """
@@ -6,7 +6,7 @@ Inspect finds the model by itself: `inspect eval task.py --model cosd/pair -M dr
 from __future__ import annotations
 
 try:
-    import inspect_ai as _  # noqa: F401 - it may be missing  # pyright: ignore[reportMissingImports]
+    import inspect_ai as _  # noqa: F401 - is it installed?  # pyright: ignore[reportMissingImports]
 except ModuleNotFoundError as error:
     if error.name != "inspect_ai":
         raise

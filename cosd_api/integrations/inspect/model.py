@@ -13,7 +13,7 @@ from cosd_providers import ContextLengthError, ProviderError
 
 __all__ = ["FusionAPI"]
 
-if TYPE_CHECKING:  # the type checker runs without Inspect, so these declare its names as they are used here
+if TYPE_CHECKING:  # the type checker runs without Inspect, so its names are declared here
     ModelCall: Any
     ModelOutput: Any
     ModelUsage: Any
@@ -36,16 +36,17 @@ _CHANGE_THE_TEXT = ("top_p", "top_k", "frequency_penalty", "presence_penalty", "
 class FusionAPI(ModelAPI):
     """A fusion as a model of Inspect: `inspect eval task.py --model cosd/pair -M draft=URL -M assistant=URL`.
 
-    The name after `cosd/` is free, for logs. Model arguments are the servers (`draft`, `assistant`, `draft_model`,
-    `assistant_model`), the settings of a `Fusion` and of its method or verifier, and limits of an answer. Keys are read
-    from the environment. There are no tools, images or structured output. `max_tokens` is the length of an answer if
-    the task gives none.
+    The name after `cosd/` can be anything; it appears in logs. Model arguments are the servers (`draft`, `assistant`,
+    `draft_model`, `assistant_model`), the settings of a `Fusion` and of its method or verifier, and limits of an
+    answer. Keys are read from the environment. Tools, images and structured output are not supported. `max_tokens`
+    limits an answer if the task sets no limit.
 
-    An answer that does not fit into a model's context has the text so far, the error, and `model_length` as its reason.
+    An answer that does not fit into a model's context is returned as far as it was written, with the error and the stop
+    reason `model_length`.
 
     Raises:
-        SettingError: an argument is invalid, or a task requires something that a fusion does not have.
-        ProviderError: from every answer. Inspect retries if the error may pass.
+        SettingError: an argument is invalid, or a task requires something that a fusion does not support.
+        ProviderError: an answer failed. Inspect retries after errors that may be temporary.
     """
 
     def __init__(
@@ -68,12 +69,12 @@ class FusionAPI(ModelAPI):
 
     async def generate(
         self,
-        input: Sequence[Any],  # noqa: A002 - Inspect's names
+        input: Sequence[Any],  # noqa: A002 - Inspect's name
         tools: Sequence[Any],
         tool_choice: Any,  # noqa: ARG002
         config: Any,
     ) -> tuple[Any, Any]:
-        """One answer, with the request and the result for the transcript."""
+        """Write one answer; return it with the request and the result for the transcript."""
         if tools:
             raise SettingError("tools are not supported: a fusion writes text and calls no tools. Leave them out")
         messages = [_message(one) for one in input]
@@ -90,7 +91,7 @@ class FusionAPI(ModelAPI):
         return output, ModelCall.create(request, {"text": result.text, **shown})
 
     def max_tokens(self) -> int | None:
-        """The length of an answer if the task gives none; see `-M max_tokens`."""
+        """The maximum number of tokens in an answer if the task sets no limit; see `-M max_tokens`."""
         return self._max_tokens
 
     def _output(self, result: FusionResult | None, reason: str, error: str | None = None) -> Any:
@@ -108,17 +109,17 @@ class FusionAPI(ModelAPI):
         return output
 
     def should_retry(self, ex: BaseException) -> bool:
-        """True after an error that may pass."""
+        """True after an error that may be temporary."""
         return isinstance(ex, ProviderError) and ex.retryable
 
     def connection_key(self) -> str:
-        """The servers, so that all fusions of the same servers share one limit of requests."""
+        """The names of the servers. Fusions with the same key share one limit on requests."""
         endpoints = self._arguments.fusion.endpoints
         return " ".join(one.name for one in (endpoints.draft, *endpoints.assistants))
 
 
 def _message(one: Any) -> dict[str, Any]:
-    """A message in the form that a fusion takes, without reasoning, which Inspect leaves out, too."""
+    """Convert a message to the form of a fusion, without reasoning, which Inspect leaves out, too."""
     content = one.content
     if not isinstance(content, str):
         parts = [part for part in content if part.type != "reasoning"]
@@ -127,10 +128,10 @@ def _message(one: Any) -> dict[str, Any]:
 
 
 def _options(config: Any, fusion: Fusion) -> Mapping[str, Any]:
-    """The limits of one answer by a task's configuration.
+    """Convert a task's configuration to limits of one answer.
 
     Raises:
-        SettingError: the configuration requires something that a fusion does not have.
+        SettingError: the configuration requires something that a fusion does not support.
     """
     own = fusion.settings.temperature
     if config.temperature not in (None, own):

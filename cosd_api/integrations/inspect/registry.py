@@ -1,4 +1,4 @@
-"""The entry point that Inspect loads: it names the provider."""
+"""The entry point that Inspect loads; it registers the provider."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ else:
 
 @modelapi(name="cosd")
 def cosd() -> type[FusionAPI]:
-    """The provider of models `cosd/...`."""
+    """Provider of the models `cosd/...`."""
     return FusionAPI

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 try:
-    import langchain_core as _  # noqa: F401 - it may be missing
+    import langchain_core as _  # noqa: F401 - imported to find out if it is installed
 except ModuleNotFoundError as error:
     if error.name != "langchain_core":
         raise

@@ -1,4 +1,4 @@
-"""The common part of both LangChain models: fields, settings, and asking the fusion in the running event loop."""
+"""Common base of both LangChain models: fields, settings, and calls of the fusion in the running event loop."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class AnswerSettings:
     """Settings of one answer.
 
     Attributes:
-        limits: the arguments of `Fusion.stream`.
-        retries: number of further attempts.
+        limits: arguments for `Fusion.stream`.
+        retries: number of retries after the first attempt.
         model: the model's name in metadata; None for the names of the servers' models.
     """
 
@@ -88,7 +88,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
     model_config = ConfigDict(
         arbitrary_types_allowed=True,
-        hide_input_in_errors=True,  # it may hold the key
+        hide_input_in_errors=True,  # the input may contain the key
         protected_namespaces=(),
     )
 
@@ -129,7 +129,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
     @classmethod
     def _check_names(cls, given: Any) -> Any:
         """Refuse unknown names; read the servers from the environment unless they are given."""
-        if not isinstance(given, dict):  # an existing model, as a field of another object
+        if not isinstance(given, dict):  # pydantic passes an existing model if it is a field of another object
             return given
         fields = cast("dict[str, Any]", given)
         refuse_settings({name: value for name, value in fields.items() if name not in cls.model_fields}, cls)
@@ -141,7 +141,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
     @field_validator("verifier", mode="before")
     @classmethod
     def _read_verifier(cls, verifier: Any) -> Any:
-        """A verifier, or its JSON form from a saved model."""
+        """Convert the JSON form from a saved model to a verifier."""
         if not isinstance(verifier, dict):
             return verifier
         return TypeAdapter[Any](KnownVerifier).validate_python(present_verifier(cast("object", verifier)))
@@ -149,17 +149,17 @@ class LangChainFusion(BaseLanguageModel[Any]):
     @field_validator("method", mode="before")
     @classmethod
     def _read_method(cls, method: Any) -> Any:
-        """A method, its name, or both its name and its settings, from a saved model."""
+        """Convert the name and settings in a saved model to a method; leave a method, or a name alone, unchanged."""
         return method_named(**cast("dict[str, Any]", method)) if isinstance(method, dict) else method
 
     @model_validator(mode="after")
     def _check_settings(self) -> Self:
-        """Make the fusion, which sends nothing yet, to find invalid settings now."""
+        """Create the fusion, which sends nothing yet, so that invalid settings are found now."""
         AnswerLimits.checked(**self._asked_with(None, {}).limits).seeded(self._pattern().settings.method)
         return self
 
     def _asked_with(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> AnswerSettings:
-        """The settings of an answer: the call's own, else the fields.
+        """The settings of an answer. A setting that is not given to the call comes from the model's field.
 
         Raises:
             SettingError: a setting is invalid.
@@ -200,7 +200,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         return Fusion(draft=draft, assistant=assistants, **settings)
 
     def _with_key(self, servers: Sequence[Any]) -> list[Any]:
-        """The servers, with the key for those given as URLs, if these are on one host."""
+        """Return the servers. Servers that are given as URLs get the key, and must be on one host."""
         if self.api_key is None:
             return list(servers)
         hosts = sorted({_host(one) for one in servers if isinstance(one, str)})
@@ -222,7 +222,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         return self._fresh(super().__deepcopy__(memo))
 
     def _fresh(self, copied: Self) -> Self:
-        """The copy without open fusions, because it may get other servers."""
+        """Reset the fusions of a copy, because it may get other servers."""
         copied._fusions, copied._mark = LoopFusions(), uuid4().hex
         return copied
 
@@ -230,7 +230,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
     @classmethod
     def is_lc_serializable(cls) -> bool:
-        """Always True: the model can be saved if its servers are URLs."""
+        """Return True: a model whose servers are URLs can be saved."""
         return True
 
     @classmethod
@@ -240,12 +240,12 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
     @property
     def lc_secrets(self) -> dict[str, str]:
-        """Fields that are not saved, with their names in the environment."""
+        """Fields that are not saved, with their environment variables."""
         return {"api_key": "COSD_API_KEY"}
 
     @property
     def lc_attributes(self) -> dict[str, Any]:
-        """Verifier, tuning and method as JSON; custom verifiers, and a verifier in a `CoSD(...)`, cannot be saved."""
+        """Verifier, tuning and method as JSON. A custom verifier, or one in a `CoSD(...)`, cannot be saved."""
         known = describe_verifier(self.verifier) if self.verifier is not None else None
         saved: dict[str, Any] = {} if self.tuning is None else {"tuning": asdict(self.tuning)}
         if known is not None and not isinstance(known, CustomVerifier):
@@ -256,7 +256,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
     @cached_property
     def _serialized(self) -> dict[str, Any]:
-        """The saved form for traces and caches, with a digest of messages that only one model may read."""
+        """The saved form for traces and caches, with the messages of single models replaced by their digest."""
         saved: dict[str, Any] = dumpd(self)
         if self.own is not None:
             saved["kwargs"]["own"] = digest(self.own)
@@ -270,7 +270,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.own is not None:
             given["own"] = digest(check_own(self.own))
-        own = {} if self._can_be_saved() else {"object": self._mark}  # two objects of one name may differ
+        own = {} if self._can_be_saved() else {"object": self._mark}  # objects with the same name may differ
         return {
             "model_name": self._model_name(),
             "draft": self.draft if isinstance(self.draft, str) else endpoints.draft.name,
@@ -299,11 +299,11 @@ class LangChainFusion(BaseLanguageModel[Any]):
         return urls and known and not (isinstance(self.method, Method) and self.method.hoisted)
 
     def _model_name(self) -> str:
-        """The model's name as far as known before an answer."""
+        """The model's name, as far as it is known before an answer."""
         endpoints = self._pattern().endpoints
         return self.model or "+".join(one.name for one in [endpoints.draft, *endpoints.assistants])
 
-    # Asking.
+    # Answers.
 
     async def _opened(self) -> Fusion:
         return await self._fusions.opened(self._make)
@@ -311,11 +311,10 @@ class LangChainFusion(BaseLanguageModel[Any]):
     async def _fused(
         self, prompt: str | Sequence[Message], stop: Sequence[str] | None, given: Mapping[str, Any]
     ) -> AsyncGenerator[FusedToken | FusionResult]:
-        """The tokens of an answer, then its result.
+        """Yield the tokens of an answer, then its result.
 
         Raises:
-            ProviderError: an endpoint failed, for a retryable error after `max_retries`. The error is also an error of
-                LangChain's.
+            ProviderError: an endpoint failed, and `max_retries` did not help. The error is also a LangChain error.
         """
         call = self._asked_with(stop, given)
         tries = 0
@@ -324,7 +323,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
             try:
                 async with (await self._opened()).stream(prompt, **call.limits) as stream:
                     async for token in stream:
-                        if token.text:  # an end of sequence has none
+                        if token.text:  # an end of sequence has no text
                             begun = True
                             yield token
                     yield stream.result
@@ -335,19 +334,19 @@ class LangChainFusion(BaseLanguageModel[Any]):
                     raise langchain_error(error) from error
 
     def get_token_ids(self, text: str) -> list[int]:
-        """The token ids of a text by the draft's tokenizer, without special tokens.
+        """Encode a text with the draft's tokenizer, without special tokens.
 
         Raises:
-            UnsupportedError: the draft's server has no tokenizer; `connect(url, tokenizer=...)` gives one.
+            UnsupportedError: the draft's server has no tokenizer; `connect(url, tokenizer=...)` provides one.
         """
         if self.custom_get_token_ids is not None:
             return self.custom_get_token_ids(text)
         return synchronous(self._token_ids, "get_token_ids")(text)
 
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
-        """Approximate number of tokens of a conversation in the draft's chat template.
+        """Count the tokens of a conversation in the draft's chat template.
 
-        Approximate because some servers encode special tokens as plain text.
+        The number is approximate, because some servers encode special tokens as plain text.
 
         Raises:
             SettingError: there are tools, or a message is not supported.
@@ -381,7 +380,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         run_manager: AsyncCallbackManagerForLLMRun | None,
         chunk_of: Callable[[FusedToken | FusionResult, str | None], _Chunk],
     ) -> AsyncGenerator[_Chunk]:
-        """The answer as chunks, each shown to the callbacks first."""
+        """Yield an answer as chunks; each is passed to the callbacks first."""
         name = self._asked_with(stop, given).model
         async with aclosing(self._fused(prompt, stop, given)) as items:
             async for item in items:
@@ -393,7 +392,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
     def _iterate(
         self, chunks: Callable[[], AsyncGenerator[_Chunk]], run_manager: CallbackManagerForLLMRun | None
     ) -> Generator[_Chunk]:
-        """The chunks of an async generator for synchronous code, each shown to the callbacks first."""
+        """Iterate synchronously over an async generator's chunks; each is passed to the callbacks first."""
 
         async def work(emit: Callable[[_Chunk], None]) -> None:
             async with aclosing(chunks()) as items:
@@ -408,7 +407,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
 
 def _several(assistant: Any) -> list[Any]:
-    """One assistant or several as a list; empty for None."""
+    """Return one assistant or several as a list; empty for None."""
     if assistant is None:
         return []
     several = isinstance(assistant, Sequence) and not isinstance(assistant, str)
@@ -422,7 +421,7 @@ def _host(url: str) -> str:
 
 
 def digest(own: object) -> str:
-    """A name for messages that only one model may read, in traces and caches."""
+    """Digest of messages of single models, which replaces them in traces and caches."""
     return hashlib.sha256(repr(own).encode()).hexdigest()
 
 
@@ -436,10 +435,10 @@ _ROLES: tuple[tuple[type[BaseMessage], str], ...] = (
 
 
 def conversation(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
-    """LangChain's messages as messages of a fusion, without the speakers' names.
+    """Convert LangChain's messages to messages of a fusion, without the speakers' names.
 
     Raises:
-        SettingError: a message belongs to a tool, calls a tool, or holds anything but text.
+        SettingError: a message belongs to a tool, calls a tool, or contains anything but text.
     """
     plain = [_plain(message, at) for at, message in enumerate(messages)]
     try:
@@ -449,7 +448,7 @@ def conversation(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
 
 
 def _plain(message: BaseMessage, at: int) -> dict[str, Any]:
-    """One message as in OpenAI's API, which `checked_messages` takes."""
+    """Convert one message to the form of OpenAI's API, for `checked_messages`."""
     role = next((role for kind, role in _ROLES if isinstance(message, kind)), None)
     if isinstance(message, ChatMessage):
         role = message.role
@@ -459,7 +458,7 @@ def _plain(message: BaseMessage, at: int) -> dict[str, Any]:
     return {"role": role, "content": message.content, "tool_calls": calls}
 
 
-# Errors: caught as ours or as LangChain's.
+# Errors, which can be caught as errors of this library or of LangChain.
 
 _TREE: tuple[tuple[type[ours.ProviderError], type[langchain.ModelError]], ...] = (
     (ours.ContextLengthError, langchain.ContextOverflowError),
@@ -472,7 +471,7 @@ _TREE: tuple[tuple[type[ours.ProviderError], type[langchain.ModelError]], ...] =
     (ours.ProviderTimeoutError, langchain.ModelTimeoutError),
     (ours.BudgetTimeoutError, langchain.ModelTimeoutError),
 )
-"""Our errors and LangChain's for them; any other error is a plain `ModelError`."""
+"""This library's errors with the corresponding errors of LangChain; any other error becomes a plain `ModelError`."""
 
 _FORBIDDEN = 403
 
@@ -480,7 +479,10 @@ _made: dict[tuple[object, object], type[ours.ProviderError]] = {}
 
 
 def langchain_error(error: ours.ProviderError) -> ours.ProviderError:
-    """An error of both libraries, with the endpoint, hint and `partial` of `error`; raise it from `error`."""
+    """Convert an error to one that belongs to both libraries, with the endpoint, hint and `partial` of `error`.
+
+    Raise it from `error`.
+    """
     if isinstance(error, langchain.ModelError):
         return error
     theirs = next((theirs for kind, theirs in _TREE if isinstance(error, kind)), langchain.ModelError)
@@ -494,7 +496,7 @@ def langchain_error(error: ours.ProviderError) -> ours.ProviderError:
 
 
 def _both(kind: type[ours.ProviderError], theirs: type[langchain.ModelError]) -> type[ours.ProviderError]:
-    """A class that inherits from both, under our name."""
+    """Create a class that inherits from both and has the name of `kind`."""
 
     def reduced(self: Any) -> tuple[object, ...]:
         return (langchain_error, (self._ours,))  # pickle cannot find this class by name

@@ -1,4 +1,4 @@
-"""LangChain's two models: `ChatCoSD` for conversations, `CoSDLLM` for raw text."""
+"""The two LangChain models: `ChatCoSD` for conversations, `CoSDLLM` for raw text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["ChatCoSD", "CoSDLLM"]
 
 
 class ChatCoSD(LangChainFusion, BaseChatModel):
-    """Two or more chat models that write one answer, as a LangChain chat model.
+    """A LangChain chat model in which two or more models write one answer.
 
         model = ChatCoSD(draft="http://gpu1:8080", assistant="http://gpu2:8080")
         model.invoke("Name the capital of Peru.").content
@@ -35,41 +35,43 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
     Each model reads the conversation through its own chat template. A final message of the assistant is a partial
     answer, which is continued. Messages are text; tools, images and structured output are refused.
 
-    Each event loop has its own connections, opened at its first answer and closed with the loop (`asyncio.run` does
-    so). Synchronous methods share the loop of `fuse_sync`, in its own thread.
+    Each event loop has its own connections, which open at its first answer and close with the loop (`asyncio.run` does
+    this). Synchronous methods share the event loop of `fuse_sync`, which runs in a thread of its own.
 
     Attributes:
         draft: URL or provider (`cosd_api.connect`) of the draft model. By default `COSD_DRAFT_URL`.
-        assistant: the same for one assistant or several. By default `COSD_ASSISTANT_URL`, with spaces between URLs.
-        fusion: a `Fusion` instead of the servers and their settings. It need not be open: each event loop opens a copy
-            over the same providers.
-        api_key: key for servers given as URLs; refused if these are on different hosts. Then give each server its own
-            key, by `connect(url, api_key=...)` or `COSD_API_KEY_<HOST>`.
-        model: a name for `response_metadata["model_name"]` and traces; by default the names of the servers' models. To
+        assistant: URL or provider, or a list of them for several assistants. By default `COSD_ASSISTANT_URL`, which may
+            contain several URLs separated by spaces.
+        fusion: a `Fusion`, instead of servers and settings. It need not be open: each event loop opens a copy with the
+            same providers.
+        api_key: key for servers given as URLs, which must be on one host. For several hosts give each server its own
+            key, with `connect(url, api_key=...)` or `COSD_API_KEY_<HOST>`.
+        model: name in `response_metadata["model_name"]` and traces; by default the names of the servers' models. To
             choose a model on a server, use `connect(url, model=...)`.
-        max_tokens: limit for the answer, its end included; 256 by default.
-        stop: strings; the answer ends before the first one.
+        max_tokens: maximum number of tokens in the answer, including its end; 256 by default.
+        stop: stop strings; the answer ends before the first one that it contains.
         timeout: seconds for the whole answer.
-        max_retries: attempts to restart an answer after a retryable error, as long as no text was delivered. Single
-            requests are retried anyway.
-        max_requests, max_billed_tokens, on_budget: limits of each answer, see `Fusion.stream`.
+        max_retries: how often to restart an answer after a retryable error, as long as no text was delivered. Single
+            requests are always retried.
+        max_requests, max_billed_tokens, on_budget: limits of each answer; see `Fusion.stream`.
         temperature: a setting of `Fusion`; a call with another temperature is refused.
-        seed: seed of the draws of each answer, by methods that draw. With a seed, equal prompts have equal answers.
-        own: messages of single models, by name; see `Fusion.stream`. Traces and caches hold only their digest.
-        streaming: whether `invoke` streams internally; callbacks see each token either way.
-        method, verifier, unit, tie, draft_length, ask, on_assistant_error, on_special_tokens, tuning: of `Fusion`.
+        seed: seed of each answer, for methods that draw. With a seed, equal prompts have equal answers.
+        own: messages of single models, by name; see `Fusion.stream`. Traces and caches contain only their digest.
+        streaming: whether `invoke` streams internally; callbacks get each token either way.
+        method, verifier, unit, tie, draft_length, ask, on_assistant_error, on_special_tokens, tuning: settings of
+            `Fusion`.
 
     All limits, `stop`, `max_retries` and `model` can also be given to a call or with `bind`.
 
     `response_metadata["cosd"]` is the `FusionResult` without text and tokens: acceptance rate, replacements, warnings,
-    usage by endpoint. `usage_metadata` is the sum over all endpoints.
+    and usage by endpoint. `usage_metadata` is the sum over all endpoints.
 
     Raises:
         pydantic.ValidationError: a setting is invalid (also a ValueError).
         TypeError: an argument is unknown.
-        cosd_providers.ProviderError: from every method; an endpoint failed. It is also a
+        cosd_providers.ProviderError: raised by every method if an endpoint fails. The error is also a
             `langchain_core.exceptions.ModelError`.
-        SettingError: from every method; a message or setting is not supported.
+        SettingError: raised by every method if a message or setting is not supported.
     """
 
     @property
@@ -77,7 +79,7 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
         return "cosd-chat"
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
-        """The key of an answer in a cache, which must also distinguish models that cannot be saved."""
+        """The key of an answer in a cache. It also distinguishes models that cannot be saved."""
         named = _without_own(kwargs)
         return super()._get_llm_string(stop=stop, **named) + repr(sorted(self._identifying_params.items()))
 
@@ -124,16 +126,16 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
 
 
 class CoSDLLM(LangChainFusion, LLM):
-    """Two or more models that continue a raw text, as a LangChain text model.
+    """A LangChain text model in which two or more models continue a raw text.
 
         model = CoSDLLM(draft="http://gpu1:8080", assistant="http://gpu2:8080")
         model.invoke("Once upon a time")
 
-    Fields, errors and event loops are as in `ChatCoSD`; the models get the text unchanged. `generation_info` holds
-    the details of an answer: `finish_reason`, `model_name`, `usage_metadata`, and under `cosd` the `FusionResult`
-    without text and tokens. Several prompts are answered at the same time; LangChain shows callbacks only the tokens of
-    the first. LangChain's caches find an answer by prompt, model and `stop`: with a cache, give other limits to the
-    model, not to the call.
+    Fields, errors and event loops are as in `ChatCoSD`. The models get the text unchanged. `generation_info` contains
+    the details of an answer: `finish_reason`, `model_name`, `usage_metadata`, and `cosd`, the `FusionResult` without
+    text and tokens. Several prompts are answered at the same time; callbacks get only the tokens of the first answer.
+    LangChain's caches look up an answer by prompt, model and `stop`: if you use a cache, give all other limits to the
+    model, not to a call.
     """
 
     @property
@@ -170,7 +172,7 @@ class CoSDLLM(LangChainFusion, LLM):
 
         async def take(at: int, chunk: GenerationChunk) -> None:
             answers[at].append(chunk)
-            if at == 0 and run_manager is not None:  # LangChain has a manager for the first prompt only
+            if at == 0 and run_manager is not None:  # LangChain passes a manager for the first prompt only
                 await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
 
         await self._answered(prompts, stop, kwargs, take)
@@ -183,7 +185,7 @@ class CoSDLLM(LangChainFusion, LLM):
         given: dict[str, Any],
         take: Callable[[int, GenerationChunk], Awaitable[None]],
     ) -> None:
-        """Pass the chunks of all answers, several at a time, to `take`, with the number of the prompt."""
+        """Write several answers at the same time; pass every chunk to `take`, with the index of its prompt."""
 
         async def one(at: int) -> None:
             async with aclosing(self._astream(prompts[at], stop, None, **given)) as chunks:
@@ -192,7 +194,7 @@ class CoSDLLM(LangChainFusion, LLM):
 
         try:
             await concurrently([partial(one, at) for at in range(len(prompts))])
-        except ExceptionGroup as group:  # an invalid prompt, or an error in a callback
+        except ExceptionGroup as group:  # raised for an invalid prompt, or by a callback
             raise group.exceptions[0] from None
 
     def _stream(
@@ -237,12 +239,12 @@ class CoSDLLM(LangChainFusion, LLM):
 
 
 def _without_own(call: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call, with a digest of messages that only one model may read."""
+    """The arguments of a call, with the messages of single models replaced by their digest."""
     return {name: digest(one) if name == "own" and one is not None else one for name, one in call.items()}
 
 
 def _together(answers: Sequence[Sequence[GenerationChunk]]) -> LLMResult:
-    """Each prompt's chunks as one generation, with the details from the last chunk."""
+    """Join the chunks of each prompt to one generation, with the details from the last chunk."""
     whole = [
         Generation(text="".join(chunk.text for chunk in chunks), generation_info=chunks[-1].generation_info)
         for chunks in answers
@@ -254,11 +256,11 @@ def _together(answers: Sequence[Sequence[GenerationChunk]]) -> LLMResult:
     return LLMResult(generations=[[one] for one in whole], llm_output=output)
 
 
-# A fused answer in LangChain's form.
+# Conversion of fused answers to LangChain's form.
 
 
 def _chat_chunk(item: FusedToken | FusionResult, model: str | None) -> ChatGenerationChunk:
-    """The chunk of a token; for the result the last chunk, with metadata but no text."""
+    """Convert a token to a chunk, and the result to the last chunk, which has metadata but no text."""
     if isinstance(item, FusedToken):
         return ChatGenerationChunk(message=AIMessageChunk(content=item.text))
     message = AIMessageChunk(
@@ -271,7 +273,7 @@ def _chat_chunk(item: FusedToken | FusionResult, model: str | None) -> ChatGener
 
 
 def _text_chunk(item: FusedToken | FusionResult, model: str | None) -> GenerationChunk:
-    """The chunk of a token for a text model; for the result the last chunk, with metadata in `generation_info`."""
+    """Convert a token to a chunk of a text model, and the result to the last chunk, with `generation_info`."""
     if isinstance(item, FusedToken):
         return GenerationChunk(text=item.text)
     return GenerationChunk(text="", generation_info={**_details(item, model), "usage_metadata": _usage(item)})
@@ -288,7 +290,7 @@ def _usage(result: FusionResult) -> UsageMetadata:
 
 
 def _details(result: FusionResult, model: str | None) -> dict[str, Any]:
-    """Metadata of an answer; under `cosd` the result without text and tokens."""
+    """Metadata of an answer; `cosd` is the result without text and tokens."""
     return {
         "model_name": model or "+".join(one.model for one in [result.draft, *result.assistants]),
         "model_provider": "cosd",

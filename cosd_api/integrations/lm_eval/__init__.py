@@ -1,12 +1,12 @@
-"""A fusion as a model of lm-evaluation-harness, by the name `cosd`. Extra: `cosd-api[lm-eval]`.
+"""A fusion as the model `cosd` of lm-evaluation-harness. Extra: `cosd-api[lm-eval]`.
 
-`python -m cosd_api.integrations.lm_eval --model cosd ...` is the command `lm-eval` with this model.
+`python -m cosd_api.integrations.lm_eval --model cosd ...` runs the command `lm-eval` with this model registered.
 """
 
 from __future__ import annotations
 
 try:
-    import lm_eval as _  # noqa: F401 - it may be missing
+    import lm_eval as _  # noqa: F401 - imported to find out if it is installed
 except ModuleNotFoundError as error:
     if error.name != "lm_eval":
         raise

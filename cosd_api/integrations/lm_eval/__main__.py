@@ -1,4 +1,4 @@
-"""`python -m cosd_api.integrations.lm_eval` runs `lm-eval` with the model `cosd`."""
+"""`python -m cosd_api.integrations.lm_eval` runs `lm-eval` with the model `cosd` registered."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from cosd_api.integrations.harness import ConversationText, Done, HarnessFusion
 
 __all__ = ["FusionLM"]
 
-if TYPE_CHECKING:  # the type checker runs without the harness, so these declare its names as they are used here
+if TYPE_CHECKING:  # the type checker runs without the harness, so its names are declared here
     tqdm: Any
     _T = TypeVar("_T")
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the type checker runs without the harness, so these declare
         """Register a model class under a name."""
         ...
 else:
-    import lm_eval.models  # noqa: F401 - first, as the harness registers its own models only while there is none
+    import lm_eval.models  # noqa: F401 - imported first: the harness registers its own models only if there are none
     from lm_eval.api.model import LM
     from lm_eval.api.registry import register_model
     from tqdm import tqdm
@@ -39,20 +39,21 @@ class FusionLM(LM):
     (`timeout`, `max_billed_tokens`, ...), and the arguments below. Keys are read from the environment.
 
     `generate_until` answers by the fusion's method. `loglikelihood` and `loglikelihood_rolling` use the gated mixture
-    (`Fusion.log_likelihood`), which is this library's extension and not the paper's; they need CoSD and models with one
-    tokenizer. With chat templates every model reads the messages through its own template.
+    (`Fusion.log_likelihood`), which is an extension by this library, not part of the paper. It requires CoSD and models
+    that share a tokenizer. If a task uses chat templates, every model reads the messages through its own template.
 
     Args:
-        concurrency: requests in progress at a time.
-        max_gen_toks: length of an answer if the task gives none.
-        max_length: tokens of a model's context; longer texts of `loglikelihood_rolling` are cut into windows. By
-            default the smallest context that a server reports.
-        batch_size: without effect, like `max_batch_size` and `device`, because the servers batch.
+        concurrency: maximum number of requests in progress.
+        max_gen_toks: maximum number of tokens in an answer if the task sets no limit.
+        max_length: number of tokens in a model's context; longer texts of `loglikelihood_rolling` are cut into windows.
+            By default the smallest context that a server reports.
+        batch_size: ignored, like `max_batch_size` and `device`, because the servers batch.
         arguments: the servers, settings and limits.
 
     Raises:
-        SettingError: an argument is invalid, or a task requires something that a fusion does not have.
-        ProviderError: from every request, which a note names; with `--use_cache` a further run continues there.
+        SettingError: an argument is invalid, or a task requires something that a fusion does not support.
+        ProviderError: a request failed; a note on the error names the request. With `--use_cache` the next run
+            continues there.
     """
 
     def __init__(
@@ -72,17 +73,17 @@ class FusionLM(LM):
         )
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """The answers to `(context, generation_kwargs)`, in their order."""
+        """Answer requests `(context, generation_kwargs)`; the answers are in the same order."""
         with closing(_Progress(self, "generate_until", requests, disable_tqdm)) as progress:
             return self._fusion.generate(progress.given, progress.done, progress.where)
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """The log-likelihood of each `(context, continuation)`, and whether the fusion would write it."""
+        """Return the log-likelihood of each `(context, continuation)`, and whether the fusion would write it."""
         with closing(_Progress(self, "loglikelihood", requests, disable_tqdm)) as progress:
             return self._fusion.log_likelihoods(progress.given, progress.done, progress.where)
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """The log-likelihood of each whole text."""
+        """Return the log-likelihood of each whole text."""
         with closing(_Progress(self, "loglikelihood_rolling", requests, disable_tqdm)) as progress:
             return self._fusion.rolling([text for (text,) in progress.given], progress.done, progress.where)
 
@@ -91,28 +92,28 @@ class FusionLM(LM):
         chat_history: list[dict[str, str]],
         add_generation_prompt: bool = True,  # noqa: ARG002 - False if the last message is the assistant's
     ) -> str:
-        """The messages themselves: each server renders them, and continues a final message of the assistant."""
+        """Keep the messages as they are. Each server renders them, and continues a final message of the assistant."""
         return ConversationText.of(chat_history)
 
     @property
     def tokenizer_name(self) -> str:
-        """The form of prompts in the harness's cache of requests: messages, the same for all models."""
+        """The name of the tokenizer in the harness's request cache. Prompts are messages, the same for all models."""
         return "cosd-messages"
 
     def chat_template(self, chat_template: bool | str = False) -> str:
-        """Words for the harness's results, as each model has its own template."""
+        """Describe the chat templates in the harness's results; each model has its own."""
         if isinstance(chat_template, str):
             words = "each model has its own chat template, which its server applies"
             raise SettingError(f"the chat template {chat_template!r} cannot be chosen: {words}. Leave its name out")
         return "each model's own" if chat_template else ""
 
     def get_model_info(self) -> Mapping[str, Any]:
-        """Requests and tokens of all answers so far, by endpoint: in the harness's results under `config`."""
+        """Requests and tokens of all answers so far, by endpoint. The harness adds them to its results as `config`."""
         return {"cosd_usage": self._fusion.used}
 
 
 class _Progress:
-    """Requests in progress: shows each answer, and keeps it in the harness's cache of answers at once."""
+    """Progress bar that also stores each answer in the harness's cache as soon as it is known."""
 
     def __init__(self, model: FusionLM, kind: str, requests: Sequence[Any], quiet: bool) -> None:
         self.given: list[Any] = [request.args for request in requests]
@@ -127,7 +128,7 @@ class _Progress:
         self._bar.update()
 
     def where(self, at: int) -> str:
-        """The task and the document of a request."""
+        """Name the task and the document of a request."""
         request = self._requests[at]
         return f"task {request.task_name}, document {request.doc_id}"
 
