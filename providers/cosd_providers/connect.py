@@ -328,7 +328,7 @@ def _as_saved(
 ) -> tuple[str, str | None, dict[str, Any]]:
     """The engine, model and options of a report, after a check that the user's arguments agree with them."""
     if saved.engine is None or saved.facts is None:
-        raise ValueError("the report has nothing to connect with: the probe could not use this server")
+        raise ValueError("the report cannot be used to connect: the probe could not use this server")
     probed = [
         (name, getattr(given, "engine", given), saved.options[name])
         for name, given in options.items()

@@ -27,7 +27,7 @@ Strategy = Literal["echo", "list", "singles", "watch"]
 
 
 def checked_strategy(strategy: Strategy | None, able: Iterable[Strategy]) -> Strategy | None:
-    """Return the strategy that a user has chosen; None stands for the engine's own rule.
+    """Return the strategy that a user has chosen; None means the engine's own rule.
 
     Raises:
         ValueError: the engine does not have this strategy.
@@ -39,7 +39,7 @@ def checked_strategy(strategy: Strategy | None, able: Iterable[Strategy]) -> Str
 
 
 def marked(found: Iterable[Proposal | None], way: Strategy, *, but: Container[int] = ()) -> list[Proposal | None]:
-    """Mark proposals as answered by a strategy, except those already marked and those at the places in `but`."""
+    """Mark proposals as answered by a strategy, unless they are already marked or their place is in `but`."""
     return [
         one if one is None or one.strategy or one.start in but else Proposal(one.start, one.tokens, way)
         for one in found

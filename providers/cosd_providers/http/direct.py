@@ -1,4 +1,4 @@
-"""This library's own HTTP client, with only those parts of httpx's client that it needs.
+"""This library's own HTTP client, with only the parts of httpx's client that it needs.
 
 Its requests need headers, cookies and httpx's errors, but no redirects, authentication or hooks. So they use a carrier
 directly. `httpx.AsyncClient` would double the time that its transport takes, and its request and response objects form

@@ -125,7 +125,7 @@ class Errors:
             limit, words = limits.get("pool"), "no free connection"
             hint = "Allow the `http_client` more connections, or lower the concurrency."
         elif isinstance(error, httpx.WriteTimeout):
-            limit, words = limits.get("write"), "the server took nothing more of the request"
+            limit, words = limits.get("write"), "the server accepted no more of the request"
         else:
             limit, words = limits.get("read"), "the answer stopped: nothing more" if answered else "no answer"
             hint = "" if FIXED_WAIT in error.request.extensions else hint
@@ -178,13 +178,13 @@ class Errors:
 
     def redirected(self, response: HttpAnswer | None = None) -> StatusError:
         """The error for a redirect. Redirects are not followed, so that no key reaches another host."""
-        words, hint = "the server redirects to what is not a URL", ""
+        words, hint = "the server redirects to an invalid URL", ""
         with suppress(ValueError):
             target = urlsplit("" if response is None else urljoin(self._endpoint, response.headers.get("location", "")))
             origin = f"{target.scheme}://{target.netloc.rpartition('@')[2]}"
             if origin == "{0.scheme}://{0.netloc}".format(urlsplit(self._endpoint)):
                 words = "the server redirects to another page of its own"
-                hint = "Is this the URL of the API, and does it want a login?"
+                hint = "Is this the URL of the API, and does it require a login?"
             elif target.scheme in ("http", "https") and target.hostname:
                 words = f"the server redirects to {origin}; give that URL"
         return self.make(StatusError, words, response, hint)

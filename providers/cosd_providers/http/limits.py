@@ -62,7 +62,7 @@ def checked_limits(limits: Limits | None) -> Limits | None:
         TypeError: `limits` is not a `Limits` object.
     """
     if not (limits is None or isinstance(limits, Limits)):
-        raise TypeError("limits must be cosd_providers.Limits; those of an HTTP client belong to the `http_client`")
+        raise TypeError("limits must be cosd_providers.Limits; limits of an HTTP client belong to the `http_client`")
     return limits
 
 

@@ -92,7 +92,7 @@ async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[
     """Yield the items of an answer that may break off. If it does, the remaining items are requested.
 
     Args:
-        begin: requests the items after those already yielded, which it has to remember itself. Its argument is the
+        begin: requests the remaining items; it has to remember itself which items it has yielded. Its argument is the
             number of the attempt, from 1; the count starts again after each item.
 
     Raises:
