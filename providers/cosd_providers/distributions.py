@@ -24,7 +24,7 @@ def near(one: float, other: float) -> bool:
 
 
 def listed(position: Position) -> dict[tuple[bytes, bool], float]:
-    """The known probabilities at a position; the key is a token's bytes, and True if the token is an end."""
+    """The known probabilities at a position, by a token's bytes and whether it is an end."""
     return {
         (choice.token.data, choice.token.end): choice.token.prob
         for choice in (position.pick, *position.top)
@@ -82,7 +82,7 @@ def power_of(pairs: Iterable[tuple[Position, Position]]) -> float | None:
 
 
 def cuts(positions: Sequence[Position]) -> list[tuple[int, bytes]]:
-    """The positions that begin at a character, from the third position on.
+    """The positions at which a new character begins, from the third position on.
 
     Returns:
         The index of each position, and the text before it, which can be sent as a prompt.

@@ -92,5 +92,5 @@ def by_states(provider: Provider, hint: str = "") -> HiddenStates:
 
 
 def no_states(endpoint: str, hint: str) -> UnsupportedError:
-    """The error of a server that does not report hidden states."""
+    """The error for a server that does not report hidden states."""
     return UnsupportedError("the server does not report the model's hidden states", endpoint=endpoint, hint=hint)

@@ -65,7 +65,7 @@ class Rounds(ABC):
 
     @abstractmethod
     async def _too_long(self, one: Continuation) -> ContextLengthError:
-        """The error of a text that leaves no room for an answer."""
+        """The error for a text that leaves no room for an answer."""
 
     @abstractmethod
     async def _written(self, open_: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
@@ -91,8 +91,8 @@ class Rounds(ABC):
         Args:
             open_: new continuations.
             ids: the text as the model reads it.
-            places: for each place where the ids before it are the model's own encoding of the text before it, their
-                number.
+            places: the number of ids before each place, for places where these ids are the model's own encoding of the
+                text so far.
             positions: the model's choice at each of the last ids, and after them; None where it is uncertain.
         """
         first = len(ids) + 1 - len(positions)

@@ -1,8 +1,8 @@
 """Bytes and characters: the rules for text that adapters and fusions share.
 
-Tokens are bytes, and a token may contain part of a character. Callers of an adapter see whole characters only: `merge`
-joins neighbouring tokens that share a character. So the tokens are the same whether or not a server can show parts of
-characters. Invalid bytes count as whole; U+FFFD is never produced.
+Tokens are bytes, and a token may contain part of a character. Unless a context has ids, callers of an adapter see whole
+characters only: `merge` joins neighbouring tokens that share a character. So the tokens are the same whether or not a
+server can show parts of characters. Invalid bytes count as whole; U+FFFD is never produced.
 """
 
 from __future__ import annotations

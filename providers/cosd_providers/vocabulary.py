@@ -163,7 +163,7 @@ def spell(text: bytes, tokens: Sequence[tuple[int, str]]) -> list[Piece] | None:
 
 
 def _reads(text: bytes, strings: Sequence[str], kind: Kind, *, strict: bool = False) -> list[bytes] | None:
-    """The bytes of each string, which join to `text`; None if they do not. With `strict` all are vocabulary entries.
+    """The bytes of each string, which join to `text`; None if they do not. With `strict`, all must be entries.
 
     The search follows all paths through the text in parallel: `ways` has the most likely path to each position.
     """

@@ -279,7 +279,7 @@ class AfterLead(WithoutLeadingSpace):
         return await self._model.decode(ids)
 
     def _sent(self, context: Context, left: bytes) -> Context:
-        """Convert a context to the model's own text, which begins with the space, without the part that is `left`."""
+        """Put the space, without its last part `left`, before the text of a context."""
         return replace(context, text=self._space[: len(self._space) - len(left)] + context.text)
 
     def _behind(self, token: Token, left: bytes) -> Token:
@@ -324,7 +324,7 @@ def _rest(left: bytes, token: Token) -> bytes:
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """The options that differ from their defaults: a provider for an earlier version may not know the others."""
+    """The options that differ from their defaults. A provider for an earlier version may not accept the others."""
     return {name: value for name, value in options.items() if value or (name == "seed" and value is not None)}
 
 
@@ -332,7 +332,7 @@ class _Strip:
     """A filter that removes the space from a stream of tokens.
 
     Attributes:
-        held: number of tokens that wait for the next token, because nothing is left of them.
+        held: number of tokens that wait for the next token, because they were only space.
     """
 
     def __init__(self, space: bytes) -> None:

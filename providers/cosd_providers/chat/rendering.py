@@ -40,13 +40,13 @@ _MARKS = ("580317", "740126")
 """Placeholders for a user's message and for an answer."""
 
 _POSSIBLE = (re.compile(r"<[^<>]{1,60}>"), re.compile(r"\[[^\[\]\s]{1,60}\]"))
-"""Patterns of possible special tokens, which cover nearly all. A match of one may contain a match of the other."""
+"""Patterns that match nearly all special tokens. A match of one pattern may contain a match of the other."""
 
 _LONGEST = 62
 """Characters of the longest possible special token."""
 
 _SLICE = 1 << 16
-"""Characters to search at a time, because no other thread can run during a search."""
+"""Number of characters to search at a time: no other thread can run during a search."""
 
 _LONG = 1 << 16
 """Characters; a longer conversation is processed in a thread."""
@@ -113,7 +113,7 @@ class ChatRenderer:
             self._lead = await leading_space(adapter.render)
         special = await self._special(adapter, messages)
         asked = await _in_thread(messages, lambda: [_cut(one, special) for one in messages])
-        started = list[str]()  # an answer that is to be continued
+        started = list[str]()  # the partial answer to continue
         while asked[-1].role == "assistant":
             started.insert(0, asked.pop().content)
         answer = joined(started)

@@ -38,7 +38,7 @@ IDLE_SECONDS = 5.0
 _ONE = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=IDLE_SECONDS)
 
 parsed_url = lru_cache(256)(httpx.URL)
-"""Parse a URL, once: parsing takes as long as sending a request."""
+"""Parse a URL, with a cache, because parsing takes as long as sending a request."""
 
 
 @cache

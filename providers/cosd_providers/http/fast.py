@@ -1,4 +1,4 @@
-"""aiohttp as the carrier of HTTP (extra `fast`), with which a request takes a third of the processor time.
+"""aiohttp as the carrier of HTTP (extra `fast`). A request takes a third of the processor time that httpx needs.
 
 Its errors are translated into errors of httpx's transport. Observed on aiohttp 3.14:
 

@@ -77,7 +77,7 @@ def only_keys(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 class Strike:
-    """A filter that replaces header values, and each word of a value, in a text. Case is ignored.
+    """A filter that replaces header values, and the words in them, with `***`. Case is ignored.
 
     Args:
         values: possible secrets; values and words of at most three characters are ignored.

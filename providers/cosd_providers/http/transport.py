@@ -215,7 +215,7 @@ class Transport:
             await self._end(call)
 
     async def _begin(self, call: _Call) -> tuple[HttpAnswer, Any]:
-        """Send a request, count it, and return the answer with its JSON unless it is a stream. `_end` must follow."""
+        """Send a request and count it. Return the answer, and its JSON unless it is a stream. `_end` must follow."""
         usage = call.usage
         if usage is not None:
             call.slot = await self._limiter.enter(usage, draft=call.draft)
@@ -246,7 +246,7 @@ class Transport:
                 call.slot.leave()
 
     async def _send_until_answered(self, call: _Call) -> tuple[HttpAnswer, Any]:
-        """Send a request, and retry it after failures that may pass: no part of an answer has been used yet."""
+        """Send a request, and retry it after temporary failures: no part of an answer has been used yet."""
         if call.once:
             return await self._send(call)
 

@@ -25,12 +25,12 @@ _ROUNDED = 1.001
 _SAMPLED = 8  # tokens of the draft that is drawn twice
 _DRAWS = 16  # draws of a single token
 _UNSURE = 0.6  # a token with at most this probability is seldom drawn every time
-_SELDOM = 1e-3  # a number of draws that is less probable than this is not due to chance
+_SELDOM = 1e-3  # a less probable number of draws is not ascribed to chance
 _CLOSE = 0.05  # relative difference of two states: batches and quantised caches round differently
 _OPENINGS = "The", "Her name was"  # texts after which nearly every model is unsure
 
 _Listed = Mapping[tuple[bytes, bool], float]
-"""Probabilities at one place; the key is a token's bytes, and True if the token is an end."""
+"""Probabilities at one place, by a token's bytes and whether it is an end."""
 
 
 @check("alternatives", "the alternatives listed with a draft, with proposals and with a scored text, compared")
@@ -226,7 +226,7 @@ def _has(one: _Listed, other: _Listed) -> bool:
 
 
 def _is_raw(token: Token, listed: _Listed) -> bool:
-    """True if a drawn token has the listed probability, or, if it is not listed, no more than the lists leave."""
+    """True if a drawn token has its listed probability, or, if it is not listed, fits into the rest."""
     if token.prob is None:
         return False
     expected = listed.get((token.data, token.end))

@@ -58,7 +58,7 @@ _ADVICE: dict[str, Sequence[tuple[str, str]]] = {
 """Advice for each missing ability, by the kind of server; "" applies to all servers."""
 
 _SINCE = {"--logprobs-mode": (0, 10)}
-"""For flags that some versions in use lack, the first version that has the flag."""
+"""The first version with each flag, for flags that some versions in use lack."""
 
 
 async def run(server: str | Provider, prompt: str, options: Mapping[str, Any]) -> ProbeReport:

@@ -80,7 +80,7 @@ async def depth(inquiry: Inquiry) -> Finding | None:
 
 @check("probabilities", "the same first token at temperature 0, 1 and 0.5")
 async def probabilities(inquiry: Inquiry) -> Finding | None:
-    """Compare the probabilities at one place for several temperatures. The model's own do not depend on it."""
+    """Compare the probabilities at one place for several temperatures. The model's own ones never change."""
     if not inquiry.value("logprobs"):
         return None
     tables = [listed(inquiry.first.positions[0])]
