@@ -1,4 +1,4 @@
-"""Language models served over HTTP APIs, one contract for all: stream a draft, propose tokens, score a text."""
+"""Language models behind HTTP APIs, with one contract for all servers: stream a draft, propose tokens, score a text."""
 
 from __future__ import annotations
 

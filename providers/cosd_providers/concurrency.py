@@ -1,4 +1,4 @@
-"""Simultaneous tasks: several requests to one server, and one value for all callers."""
+"""Concurrency: several requests to one server at a time, and a value that is computed once for all callers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _T = TypeVar("_T")
 
 
 async def concurrently(jobs: Sequence[Callable[[], Awaitable[_T]]], at_once: int = _AT_ONCE) -> list[_T]:
-    """The results of all jobs, in order; up to `at_once` run at a time. The first error ends them all.
+    """Run all jobs, up to `at_once` at a time, and return their results in order. The first error cancels the rest.
 
     Raises:
-        Exception: that error itself, not in a group; the library's own jobs raise a `ProviderError`.
+        Exception: the first error itself, not in an exception group. The library's own jobs raise `ProviderError`.
     """
     if len(jobs) < 2:
         return [await job() for job in jobs]  # a task would cost more than it saves
@@ -44,10 +44,10 @@ async def concurrently(jobs: Sequence[Callable[[], Awaitable[_T]]], at_once: int
 
 
 class Lazy(Generic[_T]):
-    """An async value that is found once. A failure is not kept: the next caller tries again. Copies start empty.
+    """A value that is computed once, asynchronously. After a failure the next caller tries again. Copies start empty.
 
     Attributes:
-        found: the value; None before its discovery.
+        found: the value; None until it is computed.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Lazy(Generic[_T]):
         self._locks: dict[object, anyio.Lock] = {}  # a lock belongs to one event loop
 
     async def get(self, find: Callable[[], Awaitable[_T]]) -> _T:
-        """Return the value, calling `find` if there is none yet. Other tasks of this event loop wait meanwhile."""
+        """Return the value, calling `find` if it is not known yet. Other tasks of this event loop wait meanwhile."""
         if self.found is None:
             async with self._locks.setdefault(current_token(), anyio.Lock()):
                 if self.found is None:
@@ -65,5 +65,5 @@ class Lazy(Generic[_T]):
         return self.found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing: locks cannot be copied, and the value may be wrong elsewhere."""
+        """The empty state: locks cannot be copied, and the value may be wrong in another process."""
         return {"found": None, "_locks": {}}

@@ -1,4 +1,4 @@
-"""Providers from URLs: the choice of adapter, key and options."""
+"""Connecting to a server: `connect` chooses the adapter, the key and the options for a URL."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ __all__ = [
 ]
 
 _ROUTES = re.compile(r"(/v1)?(/chat)?/completions?/*$|/v1/*$")
-"""A route that users leave at the end of a server's URL."""
+"""A route that users often leave at the end of a server's URL."""
 
 _HOST = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
 """A URL without its scheme."""
 
-_LONG = 60  # characters; anything longer is more likely a key
+_LONG = 60  # characters; a longer text is probably a key
 _EXPECTED = "expected http://HOST:PORT or https://HOST"
 
 ADAPTERS: Mapping[str, tuple[str, str]] = {
@@ -58,13 +58,13 @@ ADAPTERS: Mapping[str, tuple[str, str]] = {
     "tgi": ("cosd_providers.engines.tgi", "Tgi"),
     "vllm": ("cosd_providers.engines.vllm", "Vllm"),
 }
-"""Module and class of the engines with an adapter of their own, imported at first use.
+"""Module and class of each engine that has its own adapter; the module is imported at first use.
 
-All other engines speak OpenAI's protocol in one of its dialects.
+All other engines speak a dialect of OpenAI's protocol.
 """
 
 _PROBED = {"api", "dialect"}
-"""Options that determine the facts of a report."""
+"""Options on which the facts in a report depend."""
 
 _SCHEMA = 2  # version of a saved report
 
@@ -72,15 +72,15 @@ _SECRET = ("api_key", "headers", "http_client")
 
 
 class Snapshot(BaseModel):
-    """The facts that an adapter needs to use a server. It holds no key, no header and no prompt.
+    """The facts that an adapter needs to use a server. It contains no key, header or prompt.
 
     Attributes:
-        schema_version: version of this format.
+        schema_version: version of the file format.
         endpoint: the server's URL.
-        engine: the `engine` of `connect`; None for a provider of the user's own.
-        options: other options of `connect`.
+        engine: the `engine` argument for `connect`; None for a user's own provider.
+        options: further arguments for `connect`.
         model: the model's id.
-        facts: from the adapter's `snapshot()`; None if it could not use the server.
+        facts: the result of the adapter's `snapshot()`; None if the adapter could not use the server.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True)
@@ -98,7 +98,7 @@ class Snapshot(BaseModel):
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: it does not hold a probe report, or holds a report of another version.
+            ValueError: the file is not a probe report, or its format has another version.
         """
         try:
             data = from_json(Path(path).read_bytes())
@@ -121,11 +121,11 @@ class Snapshot(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The arguments of a `connect` call, without keys, headers and HTTP clients.
+    """The arguments of a `connect` call, without the key, the headers and the HTTP client.
 
     Attributes:
         url: the server's URL.
-        options: other arguments that are not their defaults.
+        options: the other arguments that differ from their defaults.
     """
 
     url: str
@@ -136,15 +136,15 @@ _CONNECTED: WeakKeyDictionary[Provider, Connection] = WeakKeyDictionary()
 
 
 def connection_of(provider: Provider) -> Connection | None:
-    """The arguments of `connect`; None if the provider does not come from it, or is a copy."""
+    """The `connect` arguments of a provider; None if `connect` did not create it, or if it is a copy."""
     try:
         return _CONNECTED.get(provider)
-    except TypeError:  # a user's own provider, which is not hashable
+    except TypeError:  # a user's own provider may not be hashable
         return None
 
 
 class ConnectOptions(TypedDict, total=False):
-    """The keywords of `connect`."""
+    """The keyword arguments of `connect`."""
 
     engine: str | None
     model: str | None
@@ -189,51 +189,56 @@ def connect(
     messages: Sequence[Message | Mapping[str, object]] | None = None,
     **unknown: Never,
 ) -> Provider:
-    """Make a provider for the server at `url`. Sends nothing yet.
+    """Create a provider for the server at `url`. No request is sent before the first use.
 
     Args:
         url: the server's URL, e.g. `"http://gpu1:8080"`; a trailing `/v1` is ignored.
         engine: the kind of server: `"llama.cpp"`, `"vllm"`, `"tgi"`, `"sglang"`, `"ollama"`, `"openai"` for any
-            OpenAI-compatible server, or the name of one of its dialects (`cosd_providers.engines.openai.dialects`). By
-            default a hosted service is known by its host, and any other engine is detected at the first use.
-        model: the model's name; needed if the server has several.
-        api_key: sent to this server alone. By default the environment variable `COSD_API_KEY_<HOST>_<PORT>` or
-            `COSD_API_KEY_<HOST>`, in capitals, with `_` for all but letters and digits, e.g.
-            `COSD_API_KEY_API_EXAMPLE_COM`, unless `headers` hold a key. An empty string means no key.
-        headers: sent with every request. Copies of the provider, pickled ones too, have neither key nor headers.
-        tokenizer: for servers that do not encode text: a Hugging Face folder or `tokenizer.json`,
-            `"tiktoken:<encoding>"`, or an object of one of the two libraries (`cosd_providers.tokenizers`). Nothing
-            is ever downloaded.
-        chat_template: renders conversations in place of the server's own template: a `.jinja` file, a
-            `tokenizer_config.json`, a folder with one of them, a template's text, or a function of messages
-            (dictionaries) that returns the text to continue. All but a function need the extra `chat`.
-        extra_body: merged into every generation request, for features of a server beyond the contract.
-        timeout: seconds to wait between two bytes of an answer, 600 by default; connecting takes at most 5.
-            Or an `httpx.Timeout`.
-        http_client: an `httpx.AsyncClient` or `httpx2.AsyncClient` with your own proxies, certificates and limits;
-            never closed.
-        limits: rate limits; requests beyond them wait.
-        report: the result of `probe` for this server, or the file it was saved in. The first use then only checks that
-            the same model is still served.
-        strategy: the kind of requests for an assistant's answers at several places, if the engine has a choice; by
-            default a fixed rule for each engine (`cosd_providers.strategies`).
-        api: for OpenAI-compatible servers: the route to use. `"messages"` is the route for messages of a server that
-            does not continue a partial answer, for methods that need none (`Capabilities.continues`).
-        dialect: for OpenAI-compatible servers: their differences, as a name or a `Dialect`.
-        context: tokens that fit into the model's context, for OpenAI-compatible servers and Ollama.
-        add_special_tokens: for vLLM and SGLang: whether prompts get the model's beginning-of-sequence token; by
-            default they do.
-        system: a system message for this model alone. It precedes every conversation, before the conversation's own
-            system message, and is sent to this server only; the models share the answer.
-        messages: more messages of the same kind, such as a private document with an answer that confirms it.
-        unknown: other names are refused.
+            OpenAI-compatible server, or the name of a dialect (`cosd_providers.engines.openai.dialects`). By default, a
+            hosted service is recognised by its host, and the kind of any other server is detected at the first use.
+        model: the model's name; required if the server has several models.
+        api_key: the key, which is sent to this server only. By default it is read from the environment variable
+            `COSD_API_KEY_<HOST>_<PORT>` or `COSD_API_KEY_<HOST>`, unless `headers` contains a key. The host is written
+            in capitals, with `_` for every character other than a letter or digit, e.g. `COSD_API_KEY_API_EXAMPLE_COM`.
+            An empty string means no key.
+        headers: headers to send with every request. Copies of the provider, including pickled copies, contain neither
+            the key nor the headers.
+        tokenizer: the model's tokenizer, for servers that do not encode text: a Hugging Face folder or
+            `tokenizer.json`, `"tiktoken:<encoding>"`, or an object of either library (`cosd_providers.tokenizers`).
+            Nothing is ever downloaded.
+        chat_template: a chat template to use instead of the server's own: a `.jinja` file, a `tokenizer_config.json`, a
+            folder that contains either file, the text of a template, or a function that receives the messages as
+            dictionaries and returns the text to continue. Everything except a function needs the extra `chat`.
+        extra_body: fields to add to every generation request, for server features that this library does not cover.
+        timeout: seconds to wait between two bytes of an answer, 600 by default, or an `httpx.Timeout`. With a number,
+            connecting may take at most 5 seconds.
+        http_client: an `httpx.AsyncClient` or `httpx2.AsyncClient` with your own proxies, certificates and limits. The
+            provider never closes it.
+        limits: limits on concurrent requests, requests per minute and tokens per minute. Requests beyond them wait.
+        report: the result of `probe` for this server, or the path of a saved one. The first use then only checks that
+            the server still serves the same model.
+        strategy: the kind of request by which this model, as an assistant, is asked about several places, if its engine
+            offers a choice. By default each engine follows a fixed rule (`cosd_providers.strategies`).
+        api: for OpenAI-compatible servers, the route to use. `"completions"` sends text. `"chat"` sends messages, with
+            the answer so far as a partial reply. `"messages"` is for servers that cannot continue a partial reply; only
+            methods that do not need that can use it (`Capabilities.continues`). The default depends on the dialect.
+        dialect: for OpenAI-compatible servers, the variant of the protocol: a name or a `Dialect`.
+        context: for OpenAI-compatible servers and Ollama, the size of the model's context in tokens.
+        add_special_tokens: for vLLM and SGLang, whether the server adds the beginning-of-sequence token to prompts; it
+            does by default.
+        system: a system message that only this model reads. It comes before every conversation, and before the
+            conversation's own system message. It is sent to this server only; the models share nothing but the answer.
+        messages: further messages that only this model reads, such as a private document and a reply that
+            acknowledges it.
+        unknown: any other argument is refused.
 
     Raises:
-        ValueError: the URL, the key, the engine or a header cannot be used, or `extra_body` sets a field that the
-            fusion decides, or the report is invalid or of another server, or a message is invalid.
+        ValueError: an argument has an invalid value, such as a malformed URL or an unknown engine; `extra_body` sets a
+            field that the library sets itself; the tokenizer's file is missing; or the report is invalid or describes
+            another server.
         OSError: the report's file cannot be read.
         UnsupportedError: the `tokenizer` or the `chat_template` cannot be used.
-        TypeError: an argument is unknown, of the wrong type, or not for this engine.
+        TypeError: an argument is unknown, has the wrong type, or does not apply to this engine.
     """
     refuse_unknown(unknown, ConnectOptions.__annotations__)
     _check_types(url, engine, http_client, report)
@@ -281,7 +286,7 @@ def adapter_class(engine: str) -> Callable[..., Provider]:
     """The class of an engine's adapter.
 
     Raises:
-        ValueError: there is no such engine.
+        ValueError: no engine has this name.
     """
     if engine not in ADAPTERS and engine not in DIALECTS:
         known = sorted({*ADAPTERS, *DIALECTS})
@@ -292,10 +297,10 @@ def adapter_class(engine: str) -> Callable[..., Provider]:
 
 
 def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
-    """Refuse arguments whose names are not known.
+    """Check the names of arguments.
 
     Raises:
-        TypeError: there is such an argument.
+        TypeError: a name in `given` is not in `known`; the message suggests a similar name.
     """
     for name in given:
         if name not in known:
@@ -303,7 +308,7 @@ def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
 
 
 def _check_types(url: object, engine: object, http_client: object, report: object) -> None:
-    """Raise now the errors that would come at the first use with an obscure message."""
+    """Check types now: otherwise the first use would fail with an obscure message."""
     if not isinstance(url, str):
         raise TypeError(f"url must be a text such as 'http://gpu1:8080', not {type(url).__name__}")
     if not isinstance(engine, str | None):
@@ -321,9 +326,9 @@ def _check_types(url: object, engine: object, http_client: object, report: objec
 def _as_saved(
     saved: Snapshot, engine: str | None, model: str | None, options: Mapping[str, Any]
 ) -> tuple[str, str | None, dict[str, Any]]:
-    """Engine, model and options of a report."""
+    """The engine, model and options of a report, after a check that the user's arguments agree with them."""
     if saved.engine is None or saved.facts is None:
-        raise ValueError("the report has nothing to connect with: the probe could not use this server")
+        raise ValueError("the report cannot be used to connect: the probe could not use this server")
     probed = [
         (name, getattr(given, "engine", given), saved.options[name])
         for name, given in options.items()
@@ -338,11 +343,11 @@ def _as_saved(
 
 @dataclass
 class _AdapterFactory:
-    """Factory of the adapter for an engine. Copies have neither key nor headers nor client."""
+    """A function that creates the adapter for an engine. Copies contain no key, headers or HTTP client."""
 
     endpoint: str
     settings: Mapping[str, Any] = field(repr=False)  # common to all adapters
-    options: Mapping[str, Any]  # known to some adapters only
+    options: Mapping[str, Any]  # accepted by some adapters only
     template: Template | None
     saved: Snapshot | None
     own: tuple[Message, ...] = field(repr=False)
@@ -369,7 +374,7 @@ class _AdapterFactory:
 
 
 def _checked(url: str) -> SplitResult:
-    """The parts of a valid URL. No message repeats a possible secret."""
+    """The parts of a URL, if it is valid. Error messages never repeat a part that may be a secret."""
     text = url.strip()
     if "@" in text:
         raise ValueError("the URL holds credentials; give the key as api_key, or in COSD_API_KEY_<HOST>")
@@ -394,7 +399,7 @@ def _checked(url: str) -> SplitResult:
 
 
 def _key_from_environment(parts: SplitResult) -> str | None:
-    """The key of this host, never of another."""
+    """The key for this host, from the environment; None without one."""
     port = parts.port or (443 if parts.scheme == "https" else 80)
     host = re.sub("[^A-Z0-9]", "_", (parts.hostname or "").upper())
     for name in (f"COSD_API_KEY_{host}_{port}", f"COSD_API_KEY_{host}"):

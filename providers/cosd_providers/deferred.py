@@ -1,4 +1,4 @@
-"""Deferred imports, and the warning of a deprecated name."""
+"""Deferred imports, and warnings about deprecated names."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from types import MappingProxyType
 __all__ = ["deferred", "outdated"]
 
 _UNTIL = "0.2"
-"""The release without the deprecated names."""
+"""The release that removes the deprecated names."""
 _INSIDE = ("cosd_api", "cosd_providers", "langchain_core", "pydantic")
-"""Packages whose code makes calls on behalf of a user's code."""
+"""Packages whose code runs on behalf of a user's code, so that a warning should not point at it."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def deferred(package: str, modules: Mapping[str, str], *, moved: Mapping[str, str] = _NONE) -> Callable[[str], object]:
-    """Make the `__getattr__` of a package.
+    """Create the `__getattr__` function of a package, which imports names when they are first used.
 
-    Define it `if not TYPE_CHECKING`, beside imports `if TYPE_CHECKING`: then type checkers know the names exactly.
+    Define it under `if not TYPE_CHECKING`, and import the same names under `if TYPE_CHECKING`, so that type checkers
+    know them.
 
     Args:
-        package: its `__name__`.
-        modules: the module of each name; or the module, a colon, and the name there.
-        moved: the same for each name that moved to another module, and is found here with a `DeprecationWarning`.
+        package: the package's `__name__`.
+        modules: for each name its module; or, if the name differs there, `"module:name"`.
+        moved: the same for names that have moved to another module. Using one issues a `DeprecationWarning`.
     """
 
     def find(name: str) -> object:
@@ -46,7 +47,7 @@ def deferred(package: str, modules: Mapping[str, str], *, moved: Mapping[str, st
 
 
 def outdated(old: str, new: str) -> None:
-    """Warn that a name is deprecated, with its replacement, at the line of the user's code that has it."""
+    """Warn that `old` is deprecated in favour of `new`, at the line of the user's code that uses it."""
     inside, frame = 0, inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INSIDE:
         inside, frame = inside + 1, frame.f_back

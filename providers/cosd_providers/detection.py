@@ -1,7 +1,7 @@
-"""Detection of the engine at a URL, and a provider that detects its engine at its first use.
+"""Detection of the engine at a URL, and a provider that detects its engine at the first use.
 
-Most servers name themselves as the owner of their models in `/v1/models`. TGI and older llama.cpp servers are known by
-a route of their own. Any other server that lists models counts as OpenAI-compatible.
+Most servers name themselves as the owner of their models in `/v1/models`. TGI, older llama.cpp servers and a few others
+are recognised by a route of their own. Any other server that lists models counts as OpenAI-compatible.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from cosd_providers.usage import Usage
 __all__ = ["DetectedProvider", "detect"]
 
 _OWNERS = {"llamacpp": "llama.cpp", "vllm": "vllm", "sglang": "sglang", "library": "ollama"}
-"""Engines by the `owned_by` of their models."""
+"""Engines by the `owned_by` field of their models."""
 
 _ROUTES = {
     "/info": ("max_total_tokens", "tgi"),
     "/props": ("default_generation_settings", "llama.cpp"),
-    "/api/tags": ("models", "ollama"),  # models from other registries name their makers as owners
+    "/api/tags": ("models", "ollama"),  # for models from other registries, whose `owned_by` is the maker's name
     "/openapi.json": ("paths./extras/tokenize/count", "llama-cpp-python"),
 }
-"""Engines by a route, and a field of its answer, that no other engine has; after a dot, a field of that field."""
+"""For each route that only one engine has: a field of its answer, and the engine. A dot leads into a nested field."""
 
 _NAME_IT = "Or name the engine: engine='openai' for connect, --engine openai for cosd probe."
 _NO_STATES = "llama.cpp's own server does, started with --embeddings --pooling none."
@@ -64,8 +64,8 @@ async def detect(transport: Transport) -> str:
     """Find the engine at a URL: one of `connect.ADAPTERS`, or the name of an OpenAI-compatible dialect.
 
     Raises:
-        UnsupportedError: no engine was detected.
-        ProviderError: the server cannot be reached, or refuses.
+        UnsupportedError: the server is of no known kind.
+        ProviderError: the server cannot be reached, or refuses a request.
     """
     listed = await _ask(transport, "/v1/models")
     models = cast("list[Any]", listed["data"]) if isinstance(listed.get("data"), list) else None
@@ -91,10 +91,10 @@ def _has(answer: Mapping[str, Any], field: str) -> bool:
 
 
 async def _ask(transport: Transport, path: str, *, strict: bool = True) -> dict[str, Any]:
-    """The answer of a route; empty if the server does not have it.
+    """The answer of a route; empty if the server does not have the route.
 
-    Some gateways answer unknown routes with 401, 403 or 500, or not at all. Unless `strict`, that too means that the
-    route is missing, and there is no retry.
+    Some gateways answer an unknown route with 401, 403 or 500, or not at all. Unless `strict` is set, such a route
+    counts as missing, too, and there is no retry.
     """
     try:
         answer = await transport.get(path, once=not strict, quick=True)
@@ -110,15 +110,15 @@ async def _ask(transport: Transport, path: str, *, strict: bool = True) -> dict[
 
 
 class DetectedProvider:
-    """A provider that detects at its first use which adapter its server needs, and delegates to it.
+    """A provider that detects at the first use which adapter its server needs, and delegates to that adapter.
 
-    Copies hold the settings alone; they detect again.
+    A copy contains only the settings, and detects the engine again.
 
     Args:
         transport: sends the requests of the detection.
-        make: makes the adapter for an engine.
+        make: creates the adapter for an engine.
         model: the model's name, for `name`.
-        own_messages: the messages of the adapter that `make` makes.
+        own_messages: the own messages of the adapter that `make` creates.
     """
 
     def __init__(
@@ -133,8 +133,8 @@ class DetectedProvider:
         self._make = make
         self._model = model
         self._adapter: Lazy[Provider] = Lazy()
-        self._users: dict[object, int] = {}  # in each event loop
-        self._entered: dict[object, int] = {}  # how often the adapter was entered in each loop
+        self._users: dict[object, int] = {}  # how often this provider is entered in each event loop
+        self._entered: dict[object, int] = {}  # the same for the adapter
 
     def __repr__(self) -> str:
         return f"connect({self._transport.endpoint!r}, model={self._model!r})"
@@ -144,7 +144,7 @@ class DetectedProvider:
 
     @property
     def name(self) -> str:
-        """Host and port, after the model if one was named."""
+        """The host and port, preceded by the model's name if one was given."""
         host = urlsplit(self._transport.endpoint).netloc
         return f"{self._model}@{host}" if self._model else host
 
@@ -168,7 +168,7 @@ class DetectedProvider:
         await self._transport.__aexit__(*exc)
 
     async def adapter(self) -> Provider:
-        """The adapter, entered as often as this provider in this event loop."""
+        """Detect and return the adapter, entered as many times as this provider is in this event loop."""
         adapter = await self._adapter.get(self._find)
         await self._enter(adapter)
         return adapter
@@ -188,7 +188,7 @@ class DetectedProvider:
         return await found.keep_ready() if isinstance(found, Ready) else None
 
     async def check_alive(self) -> None:
-        """See `contract.Alive`; detecting an unknown server has the same effect."""
+        """See `contract.Alive`. If the engine is not yet known, detecting it shows that the server answers."""
         adapter = await self.adapter()
         if isinstance(adapter, Alive):
             await adapter.check_alive()
@@ -231,7 +231,7 @@ class DetectedProvider:
     ) -> RenderedPrompt:
         """See `messages.ChatProvider`."""
         adapter = await self.adapter()
-        assert isinstance(adapter, ChatProvider)  # all of ours are
+        assert isinstance(adapter, ChatProvider)  # every adapter is one
         return await adapter.render_prompt(messages, on_special_tokens=on_special_tokens)
 
     async def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:

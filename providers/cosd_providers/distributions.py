@@ -1,4 +1,4 @@
-"""Comparison of the distributions of two answers, but for a server's noise."""
+"""Comparison of the distributions of two answers, up to a server's numerical noise."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from cosd_providers.text import whole
 
 __all__ = ["agree", "cuts", "listed", "near", "power_of"]
 
-# A logit of 16 bits above 16 is a multiple of one eighth. Two answers may round it differently, by 28 % at most.
+# A 16-bit logit above 16 is a multiple of 1/8, and two answers may round it differently. That changes a probability by
+# up to 28 %.
 _RELATIVE, _ABSOLUTE = 0.3, 2e-2
-_POWER = 0.1  # noise of a power
-_RATIO = 0.3  # of the logarithm of a ratio of probabilities: twice the noise
-_COMPARED = 3  # tokens of each distribution
+_POWER = 0.1  # noise of an exponent
+_RATIO = 0.3  # twice the noise of the logarithm of a ratio of two probabilities
+_COMPARED = 3  # number of tokens to compare in each distribution
 
 
 def near(one: float, other: float) -> bool:
-    """True if two probabilities are equal but for a server's noise."""
+    """True if two probabilities are equal up to a server's numerical noise."""
     return abs(one - other) <= max(_RELATIVE * other, _ABSOLUTE)
 
 
 def listed(position: Position) -> dict[tuple[bytes, bool], float]:
-    """The known probabilities at a position, by the bytes of a token and a flag for an end."""
+    """The known probabilities at a position, by a token's bytes and whether it is an end."""
     return {
         (choice.token.data, choice.token.end): choice.token.prob
         for choice in (position.pick, *position.top)
@@ -32,10 +33,10 @@ def listed(position: Position) -> dict[tuple[bytes, bool], float]:
 
 
 def agree(one: Position, other: Position) -> bool:
-    """True if two positions show the same distribution, as far as both are known, but for a server's noise.
+    """True if two positions show the same distribution, as far as it is known, up to a server's numerical noise.
 
     Args:
-        one: a position; if it shows its own token alone, only this token is compared.
+        one: a position. If it lists no tokens besides its own, only that token is compared.
         other: the generated position at the same place.
     """
     here = listed(one)
@@ -55,12 +56,16 @@ def agree(one: Position, other: Position) -> bool:
 
 
 def power_of(pairs: Iterable[tuple[Position, Position]]) -> float | None:
-    """The power of all ratios of probabilities, the effect of another temperature; None if the ratios are equal.
+    """Estimate the exponent that turns the generated ratios of probabilities into the given ones.
 
-    At a single position the power drowns in noise, but noise moves each ratio in its own way.
+    Another temperature raises all ratios to the same power. A single position is too noisy to show this, so the
+    estimate uses all positions.
 
     Args:
         pairs: positions, each with the generated position at the same place.
+
+    Returns:
+        The exponent; None if it cannot be told from 1.
     """
     apart = along = 0.0
     for one, other in pairs:
@@ -77,7 +82,11 @@ def power_of(pairs: Iterable[tuple[Position, Position]]) -> float | None:
 
 
 def cuts(positions: Sequence[Position]) -> list[tuple[int, bytes]]:
-    """Positions between whole characters, from the third on, each with the text before it, a possible prompt."""
+    """The positions at which a new character begins, from the third position on.
+
+    Returns:
+        The index of each position, and the text before it, which can be sent as a prompt.
+    """
     found: list[tuple[int, bytes]] = []
     before = b""
     for at, position in enumerate(positions):

@@ -1,8 +1,8 @@
-"""The loop of a draft, common to all engines.
+"""The loop that streams a draft, common to all engines.
 
-Engines supply `DraftRequests`. Engines that can stream raw tokens supply `IdsStream`, the raw tokens of one request:
-`IdsDraft` joins them and continues from the ids of the draft itself, so that its text does not depend on the ends of
-streams. TGI takes text only, so its server generates these ids again and the engine skips them.
+An engine supplies `DraftRequests`. An engine that can stream raw tokens supplies an `IdsStream` instead, the raw tokens
+of one request. `IdsDraft` joins the tokens and continues from the draft's own ids, so the text does not depend on where
+a stream ends. TGI accepts text only: its server generates these ids again, and the engine skips them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DraftRequests(Protocol):
     """The requests of one draft."""
 
     def answer(self, attempt: int) -> AsyncGenerator[Token, None]:
-        """Stream the tokens of one answer, which continues all earlier ones; none if the draft is over.
+        """Stream the tokens of one answer, which continues all earlier answers; no tokens if the draft is complete.
 
         Args:
             attempt: number of this attempt, from 1; see `http.retries.resumed`.
@@ -31,15 +31,15 @@ class DraftRequests(Protocol):
         ...
 
     async def after(self) -> Sequence[Token | DraftEnd]:
-        """Finish an answer: return the items after it, up to the end of the draft unless another answer is needed."""
+        """Finish an answer and return the items that follow it, with a `DraftEnd` if no further answer is needed."""
         ...
 
 
 async def streamed(begin: Callable[[], Awaitable[DraftRequests]]) -> AsyncGenerator[Token | DraftEnd, None]:
-    """A draft in as many requests as it needs; broken requests are sent again.
+    """Stream a draft, in as many requests as it needs; requests that break off are resumed.
 
     Args:
-        begin: makes the draft, with everything that its first request needs.
+        begin: prepares the requests of the draft.
     """
     draft = await begin()
     item: Token | DraftEnd | None = None
@@ -52,8 +52,8 @@ async def streamed(begin: Callable[[], Awaitable[DraftRequests]]) -> AsyncGenera
 
 
 Next = Choice | Callable[[], Awaitable[Choice]] | Literal["full"]
-"""One step of a stream: the server's next raw token; or, as the last step, a function that finds it by a request of its
-own; or `"full"`, if the context is full."""
+"""One step of a stream: the server's next raw token. The last step may instead be a function that finds the token with
+a request of its own, or `"full"` if the context is full."""
 
 
 class IdsStream(Protocol):
@@ -64,11 +64,12 @@ class IdsStream(Protocol):
 
         Args:
             ids: the prompt, in the engine's own form, and the ids of the draft so far.
-            left: tokens that are still wanted.
+            left: number of tokens that the draft still needs.
             attempt: number of this attempt, from 1; see `http.retries.resumed`.
 
         Raises:
-            ContextLengthError: nothing fits after `ids`. A server that takes text only yields "full" instead.
+            ContextLengthError: nothing fits after `ids`. For a server that accepts text only, the stream yields
+                `"full"` instead.
         """
         ...
 
@@ -79,14 +80,14 @@ class IdsDraft:
     Args:
         stream: the engine's requests.
         start: the prompt and the response so far, in the engine's own form.
-        max_tokens: whole-character tokens to give at most.
-        alone: `start` is the prompt alone; if it is too long, that is an error.
-        repeats: the server takes text only; each stream generates the ids of the draft again, and the engine skips
-            them. A full draft closes its stream, and has no continuation.
-        raw: it follows a context by ids: its tokens are given out unchanged, with their ids.
+        max_tokens: the greatest number of whole-character tokens to yield.
+        alone: whether `start` is just the prompt. If so, a `start` that is too long is an error.
+        repeats: whether the server accepts text only: each stream then generates the ids of the draft again, and the
+            engine skips them. Such a draft closes its stream as soon as it is complete, and has no continuation.
+        raw: whether the draft follows a context by ids: its tokens are then yielded unchanged, with their ids.
 
     Attributes:
-        start: as given.
+        start: the argument `start`.
         draft: the tokens so far.
     """
 
@@ -116,7 +117,7 @@ class IdsDraft:
         """
         draft, self._last = self.draft, None
         if draft.over:
-            return  # only the end of the stream was lost
+            return  # nothing but the end of the stream was lost
         try:
             async with aclosing(self._stream([*self.start, *draft.ids], draft.left, attempt)) as steps:
                 async for step in steps:
@@ -133,7 +134,7 @@ class IdsDraft:
             self._last = "full"
 
     async def after(self) -> Sequence[Token | DraftEnd]:
-        """A token that needed a request of its own, and the end; see `DraftRequests`."""
+        """The last token if it needs a request of its own, and the end; see `DraftRequests`."""
         draft, found = self.draft, list[Token | DraftEnd]()
         if not draft.over and self._last == "full":
             return [DraftEnd("context")]

@@ -1,8 +1,8 @@
-"""Errors of endpoints, as one tree.
+"""The errors of endpoints, in one hierarchy.
 
 ::
 
-    ProviderError                    anything below; carries endpoint, status, request_id, retryable, hint
+    ProviderError                    base class of all; carries endpoint, status, request_id, retryable, hint
     ├── ConnectError                 no connection: refused, no such host, TLS
     ├── ProviderTimeoutError         connected, but no answer in time (also a TimeoutError)
     ├── StatusError                  the server answered with an HTTP error
@@ -12,12 +12,12 @@
     │   ├── RateLimitError           429
     │   └── ServerError              5xx, 408, 424: loading, overloaded or broken
     ├── ResponseError                the answer violates the protocol: HTML, cut JSON, a broken stream
-    ├── ModelChoiceError             several models, none named; or the named one is not there (also a ValueError)
+    ├── ModelChoiceError             no model chosen of several, or the chosen one is missing (also a ValueError)
     ├── UnsupportedError             the endpoint lacks an ability that the fusion needs
-    └── BudgetError                  a limit of the caller's own is reached: requests or billed tokens
-        └── BudgetTimeoutError       ... or time (also a TimeoutError)
+    └── BudgetError                  the caller's limit on requests or billed tokens is reached
+        └── BudgetTimeoutError       the caller's time limit is reached (also a TimeoutError)
 
-No error holds a key or a prompt: of a server's answer only its own error message is quoted.
+No error contains a key or a prompt. The only part of a server's answer that is quoted is its error message.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class ProviderError(Exception):
         status: the HTTP status, if there was one.
         request_id: the server's id of the request, if it sent one.
         retryable: whether the same request may succeed later.
-        retry_after: seconds to wait before the next attempt, if the server requested a wait.
-        lasting: whether the cause most likely persists; such an error is retried once at most.
-        stale: whether an idle connection turned out to be useless; the first retry is immediate.
-        hint: a remedy, in words.
+        retry_after: seconds to wait before the next attempt, if the server asked for a wait.
+        lasting: whether the cause probably persists; such an error is retried at most once.
+        stale: whether an idle connection may have been closed meanwhile; the first retry is then immediate.
+        hint: a suggested remedy; empty without one.
         partial: the `cosd_api.FusionResult` so far, if the error ended a fusion.
     """
 
@@ -61,7 +61,7 @@ class ProviderError(Exception):
     retry_after: float | None = None
     lasting: bool = False
     stale: bool = False
-    partial: Any = None  # this package knows no fusion
+    partial: Any = None  # its type belongs to `cosd_api`, which this package does not import
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ def _rebuild(kind: type[ProviderError], message: str, state: dict[str, object]) 
 
 
 class ConnectError(ProviderError):
-    """No connection to the endpoint: refused, unknown host, TLS."""
+    """There is no connection to the endpoint: it was refused, the host is unknown, or TLS failed."""
 
     retryable = True
 
@@ -120,7 +120,7 @@ class AuthenticationError(StatusError):
 
 
 class InvalidRequestError(StatusError, ValueError):
-    """The endpoint refused the request in its present form (400, 404, 422, ...)."""
+    """The endpoint refused the request as it is (400, 404, 422, ...)."""
 
 
 class ContextLengthError(StatusError):
@@ -134,7 +134,7 @@ class RateLimitError(StatusError):
 
 
 class ServerError(StatusError):
-    """5xx, 408, and 424 of TGI: the server is loading, overloaded or broken."""
+    """5xx, 408, or TGI's 424: the server is loading, overloaded or broken."""
 
     retryable = True
 
@@ -152,12 +152,12 @@ class UnsupportedError(ProviderError):
 
 
 class BudgetError(ProviderError):
-    """A limit set by the caller is reached; no request was sent beyond it.
+    """A limit set by the caller is reached; no further request was sent.
 
     Attributes:
         limit: `"max_requests"`, `"max_billed_tokens"` or `"timeout"`.
-        partial: the result so far, as with every error that ends a fusion. None if time ran out before the discovery of
-            the servers.
+        partial: the result so far, as with every error that ends a fusion. None if time ran out before the servers had
+            been discovered.
     """
 
     limit: str = ""

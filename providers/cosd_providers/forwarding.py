@@ -1,4 +1,4 @@
-"""Base of providers in front of another provider, which change its questions or its answers."""
+"""The base class of providers that wrap another provider and change its questions or its answers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["Forwarding"]
 
 
 class Forwarding:
-    """All of a provider but its answers, forwarded unchanged; a subclass has `generate`, `propose` and `score`.
+    """A wrapper that forwards everything except answers: a subclass defines `generate`, `propose` and `score`.
 
     Args:
-        provider: the provider that answers.
+        provider: the wrapped provider.
     """
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
 
     def around(self, provider: Provider) -> Self:
-        """A copy in front of another provider."""
+        """A copy that wraps another provider."""
         view = copy(self)
         view._provider = provider
         return view
@@ -40,7 +40,7 @@ class Forwarding:
         await self._provider.__aexit__(*exc)
 
     async def describe(self) -> ServerInfo:
-        """The provider's description, without ids: these would bypass this wrapper."""
+        """The provider's description, without contexts by ids, whose calls would bypass this wrapper."""
         info = await self._provider.describe()
         return replace(info, capabilities=replace(info.capabilities, ids=False))
 
@@ -49,7 +49,7 @@ class Forwarding:
         return await self._provider.keep_ready() if isinstance(self._provider, Ready) else False
 
     async def word_splitter(self) -> WordEnds | None:
-        """See `contract.WordSplitter`: the words of a text by itself."""
+        """See `contract.WordSplitter`."""
         return await self._provider.word_splitter() if isinstance(self._provider, WordSplitter) else None
 
     async def tokenize(self, text: str) -> list[Piece]:

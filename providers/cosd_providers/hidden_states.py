@@ -1,4 +1,4 @@
-"""Hidden states of a draft: requested stretch by stretch, and attached to its tokens."""
+"""Hidden states of a draft: requested for several tokens at a time, and attached to the tokens."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ from cosd_providers.errors import ContextLengthError, UnsupportedError
 __all__ = ["SEARCH", "STRETCH", "StatesAfter", "by_states", "no_states", "with_states"]
 
 STRETCH = 16
-"""Tokens of a draft whose states are requested together, at most: the server reads everything before them once."""
+"""The greatest number of tokens of a draft whose states are requested together.
+
+For each request the server reads all tokens before them once more.
+"""
 
 SEARCH = 2 * (STRETCH.bit_length() - 1)
-"""Further requests of a draft, at most, if the server refuses a text as too long: a stretch is halved until the longest
-text that it takes is found."""
+"""The greatest number of further requests if the server refuses a text as too long.
+
+The number of tokens is halved until the longest text that the server accepts is found.
+"""
 
 StatesAfter: TypeAlias = Callable[[Sequence[int], int], Awaitable[Sequence[State]]]
-"""Function of raw ids of a draft and a number: this number of last states, ending with the state after all ids."""
+"""Function of a draft's raw ids and a number n. It returns the last n states, up to the state after all ids."""
 
 
 class DraftedIds(Protocol):
@@ -40,15 +45,15 @@ class DraftedIds(Protocol):
 async def with_states(
     items: AsyncGenerator[Token | DraftEnd, None], draft: DraftedIds, states: StatesAfter
 ) -> AsyncGenerator[Token | DraftEnd, None]:
-    """Pass a draft's items on, each token with its state; the server keeps writing while states are requested.
+    """Yield the items of a draft, each token with its state. The server keeps writing while states are requested.
 
     Args:
         items: the draft's tokens, and its end.
-        draft: has the ids of all tokens that have come.
+        draft: the ids of all tokens that have arrived.
         states: requests states.
 
     Raises:
-        ContextLengthError: the server cannot read everything before a token at once. Earlier tokens were yielded.
+        ContextLengthError: the server cannot read everything before a token at once. Earlier tokens have been yielded.
     """
     held: list[Token] = []
     given = 0
@@ -76,10 +81,10 @@ async def with_states(
 
 
 def by_states(provider: Provider, hint: str = "") -> HiddenStates:
-    """The provider, which has to report hidden states.
+    """Return the provider if it can report hidden states.
 
     Raises:
-        UnsupportedError: it does not report them.
+        UnsupportedError: it cannot; the error has this `hint`.
     """
     if isinstance(provider, HiddenStates):
         return provider
@@ -87,5 +92,5 @@ def by_states(provider: Provider, hint: str = "") -> HiddenStates:
 
 
 def no_states(endpoint: str, hint: str) -> UnsupportedError:
-    """The error of a server that does not report hidden states."""
+    """The error for a server that does not report hidden states."""
     return UnsupportedError("the server does not report the model's hidden states", endpoint=endpoint, hint=hint)

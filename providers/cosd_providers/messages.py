@@ -1,6 +1,6 @@
-"""Conversations: their messages, and the protocol of providers that take them.
+"""Conversations: their messages, and the protocol of providers that accept them.
 
-Each model reads a conversation through its own chat template; models share the answer only.
+Each model reads a conversation through its own chat template. The models share nothing but the answer.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = [
 Role = Literal["system", "user", "assistant"]
 
 OnSpecialTokens = Literal["warn", "refuse"]
-"""The reaction to a special token of the model in a message's text, if the endpoint takes no token ids."""
+"""The reaction to a special token in the text of a message, if the endpoint accepts text only."""
 
 _SAME = {"developer": "system"}
-"""Newer names of roles."""
+"""Newer names of roles, with the names used here."""
 
-_LONGEST = 20  # characters of a name that an error repeats
+_LONGEST = 20  # characters of the longest name that an error message repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Message:
     """One message of a conversation.
 
     Attributes:
-        role: the author: `"system"`, `"user"` or `"assistant"`.
+        role: the author of the message: `"system"`, `"user"` or `"assistant"`.
         content: the text.
     """
 
@@ -52,12 +52,13 @@ class RenderedPrompt:
     """A conversation in the form that one endpoint reads.
 
     Attributes:
-        provider: the provider of the answer: the endpoint itself, or a view of it that shares its connections.
-        prompt: the text that the model continues, for `generate`, `propose` and `score` of this provider.
+        provider: the provider that answers: the endpoint itself, or a view of it that shares its connections.
+        prompt: the text that the model continues, for the provider's `generate`, `propose` and `score`.
         warnings: facts that a reader of the answer should know.
-        lead: white space that the template writes before every answer: the first part of the model's own path, and of
-            no text that models share.
-        led: the provider whose contexts by ids begin with the ids of `lead`; None if `provider` takes contexts by ids.
+        lead: white space that the template writes before every answer. It is the first part of the model's own path,
+            but not of the text that the models share.
+        led: the provider for contexts by ids that begin with the ids of `lead`; None if `provider` itself serves
+            contexts by ids.
     """
 
     provider: Provider
@@ -74,15 +75,17 @@ class RenderedPrompt:
 
 @runtime_checkable
 class ChatProvider(Protocol):
-    """A provider whose model answers conversations; offered beside `contract.Provider`."""
+    """A provider whose model answers conversations, in addition to `contract.Provider`."""
 
     async def render_prompt(
         self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
     ) -> RenderedPrompt:
-        """Render `messages` up to the start of the answer, or its continuation if the last message is the assistant's.
+        """Render `messages` up to the point at which the model writes.
+
+        That is the start of the answer, or the end of the last message if that is a partial answer of the assistant.
 
         Raises:
-            UnsupportedError: the endpoint cannot answer this conversation; the hint proposes a remedy.
+            UnsupportedError: the endpoint cannot answer this conversation; the hint suggests a remedy.
         """
         ...
 
@@ -93,14 +96,15 @@ class OwnMessages(Protocol):
 
     @property
     def own_messages(self) -> tuple[Message, ...]:
-        """Messages that it puts before every conversation; no other model reads them."""
+        """Messages that the provider puts before every conversation; no other model reads them."""
         ...
 
 
 def after_own(own: Sequence[Message], messages: Sequence[Message]) -> Sequence[Message]:
-    """A conversation after a model's own messages.
+    """Put a model's own messages before a conversation.
 
-    Templates take one system message, at the start: the conversation's joins the model's own, after a blank line.
+    Templates accept a single system message, at the start. If there are two, the conversation's is appended to the
+    model's own, after a blank line.
     """
     if not (own and messages and messages[0].role == "system"):
         return [*own, *messages]
@@ -111,7 +115,7 @@ def after_own(own: Sequence[Message], messages: Sequence[Message]) -> Sequence[M
 
 
 def checked_own(system: object, messages: object) -> tuple[Message, ...]:
-    """A model's own messages: its system message, if any, and then the other messages.
+    """Check a model's own messages, and return its system message, if any, followed by the other messages.
 
     Raises:
         ValueError: a message is invalid.
@@ -131,12 +135,12 @@ def checked_own(system: object, messages: object) -> tuple[Message, ...]:
 
 
 def checked_messages(given: object) -> tuple[Message, ...]:
-    """A conversation from messages, or from dictionaries as in OpenAI's API (`{"role": "user", "content": "..."}`).
+    """Check a conversation, of messages or of OpenAI's dictionaries (`{"role": "user", "content": "..."}`).
 
-    Content may be a list of text parts. The role `"developer"` becomes `"system"`.
+    The content may be a list of text parts. The role `"developer"` becomes `"system"`.
 
     Raises:
-        ValueError: a message is invalid, or there is nothing to answer.
+        ValueError: a message is invalid, or the conversation has no user message.
     """
     if isinstance(given, str | bytes | bytearray) or not isinstance(given, Sequence):
         raise ValueError(f"a conversation is a list of messages, not {type(given).__name__}")
@@ -191,7 +195,7 @@ def _text(content: object, at: int) -> str:
 
 
 def _shown(word: object) -> str:
-    """A value given as a name. If it does not look like a name it may be private text, and is not repeated."""
+    """The form in which an error shows a value. A string that is not a name may be private, and is not repeated."""
     if word is None or (isinstance(word, str) and word.isidentifier() and len(word) <= _LONGEST):
         return repr(word)
     return "'...'" if isinstance(word, str) else f"of type {type(word).__name__}"

@@ -1,4 +1,4 @@
-"""Shapes of server answers: unknown fields are ignored, missing ones refused."""
+"""Validation of server answers: unknown fields are ignored, missing fields are an error."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _T = TypeVar("_T")
 
 
 def parse(kind: type[_M], data: object, endpoint: str) -> _M:
-    """An answer in its shape; raises like `checked`."""
+    """Parse an answer into a model. Raises the same errors as `checked`."""
     return checked(kind.model_validate, data, endpoint)
 
 
 def shape(kind: type[_T]) -> Callable[[object], _T]:
-    """The check of a shape for `checked`: a typed dictionary takes a third of a model's time."""
+    """Make a check for `checked` from a type. A typed dictionary takes a third of the time of a model."""
     return TypeAdapter(kind).validator.validate_python
 
 
 def checked(check: Callable[[object], _T], data: object, endpoint: str) -> _T:
-    """An answer that passes a check of pydantic's.
+    """Validate an answer with a function of pydantic.
 
     Raises:
-        ResponseError: it has another shape; the message names the place, and repeats nothing of the answer.
+        ResponseError: the answer is invalid. The message names the field, and quotes nothing of the answer.
     """
     try:
         return check(data)
@@ -41,7 +41,7 @@ def checked(check: Callable[[object], _T], data: object, endpoint: str) -> _T:
 
 
 def unless_none(default: Any) -> BeforeValidator:
-    """A validator for fields that some servers send as null instead of leaving them out."""
+    """A validator that replaces null with a default: some servers send null instead of omitting a field."""
 
     def told(value: Any) -> Any:
         return default if value is None else value

@@ -1,6 +1,6 @@
-"""The probe's client of a server: requests without an adapter's checks, so that known answers can be compared.
+"""The probe's client for a server: requests without an adapter's checks, so that wrong answers become visible.
 
-Each engine derives its client from `ProbeClient`, with its own requests and answers.
+Each engine derives its own client from `ProbeClient`, which builds the requests and reads the answers.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ REPLY_WAYS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
     "continue_final_message": ({"continue_final_message": True, "add_generation_prompt": False}, {}),
     "prefix": ({}, {"prefix": True}),
 }
-"""Ways to request the continuation of a partial reply: fields of the request, and of the message."""
+"""Ways to request the continuation of a partial reply, each with its fields of the request and of the message."""
 
 Prompt = str | list[int]
-"""A text, or the ids of a text: the client puts the server's special tokens before ids."""
+"""A text, or the ids of a text. Before ids the client inserts the special tokens that the server adds to a text."""
 
 Forcing = Sequence[Callable[[str], Mapping[str, object]]]
-"""Functions from a text to fields that may make a server write it; each is tried."""
+"""Functions from a text to fields of a request that may force a server to write this text. Each one is tried."""
 
-_FORCED = 48  # most tokens of a text that a server is made to write
+_FORCED = 48  # the greatest number of tokens of a forced text
 
 
 @dataclass(frozen=True, slots=True)
 class RawRequest:
-    """A request for the continuation of some prompts.
+    """A request to continue one or more prompts.
 
     Attributes:
         prompts: texts, or ids of texts.
-        limit: tokens of each answer.
-        top: alternatives at each place.
-        temperature: of the sampling.
-        fields: further fields, beside the temperature.
+        limit: the greatest number of tokens in each answer.
+        top: the number of alternatives at each position.
+        temperature: the sampling temperature.
+        fields: further fields of the request.
     """
 
     prompts: Sequence[Prompt]
@@ -62,11 +62,11 @@ class RawReply:
 
     Attributes:
         text: the text.
-        positions: the tokens with the most probable tokens at each place, as far as they were shown.
-        read: tokens of the prompt; None if not reported.
-        cached: prompt tokens from the server's cache; None if not reported.
-        written: tokens of the answer; None if not reported.
-        ended: whether the server reports that the model ended.
+        positions: the tokens of the answer, each with the most probable tokens in its place, as far as they were shown.
+        read: number of tokens in the prompt; None if not reported.
+        cached: number of prompt tokens from the server's cache; None if not reported.
+        written: number of tokens in the answer; None if not reported.
+        ended: whether the server reports that the model ended its answer.
     """
 
     text: str
@@ -83,8 +83,8 @@ class RawScores:
 
     Attributes:
         way: the kind of request, e.g. `"echo"`.
-        own: a position for each token of the text; `prob` None if it is unknown.
-        specials: tokens before the text that were shown, too.
+        own: a position for each token of the text; `prob` is None for an unknown probability.
+        specials: number of tokens before the text that were shown, too.
         after: the position after the text, if the answer includes it.
     """
 
@@ -114,16 +114,16 @@ class _Chat(BaseModel):
 
 
 class ProbeClient(ABC):
-    """A server without an adapter's checks. A request that it does not take raises `UnsupportedError`.
+    """Requests to a server without an adapter's checks. A request that the server refuses raises `UnsupportedError`.
 
     Args:
-        transport: the server.
+        transport: sends the requests.
         model: the model's id.
         chat: the route for messages; None without one.
-        models: the list of models; None without one.
+        models: the route that lists the models; None without one.
 
     Attributes:
-        forcing: functions from a text to fields that may make the server write it and end.
+        forcing: functions from a text to fields of a request that may force the server to write this text and end.
     """
 
     forcing: Forcing = ()
@@ -143,18 +143,18 @@ class ProbeClient(ABC):
 
     @abstractmethod
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
-        """Send all prompts in one request; returns as many answers as came."""
+        """Send all prompts in one request, and return the answers, however many there are."""
 
     @abstractmethod
     async def score(self, text: str, usage: Usage) -> RawScores:
-        """The distributions at the tokens of a text."""
+        """Request the distributions at the tokens of a text."""
 
     async def settings(self) -> dict[str, int]:
-        """Options that the server was started with, as far as it reports them, e.g. its `"slots"`."""
+        """The options with which the server was started, as far as it reports them, e.g. the number of `"slots"`."""
         return {}
 
     async def models(self) -> list[str]:
-        """The names of the models that the server lists."""
+        """List the names of the server's models."""
         try:
             found = await self._transport.get(self._models) if self._models is not None else None
             return [one.id for one in parse(Models, found, self._transport.endpoint).data]
@@ -162,7 +162,7 @@ class ProbeClient(ABC):
             raise self.unable("the server does not list its models") from None
 
     async def recite(self, text: str, prompt: str, usage: Usage) -> RawReply:
-        """Force an answer that can only be this text."""
+        """Force the model to answer with this text."""
         words = "no field makes the server write a given text"
         for force in self.forcing:
             fields = force(text)
@@ -179,12 +179,12 @@ class ProbeClient(ABC):
     async def reply(
         self, message: str, limit: int, usage: Usage, *, started: str | None = None, way: str = ""
     ) -> RawReply:
-        """The reply to a user's message over the chat route; some servers repeat the part `started`.
+        """Request a reply to a user's message over the chat route. Some servers repeat the part `started` in it.
 
         Args:
             message: the user's message.
-            limit: tokens of the reply.
-            usage: billed for it.
+            limit: the greatest number of tokens in the reply.
+            usage: the ledger of the request.
             started: the partial reply to continue; None without one.
             way: one of `REPLY_WAYS`.
         """
@@ -208,12 +208,12 @@ class ProbeClient(ABC):
         return RawReply(text, written=billed.completion_tokens, ended=ended)
 
     def unable(self, words: str) -> UnsupportedError:
-        """The error for a request that the server does not take."""
+        """The error for a request that the server refuses."""
         return UnsupportedError(words, endpoint=self._transport.endpoint)
 
 
 def grammar(text: str) -> str:
-    """A grammar (GBNF) that allows one text."""
+    """A grammar (in GBNF) that allows this text only."""
     return f"root ::= {json.dumps(text, ensure_ascii=False)}"
 
 

@@ -1,6 +1,7 @@
-"""The rounds of a proposal: all open continuations in lists or single requests, or along a text that was scored once.
+"""The rounds of requests that answer a `propose` call.
 
-An engine derives from `Rounds`; it writes the request of a continuation, knows its limits, and reads the answer.
+Each round serves all open continuations, by lists or single requests, or from a text that was scored once. An engine
+derives its own class from `Rounds`, which builds the requests, knows the server's limits and reads the answers.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ __all__ = ["Rounds"]
 
 
 class Rounds(ABC):
-    """The rounds of one `propose`.
+    """The rounds of one `propose` call.
 
     Args:
         context: the prompt, and the response so far.
         alternatives: the number of other tokens to list with each token.
 
     Attributes:
-        from_text: places whose continuations went along the scored text.
+        from_text: places whose continuations were read from the scored text.
     """
 
     def __init__(self, context: Context, alternatives: int = 0) -> None:
@@ -37,12 +38,12 @@ class Rounds(ABC):
         self.from_text: set[int] = set()
 
     async def propose(self, questions: Sequence[Question], way: Strategy, usage: Usage) -> list[Proposal | None]:
-        """The answers to all questions, marked and counted by the strategy that answered them."""
+        """Answer all questions, and mark and count each answer by the strategy that gave it."""
         found = await answer(questions, self.ask, self._alternatives)
         return counted(marked(found, self._sent_by(way), but=self.from_text), way, usage)
 
     async def ask(self, open_: list[Continuation]) -> list[Iterable[Position]]:
-        """The next positions of each open continuation; see `greedy.answer`."""
+        """Find the next positions of each open continuation; see `greedy.answer`."""
         found: dict[int, Iterable[Position]] = {}
         if not any(one.ids for one in open_):
             found = await self._scored(open_)
@@ -51,31 +52,31 @@ class Rounds(ABC):
         return [found[id(one)] for one in open_]
 
     def _sent_by(self, way: Strategy) -> Strategy:
-        """The strategy that answered the places without a scored text."""
+        """The strategy of the answers that were not read from a scored text."""
         return "list" if way == "echo" else way
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:  # noqa: ARG002 - a hook
-        """The positions of new continuations that a scored text answers (`_along`), by their identity."""
+        """The positions of new continuations that a scored text answers (`_along`), by the continuation's `id()`."""
         return {}
 
     @abstractmethod
     async def _room(self, one: Continuation, wanted: int) -> int:
-        """Tokens that fit after the request of a continuation; at least `wanted` if these fit."""
+        """The number of tokens that fit after a continuation's request; at least `wanted` if that many fit."""
 
     @abstractmethod
     async def _too_long(self, one: Continuation) -> ContextLengthError:
-        """The error of a text that leaves no room for an answer."""
+        """The error for a text that leaves no room for an answer."""
 
     @abstractmethod
     async def _written(self, open_: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
         """The new positions after each continuation, from answers of at most `count` tokens."""
 
     def _skipped(self, one: Continuation) -> int:  # noqa: ARG002 - for engines that cannot continue everywhere
-        """Tokens of a continuation that the server writes again."""
+        """The number of a continuation's tokens that the server has to write again."""
         return 0
 
     def _before(self, place: int) -> str:
-        """Prompt and text up to a place."""
+        """The prompt and the text up to a place."""
         return self._prompt + sendable(self._text[:place])
 
     def _along(
@@ -85,13 +86,14 @@ class Rounds(ABC):
         places: Mapping[int, int],
         positions: Sequence[Position | None],
     ) -> dict[int, Iterable[Position]]:
-        """The continuations that a scored text answers without doubt, by their identity.
+        """The positions of new continuations that a scored text certainly answers, by the continuation's `id()`.
 
         Args:
             open_: new continuations.
             ids: the text as the model reads it.
-            places: the number of ids before each place at which these ids are the model's own encoding up to there.
-            positions: the model's choice at the last ids, and after them; None if in doubt.
+            places: the number of ids before each place, for places where these ids are the model's own encoding of the
+                text so far.
+            positions: the model's choice at each of the last ids, and after them; None where it is uncertain.
         """
         first = len(ids) + 1 - len(positions)
         found: dict[int, Iterable[Position]] = {}
@@ -105,7 +107,7 @@ class Rounds(ABC):
         return found
 
     async def _generated(self, open_: Sequence[Continuation]) -> list[Sequence[Position]]:
-        """The server's positions after each continuation, in as few requests as the context allows."""
+        """Request the positions after each continuation, in as few requests as the context allows."""
         wanted = max((one.wanted + self._skipped(one) for one in open_), default=0)
         rooms: dict[int, int] = {}
         for one in sorted(open_, key=lambda one: -one.question.start):  # if the longest fits, all fit
@@ -116,7 +118,7 @@ class Rounds(ABC):
             room = rooms[id(one)]
             if room > self._skipped(one):
                 groups.setdefault(room, []).append(one)
-            elif one.ids:  # its answer has reached the end of the context
+            elif one.ids:  # its own answer has filled the context
                 found[id(one)] = ()
             else:  # the text itself is too long for this model
                 raise await self._too_long(one)

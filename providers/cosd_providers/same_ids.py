@@ -1,4 +1,4 @@
-"""Comparison of vocabularies: two models have the same ids if their servers encode and decode alike."""
+"""Comparison of vocabularies: two models have the same ids if their servers encode and decode in the same way."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cosd_providers.tokenizers import TEST_TEXT
 __all__ = ["Vocabulary", "by_given_ids", "by_ids", "vocabulary"]
 
 _TEXT = TEST_TEXT.partition(" <|")[0]
-"""The test text without strings that some servers would parse as special tokens."""
+"""The test text, without the strings that some servers would parse as special tokens."""
 
 _SPREAD = 64
-"""Ids to decode, spread over the vocabulary."""
+"""Approximate number of ids to decode, spread over the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Vocabulary:
 
     Attributes:
         ids: the encoding of a test text.
-        spread: the visible characters of ids between the least and the greatest id of `ids`. Servers differ in the
-            white space around them and in the form of bytes that are no characters.
+        spread: the decoded text of ids between the least and the greatest id in `ids`. It omits white space, and bytes
+            that are not characters, because servers show these differently.
     """
 
     ids: tuple[int, ...]
@@ -33,10 +33,10 @@ class Vocabulary:
 
 
 def by_ids(provider: Provider) -> IdContexts:
-    """The provider, which has to take contexts by ids.
+    """Return the provider if it takes contexts by ids.
 
     Raises:
-        UnsupportedError: it takes none.
+        UnsupportedError: it does not.
     """
     if isinstance(provider, IdContexts):
         return provider
@@ -44,10 +44,10 @@ def by_ids(provider: Provider) -> IdContexts:
 
 
 def by_given_ids(provider: Provider) -> IdScores:
-    """The provider, which has to report the probabilities of given ids.
+    """Return the provider if it can report the probabilities of given ids.
 
     Raises:
-        UnsupportedError: it reports none.
+        UnsupportedError: it cannot.
     """
     if isinstance(provider, IdScores):
         return provider
@@ -55,7 +55,7 @@ def by_given_ids(provider: Provider) -> IdScores:
 
 
 async def vocabulary(provider: Provider, info: ServerInfo) -> Vocabulary | None:
-    """The fingerprint of a model's vocabulary; None if the endpoint takes no ids, or does not show enough.
+    """The fingerprint of a model's vocabulary; None if the endpoint does not accept ids, or does not show enough.
 
     Raises:
         ProviderError: the server failed.

@@ -1,4 +1,4 @@
-"""The options of a draft: greedy, or drawn from the model's own distribution; and the seeds of its requests."""
+"""The options of a draft, greedy or drawn from the model's own distribution, and the seeds of its requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 __all__ = ["DraftOptions", "other_seed"]
 
 _SEEDS = 2**32
-_STEP = 0x9E3779B1  # odd, so that seeds do not repeat; far from 1, so that they differ from a user's next seeds
+_STEP = 0x9E3779B1  # odd, so that no seed repeats; large, so that the seeds differ from a user's next seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +16,10 @@ class DraftOptions:
 
     Attributes:
         alternatives: the number of other tokens to list.
-        temperature: 0 takes the most probable token, 1 draws from the model's distribution.
-        seed: the seed of the draws; None lets the server choose.
+        temperature: 0 selects the most probable token, 1 draws from the model's distribution.
+        seed: the random seed; None lets the server choose.
         states: whether each token carries its hidden state.
-        raw: the context is by ids: tokens are given exactly as the model wrote them, with their ids.
+        raw: whether the context is by ids: tokens are then returned exactly as the model wrote them, with their ids.
 
     Raises:
         ValueError: the temperature is neither 0 nor 1.
@@ -38,19 +38,21 @@ class DraftOptions:
 
     @property
     def sampled(self) -> bool:
-        """True if tokens are drawn, so that they may be less probable than others."""
+        """True if tokens are drawn, and so need not be the most probable ones."""
         return self.temperature != 0
 
     def seed_after(self, tokens: int) -> int | None:
-        """The seed of a request that continues after this number of drawn tokens; see `other_seed`."""
+        """The seed of a request that continues the draft after `tokens` drawn tokens; see `other_seed`."""
         return other_seed(self.seed, tokens)
 
 
 def other_seed(seed: int | None, number: int) -> int | None:
-    """A seed for a later request of one draft: the first request's random numbers would choose its tokens again.
+    """A seed for a later request of one draft.
+
+    With the seed of the first request, the server would choose by the same random numbers again.
 
     Args:
         seed: the draft's seed.
-        number: 0 for the first request, which uses `seed` itself; a different number for each other request.
+        number: 0 for the first request, which uses `seed` itself; a different number for each later request.
     """
     return seed if seed is None or not number else (seed + number * _STEP) % _SEEDS

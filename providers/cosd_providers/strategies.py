@@ -1,7 +1,7 @@
-"""Strategies for questions to an assistant at several places of one text, and their count in the ledger.
+"""Strategies for asking an assistant about several places of one text, and their count in the ledger.
 
-All of them give the same answers on the same model; they differ in requests, tokens and time. Each engine picks one by
-a fixed rule, based on measurements (docs/benchmark.md); `strategy=` overrides it.
+With the same model, all strategies give the same answers; they differ in requests, tokens and time. Each engine selects
+one by a fixed rule, which is based on measurements (docs/benchmark.md); `strategy=` overrides the rule.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from cosd_providers.usage import Usage
 __all__ = ["Strategy", "checked_strategy", "counted", "marked"]
 
 Strategy = Literal["echo", "list", "singles", "watch"]
-"""The kind of requests for an assistant's answers at several places.
+"""The kind of request by which an assistant is asked about several places.
 
 - `"echo"`: one request scores the whole text.
-- `"list"`: one request holds the text up to each place.
-- `"singles"`: one request for each place, a few at a time.
-- `"watch"`: one stream that writes along, and answers each place that it passes; for an assistant with contexts by ids
-  (`contract.IdContexts`) that judges a draft. In other cases the engine's own rule holds.
+- `"list"`: one request contains a prompt for each place, which is the text up to there.
+- `"singles"`: each place has a request of its own; a few are sent at a time.
+- `"watch"`: the assistant writes the answer at the same time as the draft, in one stream that shows its choice at each
+  place. This needs contexts by ids (`contract.IdContexts`) and a draft to judge; otherwise the engine's own rule
+  applies.
 """
 
 
 def checked_strategy(strategy: Strategy | None, able: Iterable[Strategy]) -> Strategy | None:
-    """A strategy named by a user; None for the engine's own rule.
+    """Return the strategy that a user has chosen; None means the engine's own rule.
 
     Raises:
-        ValueError: the engine has no such strategy.
+        ValueError: the engine does not have this strategy.
     """
     if strategy not in (None, *able):
         *others, last = map(repr, able)
@@ -38,7 +39,7 @@ def checked_strategy(strategy: Strategy | None, able: Iterable[Strategy]) -> Str
 
 
 def marked(found: Iterable[Proposal | None], way: Strategy, *, but: Container[int] = ()) -> list[Proposal | None]:
-    """The same proposals, marked as answered by this strategy: all without a mark, except at the places `but`."""
+    """Mark proposals as answered by a strategy, unless they are already marked or their place is in `but`."""
     return [
         one if one is None or one.strategy or one.start in but else Proposal(one.start, one.tokens, way)
         for one in found
@@ -46,7 +47,7 @@ def marked(found: Iterable[Proposal | None], way: Strategy, *, but: Container[in
 
 
 def counted(found: Iterable[Proposal | None], way: Strategy, usage: Usage) -> list[Proposal | None]:
-    """The same proposals, `marked`, and counted in the ledger."""
+    """Mark proposals as `marked` does, and count them in the ledger."""
     proposals = marked(found, way)
     for one in proposals:
         if one is not None and one.strategy is not None:

@@ -1,4 +1,4 @@
-"""The known name that a misspelt one probably means, for error messages."""
+"""Suggestions for misspelt names, for error messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 __all__ = ["nearest", "suggestion"]
 
-_SIMILAR = 0.7  # of 1; below it guesses are absurd, such as `rate` for `promt`
+_SIMILAR = 0.7  # similarity, from 0 to 1; below this value guesses are absurd, such as `rate` for `promt`
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -17,7 +17,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """The end of an error message: `; did you mean 'model'?`, or else the other words, after a semicolon, too."""
+    """The end of an error message: `; did you mean 'model'?`, or a semicolon and `otherwise` if no name is similar."""
     near = nearest(name, known)
     words = otherwise if near is None else f"did you mean {near!r}?"
     return words and f"; {words}"

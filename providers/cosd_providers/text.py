@@ -1,8 +1,8 @@
-"""Bytes and characters: the text rules shared by adapters and the fusion.
+"""Bytes and characters: the rules for text that adapters and fusions share.
 
-Tokens are bytes, and a token may hold part of a character. Above the adapters there are whole characters only: `merge`
-joins neighbouring tokens that share a character, so servers give the same tokens whether or not they can show the
-parts. Invalid bytes count as whole; U+FFFD is never produced.
+Tokens are bytes, and a token may contain part of a character. Unless a context has ids, callers of an adapter see whole
+characters only: `merge` joins neighbouring tokens that share a character. So the tokens are the same whether or not a
+server can show parts of characters. Invalid bytes count as whole; U+FFFD is never produced.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator
 from cosd_providers.contract import Token
 
 LOST = "\ufffd"
-"""U+FFFD: the servers' placeholder of bytes that are no character."""
+"""U+FFFD, which servers show in place of bytes that are not a character."""
 
 
 def whole(data: bytes) -> int:
-    """Length in bytes of the whole characters in `data`.
+    """The length in bytes of the whole characters in `data`.
 
-    Invalid bytes count as whole: only a proper prefix of a valid UTF-8 character at the very end is left out.
+    Only an incomplete UTF-8 character at the very end is left out; invalid bytes count as whole.
     """
     return len(data) if data.isascii() else codecs.utf_8_decode(data, "surrogateescape", False)[1]
 
@@ -30,27 +30,27 @@ def readable(data: bytes) -> str:
 
 
 def sendable(data: bytes) -> str:
-    """`data` as text for a server, without invalid bytes, which cannot be sent."""
+    """`data` as text for a server, without invalid bytes, because these cannot be sent."""
     return data.decode("utf-8", "ignore")
 
 
 def first_character(data: bytes) -> str:
-    """The first character of whole-character `data`, or the empty string."""
+    """The first character of `data`, which consists of whole characters; the empty string if `data` is empty."""
     return data[:4].decode("utf-8", "surrogateescape")[:1]
 
 
 def last_character(data: bytes) -> str:
-    """The last character of whole-character `data`, or the empty string."""
+    """The last character of `data`, which consists of whole characters; the empty string if `data` is empty."""
     return data[-4:].decode("utf-8", "surrogateescape")[-1:]
 
 
 def continues_word(before: bytes, token: Token) -> bool:
-    """Test whether `token` continues the last word of `before`: a letter or digit directly after another."""
+    """Test whether `token` continues the last word of `before`, with a letter or digit directly after another."""
     return first_character(token.data).isalnum() and last_character(before).isalnum()
 
 
 def join(parts: list[Token]) -> Token:
-    """Several tokens as one: their bytes joined, the lowest of their probabilities."""
+    """Join several tokens into one, with all of their bytes and the lowest of their probabilities."""
     if len(parts) == 1:
         return parts[0]
     probs = [part.prob for part in parts]
@@ -66,10 +66,10 @@ def join(parts: list[Token]) -> Token:
 
 
 class Merger:
-    """Joiner of a stream of raw tokens into tokens of whole characters.
+    """A buffer that joins a stream of raw tokens into tokens of whole characters.
 
-    A token without bytes that is not the end belongs to the next token. An incomplete character before the end of
-    sequence becomes a token by itself.
+    A token without bytes is joined to the next token, unless it is the end of sequence. An incomplete character before
+    the end of sequence becomes a token of its own.
 
     Attributes:
         parts: raw tokens that wait for the rest of their character.
@@ -80,7 +80,7 @@ class Merger:
         self._data = b""
 
     def feed(self, token: Token) -> list[Token]:
-        """Take the next raw token; return the tokens that are whole now: none, one, or two at an end."""
+        """Add the next raw token and return the tokens that it completes: none, one, or two at an end of sequence."""
         data = token.data
         if not self.parts and (token.end or (data and whole(data) == len(data))):
             return [token]  # the usual case
@@ -94,14 +94,14 @@ class Merger:
         return found
 
     def flush(self) -> Token:
-        """The waiting parts as one token, though incomplete."""
+        """Return the waiting parts as one token, even though its character is incomplete."""
         token = join(self.parts)
         self.parts, self._data = [], b""
         return token
 
 
 def merge(tokens: Iterable[Token]) -> Iterator[Token]:
-    """Join raw tokens into tokens of whole characters; an incomplete character at the very end is dropped."""
+    """Join raw tokens into tokens of whole characters. An incomplete character at the very end is dropped."""
     merger = Merger()
     for token in tokens:
         yield from merger.feed(token)

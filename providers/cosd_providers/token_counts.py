@@ -1,7 +1,7 @@
-"""Caches of texts: their encodings, and their token counts.
+"""Caches for the encodings and the token counts of texts.
 
-Encoding a long prompt takes a server time. One count per prompt answers nearly all questions about its length: the text
-after it has at most as many tokens as bytes.
+A server needs time to encode a long prompt. A single count of the prompt answers nearly all questions about length: the
+text after it has no more tokens than bytes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Self, TypeVar
 __all__ = ["Counts", "Recent"]
 
 _REMEMBERED = 64
-_SPECIAL = 8  # special tokens around a text, and tokens that change at the border of two texts
-_CUT = 24  # extra tokens allowed when a text is cut inside a token
-_CLOSE = 256  # tokens: a count known this closely is not stored again
+_SPECIAL = 8  # allowance for special tokens around a text, and for tokens that change where two texts join
+_CUT = 24  # allowance for a text that is cut inside a token
+_CLOSE = 256  # tokens; a count that is known with this precision is not stored again
 
 
 _K = TypeVar("_K")
@@ -22,10 +22,10 @@ _V = TypeVar("_V")
 
 
 class Recent(OrderedDict[_K, _V]):
-    """The values kept most recently. Copies start empty: they hold no prompt.
+    """The most recently stored values. Copies start empty, so that they contain no prompt.
 
     Args:
-        most: the number of values.
+        most: the greatest number of values.
     """
 
     def __init__(self, most: int) -> None:
@@ -36,7 +36,7 @@ class Recent(OrderedDict[_K, _V]):
         return type(self), (self._most,)
 
     def keep(self, key: _K, value: _V) -> _V:
-        """Keep a value, in place of the oldest."""
+        """Store a value, and drop the oldest value if there are too many."""
         self[key] = value
         self.move_to_end(key)
         if len(self) > self._most:
@@ -45,13 +45,13 @@ class Recent(OrderedDict[_K, _V]):
 
 
 class Counts:
-    """Token counts of the last texts."""
+    """The token counts of recent texts."""
 
     def __init__(self) -> None:
         self._known = Recent[str, int](_REMEMBERED)
 
     def exact(self, text: str) -> int | None:
-        """The number of tokens of `text`, special ones included; None if it was not counted."""
+        """The number of tokens of `text`, including special tokens; None if it has not been counted."""
         return self._known.get(text)
 
     def add(self, text: str, count: int) -> None:
@@ -59,17 +59,17 @@ class Counts:
         self._known.keep(text, count)
 
     def seen(self, text: str, count: int) -> None:
-        """Store a count that came with an answer, unless it is approximately known."""
+        """Store a count that was part of an answer, unless it is approximately known."""
         if not self.fits(text, count + _CLOSE, bytes_too=False):
             self.add(text, count)
 
     def fits(self, text: str, most: int, *, bytes_too: bool = True) -> bool:
-        """Test whether `text` certainly has at most `most` tokens.
+        """Test whether `text` is known to have at most `most` tokens.
 
         Args:
             text: any text.
-            most: tokens.
-            bytes_too: whether the number of bytes may prove it.
+            most: a number of tokens.
+            bytes_too: whether a small number of bytes counts as a proof.
         """
         if bytes_too and _size(text) + _SPECIAL <= most:
             return True
@@ -82,7 +82,7 @@ class Counts:
         return False
 
     def about(self, text: str) -> int | None:
-        """An estimate of the tokens of `text`, from a counted text that mostly agrees with it; None without one."""
+        """Estimate the tokens of `text` from a counted text that begins in much the same way; None without one."""
         known = self.exact(text)
         if known is not None:
             return known
@@ -98,7 +98,7 @@ def _size(text: str) -> int:
 
 
 def _shared(one: str, other: str) -> int:
-    """Length of the common prefix, in characters."""
+    """The length of the common prefix, in characters."""
     low, high = 0, min(len(one), len(other))
     if one[:64] != other[:64]:  # most differences come early
         high = min(high, 64)

@@ -1,7 +1,7 @@
 """Local tokenizers, for servers that do not encode text, or are too far away for frequent requests.
 
-The library `tokenizers` or `tiktoken` encodes, depending on the source (the extra `tokenizers`). The result is exact
-bytes, or an error. Nothing is ever downloaded.
+Depending on its source, a tokenizer uses the library `tokenizers` or `tiktoken` (the extra `tokenizers`). It returns
+tokens with exact bytes, or raises an error. Nothing is ever downloaded.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ TEST_TEXT = (
     "The quick brown fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve café — “quoted”\n"
     "Übergrößenträger Привет мир 東京都に住んでいます 한국어 🙂👩‍🚀 <|im_start|> </s>"
 )
-"""Words, numbers, code, scripts, spaces: two models that encode it to the same ids share a tokenizer."""
+"""Words, numbers, code, several scripts and spaces. Models that encode this text to the same ids share a tokenizer."""
 
 _T = TypeVar("_T")
 
-_LONG = 1 << 16  # characters of a text above which a thread does the work
+_LONG = 1 << 16  # characters; a longer text is encoded in a thread
 _WORDS = "two words"
 _INSTALL = 'pip install "cosd-api[tokenizers]"'
 _NAMED = "tiktoken:"
@@ -72,37 +72,37 @@ _FILES = {
     "o200k_base": (_O200K,),
     "o200k_harmony": (_O200K,),
 }
-"""Address and SHA-256 of the files that tiktoken needs for each of its encodings. Without notice, it downloads a file
-that is missing or incomplete in its cache."""
+"""Addresses and SHA-256 digests of the files that tiktoken needs for each encoding. It silently downloads a file that
+is missing from its cache or incomplete, so the cache is checked first."""
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """An encoder equal to a model's server: the extension point for tokenizers of neither library."""
+    """A tokenizer that encodes as a model's server does: the extension point for tokenizers of other libraries."""
 
     @property
     def name(self) -> str:
-        """A name for messages."""
+        """The tokenizer's name, for messages."""
         ...
 
     @property
     def beginning(self) -> int:
-        """Number of special tokens that the model's server adds before a prompt."""
+        """The number of special tokens that the model's server adds before a prompt."""
         ...
 
     def encode(self, text: str) -> list[Piece]:
-        """The tokens of `text`, whose bytes join to it. No token is added; special tokens in the text are parsed.
+        """Encode a text into tokens whose bytes join to it. No token is added; special tokens in the text are parsed.
 
-        Servers read prompts the same way: a text with `"</s>"` in it holds that token.
+        Servers read prompts in the same way: `"</s>"` in a text is that token.
 
         Raises:
             UnsupportedError: the tokens do not spell the text.
-            ValueError: the text holds surrogates, which are not characters.
+            ValueError: the text contains surrogates, which are not characters.
         """
         ...
 
     def token(self, id: int) -> bytes | None:
-        """The raw bytes of a token, possibly part of a character; None for special tokens and unknown ids."""
+        """The raw bytes of a token, perhaps part of a character; None for special tokens and unknown ids."""
         ...
 
 
@@ -111,15 +111,15 @@ class WordTokenizer(Tokenizer, Protocol):
     """A tokenizer that splits a text into words before it encodes each of them. Optional."""
 
     def words(self, text: str) -> Sequence[int] | None:
-        """Ends of the words of `text`, as offsets in characters; None if it encodes texts whole."""
+        """The ends of the words of `text`, as offsets in characters; None if the tokenizer has no words."""
         ...
 
 
 def word_ends(tokenizer: Tokenizer) -> WordEnds | None:
-    """The words of a tokenizer: the parts into which it splits a text before it encodes them.
+    """The function by which a tokenizer splits a text into words before it encodes them.
 
     Returns:
-        A function from a text to the ends of its words; None if the tokenizer has no words, or encodes texts whole.
+        A function from a text to the ends of its words; None if the tokenizer does not split texts.
     """
     if not isinstance(tokenizer, WordTokenizer) or len(tokenizer.words(_WORDS) or ()) <= 1:
         return None
@@ -127,36 +127,36 @@ def word_ends(tokenizer: Tokenizer) -> WordEnds | None:
 
 
 async def words_of(provider: Provider) -> WordEnds | None:
-    """The words into which a provider's model splits a text before it encodes them; None if they are not known."""
+    """The function by which a provider's model splits a text into words before encoding; None if it is not known."""
     return await provider.word_splitter() if isinstance(provider, WordSplitter) else None
 
 
 @runtime_checkable
 class CountingTokenizer(Tokenizer, Protocol):
-    """A tokenizer that counts the tokens of a text without spelling them. Optional."""
+    """A tokenizer that counts the tokens of a text without finding their bytes. Optional."""
 
     def count(self, text: str) -> int:
-        """The number of tokens that `encode` would give."""
+        """The number of tokens that `encode` would return."""
         ...
 
 
 def length(tokenizer: Tokenizer, text: str) -> int:
-    """Number of tokens of a text, no tokens added."""
+    """The number of tokens of a text, without added tokens."""
     return tokenizer.count(text) if isinstance(tokenizer, CountingTokenizer) else len(tokenizer.encode(text))
 
 
 def count(tokenizer: Tokenizer, prompt: str) -> int:
-    """Number of tokens of `prompt` on the server, including tokens that it adds before the prompt."""
+    """The number of tokens of `prompt` on the server, including the tokens that the server adds before it."""
     return tokenizer.beginning + length(tokenizer, prompt)
 
 
 async def beside(work: Callable[[Tokenizer, str], _T], tokenizer: Tokenizer, text: str) -> _T:
-    """The result of work on a text; a thread does long work, so that the event loop stays free.
+    """Call `work`, in a thread if the text is long, so that the event loop is not blocked.
 
     Args:
-        work: is given the tokenizer and the text.
-        tokenizer: any.
-        text: any.
+        work: a function of the tokenizer and the text.
+        tokenizer: its first argument.
+        text: its second argument.
     """
     if len(text) <= _LONG:
         return work(tokenizer, text)
@@ -164,7 +164,7 @@ async def beside(work: Callable[[Tokenizer, str], _T], tokenizer: Tokenizer, tex
 
 
 async def encoded(tokenizer: Tokenizer, text: str) -> list[Piece]:
-    """The tokens of a text by `Tokenizer.encode`."""
+    """Encode a text as `Tokenizer.encode` does, without blocking the event loop."""
     return await beside(_encode, tokenizer, text)
 
 
@@ -176,15 +176,15 @@ def load_tokenizer(source: object) -> Tokenizer:
     """Load a tokenizer from this machine.
 
     Args:
-        source: the path of a `tokenizer.json` or of a folder with one, as Hugging Face's libraries save it;
+        source: the path of a `tokenizer.json`, or of a folder that contains one, as Hugging Face's libraries save it;
             `"tiktoken:<encoding>"` or `"tiktoken:<model>"`, e.g. `"tiktoken:gpt-4o"`, if tiktoken has the file in
-            its cache; a `tokenizers.Tokenizer`; a `tiktoken.Encoding`; or a `Tokenizer`, returned unchanged.
+            its cache; a `tokenizers.Tokenizer`; a `tiktoken.Encoding`; or a `Tokenizer`, which is returned unchanged.
 
     Raises:
-        ValueError: the file is missing or unreadable, or no encoding has that name.
-        TypeError: `source` is of another type.
-        UnsupportedError: the library is not installed, tiktoken would have to download, or the tokenizer cannot even
-            encode a letter.
+        ValueError: the file is missing or unreadable, or no encoding has this name.
+        TypeError: `source` has another type.
+        UnsupportedError: the library is not installed, tiktoken would have to download a file, or the tokenizer cannot
+            encode even a single letter.
     """
     if isinstance(source, Path):
         return _from_path(source)
@@ -207,7 +207,7 @@ def _made_by(library: str, name: str, source: object) -> bool:
 
 
 class _HuggingFace:
-    """A tokenizer of the library `tokenizers`."""
+    """A tokenizer from the library `tokenizers`."""
 
     def __init__(self, name: str, tokenizer: tokenizers.Tokenizer, *, bos: bool | None = None) -> None:
         if tokenizer.truncation or tokenizer.padding:
@@ -248,7 +248,7 @@ class _HuggingFace:
 
     def _encoded(self, text: str, *, special: bool = False) -> tokenizers.Encoding:
         try:
-            if len(text) > _LONG:  # of several texts, while other threads work
+            if len(text) > _LONG:  # the method for several texts lets other threads run meanwhile
                 return self._tokenizer.encode_batch([text], add_special_tokens=special)[0]
             return self._tokenizer.encode(text, add_special_tokens=special)
         except Exception as error:  # the library raises nothing narrower
@@ -260,7 +260,7 @@ def _added(tokenizer: tokenizers.Tokenizer) -> dict[int, tokenizers.AddedToken]:
 
 
 class _Tiktoken:
-    """An encoding of the library `tiktoken`. Servers of its models add nothing before a prompt."""
+    """An encoding from the library `tiktoken`. Servers with its models add nothing before a prompt."""
 
     beginning = 0
 
@@ -323,9 +323,9 @@ def _from_path(path: Path) -> Tokenizer:
 
 
 def _adds_bos(file: Path) -> bool | None:
-    """The folder's own setting for a beginning-of-sequence token; None without one.
+    """The setting for a beginning-of-sequence token in `tokenizer_config.json`; None without one.
 
-    It overrules `tokenizer.json`: servers follow it.
+    It overrides `tokenizer.json`, because servers follow it.
     """
     try:
         data = json.loads(file.read_bytes())
@@ -341,7 +341,7 @@ def _adds_bos(file: Path) -> bool | None:
 
 
 def _from_name(name: str) -> Tokenizer:
-    """One of tiktoken's own encodings, by its name or a model's name, if it is in tiktoken's cache."""
+    """One of tiktoken's own encodings, by its name or the name of a model, if it is in tiktoken's cache."""
     try:
         import tiktoken  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -364,10 +364,10 @@ def _from_name(name: str) -> Tokenizer:
 
 
 def _cached(url: str, digest: str) -> bool:
-    """Test whether tiktoken finds a file in its cache, by the rules of its `load.read_file_cached`."""
+    """Test whether tiktoken will find a file in its cache, by the rules of its `load.read_file_cached`."""
     default = str(Path(tempfile.gettempdir(), "data-gym-cache"))
     folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", default))
-    if not folder:  # an empty one turns the cache off
+    if not folder:  # an empty variable turns the cache off
         return False
     try:
         data = Path(folder, hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()).read_bytes()
@@ -381,9 +381,10 @@ def _missing(library: str) -> UnsupportedError:
 
 
 async def fingerprint(provider: Provider, info: ServerInfo) -> list[int] | None:
-    """Return the ids of `TEST_TEXT`, equal for models that share a tokenizer; None if the model shows no encoding.
+    """The ids of `TEST_TEXT`, which are equal for models that share a tokenizer; None if the server encodes no text.
 
-    Ids, not bytes: if several tokens share a character, servers differ in the token that shows its bytes.
+    Ids are compared rather than bytes: if several tokens share a character, servers differ in which token shows its
+    bytes.
     """
     if not info.capabilities.tokenize:
         return None

@@ -1,4 +1,4 @@
-"""The ledger of one endpoint: the requests sent to it and the tokens that it billed."""
+"""The ledger of one endpoint: the requests sent to it and the tokens billed by it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["Usage"]
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Usage:
-    """Requests sent to one endpoint and tokens billed by it. Adapters update it as they go.
+    """The requests sent to one endpoint and the tokens billed by it. Adapters update it as they send requests.
 
     Attributes:
-        requests: generation requests sent.
-        retries: requests sent again.
-        prompt_tokens: tokens read by the model, cached ones included.
+        requests: number of generation requests sent, without retries.
+        retries: number of retries.
+        prompt_tokens: tokens read by the model, including cached ones.
         completion_tokens: tokens written by the model.
         cached_tokens: prompt tokens that the server took from its cache.
-        first_token_seconds: seconds from the first request to its first token or answer; None before it.
+        first_token_seconds: seconds from the first request to the first token or answer; None until it arrives.
         busy_seconds: seconds during which at least one request was in flight.
         strategies: number of questions answered by each strategy, e.g. `{"list": 12}`; empty for a draft.
         guard: called before each request and each retry; it raises to prevent sending.
@@ -38,10 +38,10 @@ class Usage:
     _first_sent: float | None = field(default=None, repr=False)
 
     def sent(self, now: float) -> None:
-        """Count a request that goes out at `now`, in seconds of a monotonic clock.
+        """Count a request that is sent at `now`, in seconds of a monotonic clock.
 
         Raises:
-            BudgetError: raised by `guard`; the request must not be sent.
+            BudgetError: `guard` refuses the request, so it must not be sent.
         """
         if self.guard is not None:
             self.guard()
@@ -53,29 +53,29 @@ class Usage:
         self._in_flight += 1
 
     def sent_again(self) -> None:
-        """Count a retry. Raises like `sent`."""
+        """Count a retry. Raises the same errors as `sent`."""
         if self.guard is not None:
             self.guard()
         self.retries += 1
 
     def bill(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> None:
-        """Add the tokens that the server read, wrote, and took from its cache."""
+        """Add the tokens of an answer: read, written, and taken from the server's cache."""
         self.prompt_tokens += prompt_tokens
         self.completion_tokens += completion_tokens
         self.cached_tokens += cached_tokens
 
     def answered_by(self, strategy: str, places: int) -> None:
-        """Count questions answered by a strategy."""
+        """Count `places` questions as answered by a strategy."""
         if places:
             self.strategies[strategy] = self.strategies.get(strategy, 0) + places
 
     def answered(self, now: float) -> None:
-        """Note the time of the first token or answer."""
+        """Record the time of the first token or answer; later calls have no effect."""
         if self.first_token_seconds is None and self._first_sent is not None:
             self.first_token_seconds = now - self._first_sent
 
     def closed(self, now: float) -> None:
-        """Count a request as finished, for any reason."""
+        """Count a request as finished, whatever its outcome."""
         self._in_flight -= 1
         if not self._in_flight:
             self.busy_seconds += now - self._since

@@ -1,8 +1,8 @@
-"""Entries of vocabularies, from strings to bytes.
+"""Vocabulary entries: conversion from strings to bytes.
 
-Servers and libraries show the entries of a vocabulary as strings, and each kind of tokenizer writes bytes in its own
-way. A string alone is ambiguous: `"Ã¼"` may be two characters or the two bytes of one. The text that the strings spell
-decides; nothing is assumed without proof by the text.
+Servers and libraries show the entries of a vocabulary as strings, and each kind of tokenizer has its own notation for
+bytes. A string alone is ambiguous: `"Ã¼"` may be two characters, or the two bytes of one character. The text that the
+strings spell settles which it is; nothing is assumed that the text does not confirm.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = [
 ]
 
 Kind = Literal["bytes", "spaces"]
-"""The notation of a vocabulary: `"bytes"` as in byte-level BPE (`"Ġthe"`, `"Ã¼"`), `"spaces"` as in SentencePiece
-(`"▁the"`, `"<0xC3>"`). Plain text is both."""
+"""The notation of a vocabulary: `"bytes"` as in byte-level BPE (`"Ġthe"`, `"Ã¼"`), or `"spaces"` as in SentencePiece
+(`"▁the"`, `"<0xC3>"`). Plain text looks the same in both."""
 
 ENDS = (
     "</s>",
@@ -58,20 +58,20 @@ ENDS = (
     "[EOS]",
     "[|endofturn|]",
 )
-"""Names of ends of sequence and of a turn in common vocabularies. The server shows which of them are ends."""
+"""Names that end a sequence or a turn in common vocabularies. The server shows which of them are ends for its model."""
 
 SURE_ENDS = frozenset(
     ("</s>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>", "<eos>")
 )
-"""Names in `ENDS` that always mean an end, so that no request to the server is needed."""
+"""Names in `ENDS` that are ends for every model, so that no request to the server is needed."""
 
 _KINDS: tuple[Kind, Kind] = ("bytes", "spaces")
 
 
 def _alphabet() -> dict[str, int]:
-    """GPT-2's bijection (`bytes_to_unicode` of its `encoder.py`), adopted by all byte-level vocabularies.
+    """GPT-2's mapping of characters to bytes (`bytes_to_unicode` in its `encoder.py`), used by all byte-level BPE.
 
-    Bytes that are printable in Latin-1 represent themselves; the others map, in order, to U+0100 and above.
+    Bytes that are printable in Latin-1 stand for themselves. The other bytes become, in order, U+0100 and above.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (byte for byte in range(256) if byte not in printable)
@@ -80,41 +80,45 @@ def _alphabet() -> dict[str, int]:
 
 _ALPHABET = _alphabet()
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
-_SPACE = "\u2581"  # SentencePiece's; a text may also contain it
+_SPACE = "\u2581"  # SentencePiece's sign for a space; a text may also contain this character
 _LEADS: dict[Kind, str] = {"bytes": "Ġ", "spaces": _SPACE}
 _ANGLED = re.compile(r"\s*<.+>\s*", re.DOTALL)
 _SPECIAL = re.compile(r"\s*(<.+>|\[.+\])\s*", re.DOTALL)
 _WHITE = re.compile(rb"\s*")
 
-_Step = tuple["_Step | None", bytes]  # the steps before, and the bytes of a token
+_Step = tuple["_Step | None", bytes]  # the previous step, and the bytes of a token
 
 
 def looks_special(string: str) -> bool:
-    """True if the string looks like a token without text, such as `"</s>"`; white space around it does not count."""
+    """True if the string looks like a token without text, such as `"</s>"`. White space around it is ignored."""
     return _SPECIAL.fullmatch(string) is not None
 
 
 def keeps_spaces(strings: Iterable[str]) -> bool:
-    """True if some of these strings, of tokens decoded one by one, begin with the space before a word.
+    """True if single tokens, each decoded by itself, keep the space before a word.
 
-    Strings of a SentencePiece vocabulary have lost it. If none begins with a space, none can be trusted. Strings with
-    U+FFFD, parts of characters, prove nothing about the others.
+    With a SentencePiece vocabulary this space is lost, so if no string begins with a space, none can be trusted.
+    Strings with U+FFFD are parts of characters, and prove nothing about other strings.
+
+    Args:
+        strings: the texts of tokens, each decoded by itself.
     """
     return any(string.startswith(" ") and not string.isspace() and LOST not in string for string in strings)
 
 
 def is_plain(string: str) -> bool:
-    """True if a token's string is its text: whole characters, not in angle brackets like special tokens.
+    """True if a token's string is its text: whole characters, and not in angle brackets as special tokens are.
 
-    Square brackets are more often text, such as `"[0]"`.
+    Square brackets are allowed: they are mostly text, such as `"[0]"`.
     """
     return bool(string) and LOST not in string and _ANGLED.fullmatch(string) is None
 
 
 def decode_token(kind: Kind, string: str) -> bytes:
-    """The bytes of one entry of a vocabulary.
+    """The bytes of one vocabulary entry.
 
-    Special and added tokens are plain text in both kinds; if one could also be an entry, it is read as the entry.
+    In both notations special and added tokens are plain text. If such a string is also a valid entry, it is read as the
+    entry.
     """
     if kind == "bytes":
         try:
@@ -126,28 +130,28 @@ def decode_token(kind: Kind, string: str) -> bytes:
 
 
 def kind_of(text: bytes, strings: Sequence[str]) -> Kind | None:
-    """The kind of the vocabulary whose entries `strings` spell `text`; None if both or none fit.
+    """The notation in which `strings` spell `text`; None if both notations fit, or neither does.
 
-    A text with a space and without special tokens decides best.
+    The best test is a text with a space and without special tokens.
     """
     spelled = [any(_reads(lead + text, strings, kind, strict=True) for lead in (b"", b" ")) for kind in _KINDS]
     return _KINDS[spelled.index(True)] if sum(spelled) == 1 else None
 
 
 def spell(text: bytes, tokens: Sequence[tuple[int, str]]) -> list[Piece] | None:
-    """The tokens of an encoded text as exact bytes, which join to `text`.
+    """Convert the tokens of an encoded text to exact bytes, which join to `text`.
 
-    Each string is read in a way that the text confirms: as an entry of a vocabulary, all of one kind if possible, or
-    literally, as added and special tokens are. A space added by the tokenizer before the text, or after a special
-    token, is not part of the text: a token of this space alone has no bytes. A special token may include the white
-    space after it.
+    Each string is read in a way that the text confirms: as a vocabulary entry, with one notation for all, or literally,
+    as added and special tokens are. A tokenizer may put a space before the text, or after a special token. Such a space
+    is not part of the text, so a token that consists of it has no bytes. A special token may include the white space
+    after it.
 
     Args:
         text: the encoded text.
-        tokens: ids and strings, without special tokens added to the text.
+        tokens: ids and strings, without special tokens that were added to the text.
 
     Returns:
-        The tokens; None if the strings cannot spell the text, for example because a normalizer has changed it, or
+        The tokens; None if the strings do not spell the text, for example because a normaliser has changed it, or
         because an unknown character became `"<unk>"`.
     """
     strings = [string for _, string in tokens]
@@ -159,12 +163,12 @@ def spell(text: bytes, tokens: Sequence[tuple[int, str]]) -> list[Piece] | None:
 
 
 def _reads(text: bytes, strings: Sequence[str], kind: Kind, *, strict: bool = False) -> list[bytes] | None:
-    """The bytes of each string, joining to `text`; with `strict` all are entries of the kind.
+    """The bytes of each string, which join to `text`; None if they do not. With `strict`, all must be entries.
 
-    All paths through the text are followed in parallel: `ways` holds the most likely path to each position.
+    The search follows all paths through the text in parallel: `ways` has the most likely path to each position.
     """
     ways: dict[int, _Step | None] = {0: None}
-    marker = True  # a space may have been added here
+    marker = True  # the tokenizer may have added a space here
     for string in strings:
         reached: dict[int, _Step | None] = {}
         for at, before in ways.items():
@@ -182,7 +186,7 @@ def _reads(text: bytes, strings: Sequence[str], kind: Kind, *, strict: bool = Fa
 
 
 def _readings(string: str, kind: Kind, text: bytes, at: int, *, spaced: bool) -> Iterator[bytes]:
-    """Possible bytes of the string at this position of the text, the most likely first."""
+    """The possible bytes of a string at a position of the text, the most likely first."""
     yield _entry(string, kind, text, at)
     plain = string.encode()
     yield plain
@@ -194,7 +198,7 @@ def _readings(string: str, kind: Kind, text: bytes, at: int, *, spaced: bool) ->
 
 
 def _entry(string: str, kind: Kind, text: bytes, at: int) -> bytes:
-    """Like `decode_token`, but the text may contain the character that SentencePiece writes for a space."""
+    """Like `decode_token`, but allow for a text that contains SentencePiece's sign for a space."""
     if kind == "bytes" or _SPACE not in string:
         return decode_token(kind, string)
     first, *others = string.split(_SPACE)

@@ -1,4 +1,4 @@
-"""The base of a user's own wrapper around a provider."""
+"""The base class of a user's own wrapper around a provider."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ _NO_STATES = "The provider behind this one has no hidden_states()."
 
 
 class ForwardingProvider(Forwarding):
-    """All of a provider, its answers too: the base of your own wrappers. Override the methods that differ::
+    """The base class of your own wrappers: it forwards every call to a provider. Override the methods that differ::
 
         class Logged(ForwardingProvider):
             def generate(self, context, **options):
                 print(len(context.text))
                 return super().generate(context, **options)
 
-    A copy of the wrapper, around the endpoint's view of a conversation, answers the conversation. Models with the same
-    ids get calls of `generate`, `next_tokens` and `score_ids`, other models calls of `generate`, `propose` and `score`:
-    override all that concern you. A class with `__getattr__` alone is refused, as Python looks up `__aenter__` and
-    `__aexit__` past it.
+    A conversation is answered by a copy of the wrapper, around the provider that `render_prompt` returns.
+
+    A fusion calls `generate`, `next_tokens` and `score_ids` of models with the same ids, and `generate`, `propose` and
+    `score` of other models: override all the methods that concern you. A class with nothing but `__getattr__` is
+    refused, because Python does not use `__getattr__` to find `__aenter__` and `__aexit__`.
 
     Args:
-        provider: the provider that answers.
+        provider: the wrapped provider.
     """
 
     async def describe(self) -> ServerInfo:
@@ -66,7 +67,7 @@ class ForwardingProvider(Forwarding):
         """See `messages.ChatProvider`.
 
         Raises:
-            UnsupportedError: the provider takes no messages.
+            UnsupportedError: the provider does not accept messages.
         """
         if not isinstance(self._provider, ChatProvider):
             raise UnsupportedError("the provider takes no messages: it has no render_prompt()", endpoint=self.name)

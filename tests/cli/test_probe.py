@@ -32,10 +32,7 @@ GOOD = ProbeReport(
     tie=0.0031,
 )
 TEXTUAL = "http://textual"
-UNJUDGED = (
-    "what is written without spaces is judged only if the tokenizer is given, connect(url, tokenizer=...) "
-    '(unit="word").'
-)
+UNJUDGED = 'text without spaces is judged only if the tokenizer is given, connect(url, tokenizer=...) (unit="word").'
 REPORTS: Mapping[str, ProbeReport | Exception] = {
     "http://good": GOOD,
     "http://same": GOOD.model_copy(update={"endpoint": "http://same", "tie": 0.01}),

@@ -114,7 +114,7 @@ def test_options_of_one_engine() -> None:
             r"report is JSON text; give its file, or ProbeReport\.model_va",
         ),
         ({"limits": {"concurrency": 2}}, TypeError, "limits must be cosd_providers.Limits"),
-        ({"limits": httpx.Limits()}, TypeError, "those of an HTTP client belong to the `http_client`"),
+        ({"limits": httpx.Limits()}, TypeError, "limits of an HTTP client belong to the `http_client`"),
         ({"http_client": httpx.Client()}, TypeError, "http_client must be an httpx.AsyncClient, not Client"),
         ({"http_client": "proxy"}, TypeError, "http_client must be an httpx.AsyncClient, not str"),
     ],

@@ -93,7 +93,9 @@ def test_values_that_are_none(given: dict[str, Any], words: str) -> None:
 
 def test_the_limits_of_something_else() -> None:
     theirs: Any = httpx.Limits(max_connections=3)
-    with pytest.raises(TypeError, match=r"limits must be cosd_providers.Limits; those of an HTTP client belong to the"):
+    with pytest.raises(
+        TypeError, match=r"limits must be cosd_providers.Limits; limits of an HTTP client belong to the"
+    ):
         Transport(URL, limits=theirs)
 
 

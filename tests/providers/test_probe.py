@@ -393,10 +393,10 @@ class Balanced(Server):
 @pytest.mark.parametrize(
     ("kind", "line", "words"),
     [
-        (TrimsPrompts, "whole", "and no more with line breaks at its end: white space is taken off it"),
+        (TrimsPrompts, "whole", "and no more with line breaks at the end: the server strips white space"),
         (TrimsAnswers, "draft", "continued from its text it leaves out the white space at the beginning"),
         (TrimsAnswers, "propose", "and not at token"),
-        (Balanced, "draft", "asked the same twice it writes something different from token"),
+        (Balanced, "draft", "the same request twice gives different answers from token"),
     ],
 )
 async def test_what_would_make_a_fusion_silently_wrong(kind: Any, line: str, words: str, seed: int) -> None:
@@ -578,7 +578,7 @@ async def test_a_server_that_its_adapter_refuses() -> None:
     assert report.facts is None
     assert "decodes speculatively" in str(report)
     assert "Start it without a draft model (--model-draft, --spec-type)." in report.advice
-    with pytest.raises(ValueError, match="the report has nothing to connect with"):
+    with pytest.raises(ValueError, match="the report cannot be used to connect"):
         connect("http://gpu1:8080", report=report)
 
 
@@ -634,7 +634,7 @@ async def test_a_provider_of_ones_own() -> None:
     assert (found["draft"], found["score"], found["propose"], found["tokenizer"]) == ("ids", True, True, "endpoint")
     assert found["scoring"] == "place by place"
     assert found["lists"] is None
-    assert "shows what the contract does" in report["lists"].seen
+    assert "can only be checked through its contract" in report["lists"].seen
     assert report.can_draft
     assert report.can_assist
     assert report.engine is None
@@ -874,7 +874,7 @@ async def test_two_reports_tell_what_a_fusion_judges_by() -> None:
 
 OLD = Line(name="lists", value=True, asked="two prompts", seen="both")
 OWN = "word by word, each model on its own ids, because both servers take and show ids and have different ones"
-UNJUDGED = "; what is written without spaces is judged only if the tokenizer is given, connect(url, tokenizer=...)"
+UNJUDGED = "; text without spaces is judged only if the tokenizer is given, connect(url, tokenizer=...)"
 OLDER = "the report of http://gpu2 is older than contexts by ids: probe it again"
 
 
@@ -1135,7 +1135,7 @@ async def test_probabilities_in_whole_answers_only_make_an_assistant(shape: Any,
     assert not report.can_draft and "no probabilities" in report.draft_lacks[0]
     assert report.can_assist and report.assistant_lacks == ()
     assert "singles" in report.strategies
-    assert not any(word in str(report) for word in ("nothing to ask", "streamed logprobs  yes"))
+    assert not any(word in str(report) for word in ("no question to send", "streamed logprobs  yes"))
 
 
 async def test_a_limit_of_the_users_own_ends_the_probe() -> None:

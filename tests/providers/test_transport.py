@@ -244,10 +244,10 @@ async def test_a_redirect_is_not_followed() -> None:
 @pytest.mark.parametrize(
     ("location", "words"),
     [
-        ("/login?next=%2Fprops", "redirects to another page of its own. .* does it want a login"),
+        ("/login?next=%2Fprops", "redirects to another page of its own. .* does it require a login"),
         (f"{URL}/props/", "redirects to another page of its own"),
-        ("http://[bad", "redirects to what is not a URL"),
-        ("javascript:alert(1)", "redirects to what is not a URL"),
+        ("http://[bad", "redirects to an invalid URL"),
+        ("javascript:alert(1)", "redirects to an invalid URL"),
     ],
 )
 async def test_a_redirect_that_no_url_can_be_told_of(location: str, words: str) -> None:
@@ -494,7 +494,7 @@ async def test_a_long_wait_is_cut(slept: list[float]) -> None:
         (httpx.UnsupportedProtocol("no 'ftp://'"), "no 'ftp://'. Is the URL right"),
         (httpx.ConnectTimeout(""), "no connection: nothing within 3 s. Is the server running"),
         (httpx.ReadTimeout(""), "no answer within 7 s. A longer wait may help"),
-        (httpx.WriteTimeout(""), "the server took nothing more of the request within 9 s. A longer wait may help"),
+        (httpx.WriteTimeout(""), "the server accepted no more of the request within 9 s. A longer wait may help"),
         (httpx.PoolTimeout(""), "no free connection within 11 s. Allow the `http_client` more connections, or lower"),
         (httpx.RemoteProtocolError("Server disconnected"), "the server closed the connection without an answer"),
         (httpx.LocalProtocolError("Illegal value b'secret'"), "the request is not valid HTTP and was not sent"),
@@ -714,7 +714,7 @@ async def test_a_server_that_never_answers(slept: list[float]) -> None:
 @pytest.mark.usefixtures("each_stack")
 async def test_a_server_that_takes_nothing_more(slept: list[float]) -> None:
     async with server(hold) as url, Transport(url, timeout=0.2) as found:
-        with pytest.raises(ProviderTimeoutError, match=r"took nothing more of the request within 0.2 s. A longer wait"):
+        with pytest.raises(ProviderTimeoutError, match=r"accepted no more of the request within 0.2 s. A longer wait"):
             await found.post("/go", {"prompt": "x" * 2**24}, usage=Usage())
 
 

@@ -1,11 +1,11 @@
-"""Views of a model without the white space that its chat template writes before each answer.
+"""Views of a model that hide the white space which its chat template writes before each answer.
 
-After `"[INST] Q[/INST]"` such a model writes `" The"`; another model, after its own template, writes `"The"`. Both
-begin the same answer. The model's own text is always the space and then the answer; models share the answer alone.
+After `"[INST] Q[/INST]"` such a model writes `" The"`. Another model, after its own template, begins the same answer
+with `"The"`. So the first model's own text is the space and then the answer, and the models share only the answer.
 
-By ids (`AfterLead`) the space is the first part of the model's path: tokens of their own, without bytes in the shared
-text, or the beginning of the answer's first token. By text (`WithoutLeadingSpace`) the view adds the space to each
-request, and removes it from each answer.
+With contexts by ids (`AfterLead`), the space is the first part of the model's path. It may consist of separate tokens,
+which have no bytes in the shared text, or be the beginning of the answer's first token. With contexts by text
+(`WithoutLeadingSpace`), the view adds the space to each request and removes it from each answer.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from cosd_providers.usage import Usage
 __all__ = ["AfterLead", "TakesIds", "WithoutLeadingSpace", "led"]
 
 _ANYTHING = b"\0"
-"""Stand-in for any token, in a question about the token after the space."""
+"""A placeholder for any token, in a question about the token after the space."""
 
 
 @runtime_checkable
 class TakesIds(Provider, IdContexts, IdScores, Protocol):
-    """A provider with all methods that take ids; its capabilities say if its server takes them."""
+    """A provider with all methods for ids. Its capabilities say whether its server accepts ids."""
 
 
 def led(provider: Provider, lead: str, prompt: str, warnings: tuple[str, ...] = ()) -> RenderedPrompt:
-    """Make the prompt of a model whose template writes white space before every answer.
+    """Build the `RenderedPrompt` of a model whose template writes white space before every answer.
 
     Args:
         provider: the model.
         lead: the white space; not empty.
-        prompt: the prompt before it.
+        prompt: the prompt, without the white space.
         warnings: see `RenderedPrompt`.
     """
     space = lead.encode()
@@ -62,12 +62,12 @@ def led(provider: Provider, lead: str, prompt: str, warnings: tuple[str, ...] = 
 
 
 class WithoutLeadingSpace(Forwarding):
-    """A provider of texts, whose answers begin after the space.
+    """A view of a provider for contexts by text: answers begin after the space.
 
     Args:
         provider: the model.
-        space: white space; not empty.
-        prompt: the prompt that it answers, for `tokenize`.
+        space: the white space; not empty.
+        prompt: the prompt that the model answers, for `tokenize`.
     """
 
     def __init__(self, provider: Provider, space: bytes, prompt: str = "") -> None:
@@ -76,11 +76,11 @@ class WithoutLeadingSpace(Forwarding):
         self._prompt = prompt
 
     def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
-        """See `contract.Provider`. A first token that is only space is joined to the next one."""
+        """See `contract.Provider`. A first token that is only space is joined to the next token."""
         return self._draft(self._provider.generate, context, **options)
 
     def generate_with_states(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
-        """See `contract.HiddenStates`. The state of a first token is the state before the space."""
+        """See `contract.HiddenStates`. The state of the first token is the state before the space."""
         return self._draft(by_states(self._provider).generate_with_states, context, **options)
 
     async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
@@ -100,7 +100,7 @@ class WithoutLeadingSpace(Forwarding):
         usage: Usage,
         **options: Any,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Draft by one of the provider's methods."""
+        """Draft with a method of the provider, `generate` or `generate_with_states`."""
         prompt, text, options = context.prompt, context.text, _given(**options)
         begins = continuation is None and not text
         strip, left = _Strip(self._space if begins else b""), max_tokens
@@ -121,7 +121,7 @@ class WithoutLeadingSpace(Forwarding):
             if not (end.reason == "limit" and left and strip.held):
                 yield end
                 return
-            continuation, strip.held = end.continuation, 0  # one token was only space: there is room for another
+            continuation, strip.held = end.continuation, 0  # a token was only space, so there is room for another
             options |= _given(seed=other_seed(options.get("seed"), 1))
 
     async def propose(
@@ -154,12 +154,12 @@ class WithoutLeadingSpace(Forwarding):
     def _more(
         self, question: Question, asked: Question, answer: Proposal | None, found: Proposal | None
     ) -> Question | None:
-        """A second question about the beginning of the answer, in the model's own text; None if none is needed."""
+        """A second question about the beginning of the answer, in the model's own text; None if it is not needed."""
         if answer is None or found is None or answer.start:
             return None
         first, *rest = question.tokens or (b"",)
         size = sum(len(token.data) for token in answer.tokens)
-        if not found.tokens:  # the space is a token by itself: the question is about the next one
+        if not found.tokens:  # the space is a separate token, so the question is about the next token
             if question.word and first:
                 return None  # the model cannot continue
             own = [token.data for token in answer.tokens]
@@ -167,19 +167,19 @@ class WithoutLeadingSpace(Forwarding):
             return replace(asked, tokens=(*own, begun), word=True)
         taken = size - sum(len(token.data) for token in found.tokens)
         if question.word and taken < len(self._space) and not found.tokens[0].end:
-            # It begins without the space, but was compared with the space, so it may have stopped too early.
+            # The answer begins without the space, but was compared with the space, so it may have stopped too early.
             return replace(question, tokens=(self._space[:taken] + first, *rest))
         return None
 
     def _own(self, question: Question) -> Question:
-        """A question in the model's own text."""
+        """Convert a question to the model's own text."""
         if question.start:
             return replace(question, start=question.start + len(self._space))
         first, *rest = question.tokens or (b"",)
         return replace(question, tokens=(self._space + first, *rest) if first else question.tokens)
 
     def _shared(self, proposal: Proposal | None) -> Proposal | None:
-        """A proposal in the shared text; without tokens if it was only space."""
+        """Convert a proposal to the shared text; it has no tokens if it was only space."""
         if proposal is None or proposal.start:
             return proposal and replace(proposal, start=proposal.start - len(self._space))
         strip = _Strip(self._space)
@@ -208,21 +208,21 @@ class WithoutLeadingSpace(Forwarding):
 
 
 class AfterLead(WithoutLeadingSpace):
-    """The same view of a provider that also takes ids: its path begins with the space.
+    """The same view for a provider that also accepts ids: the model's path begins with the space.
 
-    A token keeps only its bytes after the space: a token of space alone has none, a token that begins with the space
-    has the rest. A model that begins without the space keeps its tokens unchanged.
+    A token keeps only its bytes after the space, so a token that is only space has none. If the model begins without
+    the space, its tokens stay unchanged.
 
     Args:
         provider: the model.
-        space: white space; not empty.
-        prompt: the prompt that it answers, for `tokenize`.
+        space: the white space; not empty.
+        prompt: the prompt that the model answers, for `tokenize`.
     """
 
     def __init__(self, provider: TakesIds, space: bytes, prompt: str = "") -> None:
         super().__init__(provider, space, prompt)
         self._model = provider
-        self._known: dict[int, bytes] = {}  # tokens that were seen at the beginning of a path
+        self._known: dict[int, bytes] = {}  # the bytes of tokens that were seen at the beginning of a path
 
     async def describe(self) -> ServerInfo:
         """The provider's description."""
@@ -269,21 +269,21 @@ class AfterLead(WithoutLeadingSpace):
         return found
 
     async def encode(self, text: str) -> list[Piece]:
-        """The provider's encoding, of the space and a response after it, or of a later part of a response."""
+        """The provider's encoding of the space with a response after it, or of a later part of a response."""
         pieces = await self._model.encode(text)
         self._known |= {piece.id: piece.data for piece in pieces[: len(self._space)]}
         return pieces
 
     async def decode(self, ids: Sequence[int]) -> str:
-        """See `contract.IdContexts`; the space is shown, too."""
+        """See `contract.IdContexts`. The text includes the space."""
         return await self._model.decode(ids)
 
     def _sent(self, context: Context, left: bytes) -> Context:
-        """A context in the model's own text: with the whole space, except for the part that is left."""
+        """Put the space, without its last part `left`, before the text of a context."""
         return replace(context, text=self._space[: len(self._space) - len(left)] + context.text)
 
     def _behind(self, token: Token, left: bytes) -> Token:
-        """A token, and the tokens listed beside it, without their part of the space that is left."""
+        """Remove the rest of the space, `left`, from a token and its alternatives."""
         if not left:
             return token
         if token.id is not None and token.data:
@@ -292,7 +292,7 @@ class AfterLead(WithoutLeadingSpace):
         return replace(_cut(token, left), alternatives=others)
 
     async def _left(self, context: Context) -> bytes:
-        """The part of the space that is not yet on a path."""
+        """The part of the space that the path of a context does not contain yet."""
         left = b"" if context.text else self._space
         for token_id in context.ids or ():
             if not left:
@@ -304,7 +304,7 @@ class AfterLead(WithoutLeadingSpace):
         if token_id not in self._known:
             try:
                 self._known[token_id] = (await self.decode([token_id])).encode()
-            except UnsupportedError:  # then assume that the space is over
+            except UnsupportedError:  # then assume that the token contains no space
                 return b""
         return self._known[token_id]
 
@@ -314,25 +314,25 @@ def _goes_along(data: bytes, left: bytes) -> bool:
 
 
 def _cut(token: Token, left: bytes) -> Token:
-    """A token without its part of the space that is left."""
+    """Remove the rest of the space, `left`, from a token that begins with it or is part of it."""
     return replace(token, data=token.data[len(left) :]) if _goes_along(token.data, left) else token
 
 
 def _rest(left: bytes, token: Token) -> bytes:
-    """The part of the space that is left after a token; nothing if the model continues without it."""
+    """The part of the space that is left after a token; empty if the model continues without it."""
     return left[len(token.data) :] if _goes_along(token.data, left) else b"" if token.data else left
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """The options that are not the default: providers of earlier versions need not know the rest."""
+    """The options that differ from their defaults. A provider for an earlier version may not accept the others."""
     return {name: value for name, value in options.items() if value or (name == "seed" and value is not None)}
 
 
 class _Strip:
-    """Filter that removes the space from a stream of tokens.
+    """A filter that removes the space from a stream of tokens.
 
     Attributes:
-        held: number of tokens taken that yielded no token yet.
+        held: number of tokens that wait for the next token, because they were only space.
     """
 
     def __init__(self, space: bytes) -> None:
@@ -341,7 +341,7 @@ class _Strip:
         self._parts: list[Token] = []
 
     def feed(self, token: Token) -> Iterator[Token]:
-        """Take the next token; yield it without its part of the space."""
+        """Add the next token, and yield it without its part of the space."""
         if not self._space and not self._parts:
             yield token
             return
@@ -361,7 +361,7 @@ class _Strip:
 
 
 def _others(token: Token, space: bytes, data: bytes) -> Iterator[Token]:
-    """Alternatives to `data`, without the space; an alternative that does not begin with it is another text."""
+    """The alternatives to `data`, without the space. An alternative that does not begin with it is left out."""
     for one in token.alternatives:
         rest = one.data[len(space) :]
         if one.end:

@@ -1,12 +1,12 @@
-"""Conversations as text for a model to continue, rendered by its chat template.
+"""Conversations as text that a model continues, rendered by its chat template.
 
-Templates accept different conversations: some refuse a system message or two messages of one role, or drop a system
-message silently. Then the conversation is folded into a form that every template accepts: system messages move to the
-start of the user's first message, and neighbours of one role become one message.
+Not every template accepts every conversation. Some refuse a system message or two successive messages of one role; some
+drop a system message silently. The conversation is then folded into a form that every template accepts: system messages
+move to the start of the user's first message, and successive messages of one role are joined.
 
-A user's text may hold a special token as text (`<|im_end|>`), which would be read as the token. So it is cut inside,
-and the pieces are encoded separately if the endpoint takes ids. A model's thoughts stay unchanged in its own messages:
-templates look for them there.
+A user's text may contain the text of a special token (`<|im_end|>`), which the model would read as the token. So this
+text is cut in two, and if the endpoint accepts ids, the pieces are encoded separately. Thoughts in the model's own
+messages stay unchanged, because templates look for them there.
 """
 
 from __future__ import annotations
@@ -31,45 +31,45 @@ __all__ = ["ChatAdapter", "ChatRenderer", "Render", "folded", "joined", "leading
 _T = TypeVar("_T")
 
 Render = Callable[[list[dict[str, str]]], Awaitable[str]]
-"""A function that renders messages, up to the answer. Raises `TemplateRefusal` for messages that it refuses."""
+"""A function that renders messages up to the start of the answer, or raises `TemplateRefusal`."""
 
 _CUT = "\U000f1a7c"
-"""Mark of a cut: a private character without use in any user's text."""
+"""The mark of a cut: a private-use character that no user's text is expected to contain."""
 
 _MARKS = ("580317", "740126")
-"""Placeholders of an answer and of the message after it."""
+"""Placeholders for a user's message and for an answer."""
 
 _POSSIBLE = (re.compile(r"<[^<>]{1,60}>"), re.compile(r"\[[^\[\]\s]{1,60}\]"))
-"""Possible special tokens: nearly all have these forms. One form may lie within the other."""
+"""Patterns that match nearly all special tokens. A match of one pattern may contain a match of the other."""
 
 _LONGEST = 62
-"""Characters of a possible special token, at most."""
+"""Characters of the longest possible special token."""
 
 _SLICE = 1 << 16
-"""Characters to search at a time: no other thread runs meanwhile."""
+"""Number of characters to search at a time: no other thread can run during a search."""
 
 _LONG = 1 << 16
-"""Characters of a conversation above which a thread does the work."""
+"""Characters; a longer conversation is processed in a thread."""
 
 _ENCODED = 256
-"""Possible special tokens to encode together: the pieces of long texts take time to read."""
+"""Number of possible special tokens to encode together: the tokens of a longer text would take long to parse."""
 
 _USUAL = re.compile(
     r"<\|[^\s|<>]+\|>|<｜[^\s<>]+｜>|</?s>|<(bos|eos|pad|unk)>|<(start|end)_of_turn>|\[/?(INST|SYSTEM_PROMPT)\]"
 )
-"""Usual forms of special tokens, for endpoints that do not encode text."""
+"""The usual forms of special tokens, for endpoints that do not encode text."""
 
 _HTML = re.compile(
     r"</?(a|b|blockquote|body|br|caption|code|div|em|h[1-6]|head|html|i|img|li|ol|p|pre|span|strong|su[bp]|table|tbody|td"
     r"|tfoot|th|thead|tr|u|ul)>"
 )
-"""Tags that some models have a token for, without any other meaning."""
+"""HTML tags. Some models have a token for them, but this token has no special meaning."""
 
 _THOUGHT = re.compile(r"</?[\w:]*(think|thought|reason)[\w:]*>|\[/?THINK\]", re.IGNORECASE)
 """Tags around a model's thoughts."""
 
-_QUOTED = 12  # characters of a message that an error may not repeat
-_WHOLE = 4  # characters of a whole message that an error may not repeat
+_QUOTED = 12  # an error may not quote this many characters of a message
+_WHOLE = 4  # an error may not quote a whole message of at least this many characters
 
 
 class ChatAdapter(Protocol):
@@ -80,11 +80,11 @@ class ChatAdapter(Protocol):
         ...
 
     async def begun(self, prompt: str) -> str:
-        """A prompt without the beginning-of-sequence token that the server adds by itself."""
+        """The prompt without the beginning-of-sequence token, if the server adds one itself."""
         ...
 
     async def literal(self, pieces: Sequence[str]) -> Provider | None:
-        """The model, for a prompt as ids, with each piece encoded separately; None if it takes text only."""
+        """A view of the model for a prompt as ids, with each piece encoded separately; None if it accepts text only."""
         ...
 
     async def tokenize(self, text: str) -> list[Piece]:
@@ -93,7 +93,7 @@ class ChatAdapter(Protocol):
 
 
 class ChatRenderer:
-    """Renderer of conversations for one endpoint, with a memory of the forms that its chat template accepts.
+    """Renderer of conversations for one endpoint. It remembers which kinds its chat template refuses.
 
     Args:
         endpoint: the server's URL, for errors.
@@ -101,7 +101,7 @@ class ChatRenderer:
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
-        self._refused: set[tuple[bool, bool, bool]] = set()  # shapes of conversations
+        self._refused: set[tuple[bool, bool, bool]] = set()  # the shapes of refused conversations
         self._lead: str | None = None
 
     async def render_prompt(
@@ -113,7 +113,7 @@ class ChatRenderer:
             self._lead = await leading_space(adapter.render)
         special = await self._special(adapter, messages)
         asked = await _in_thread(messages, lambda: [_cut(one, special) for one in messages])
-        started = list[str]()  # an answer that is to be continued
+        started = list[str]()  # the partial answer to continue
         while asked[-1].role == "assistant":
             started.insert(0, asked.pop().content)
         answer = joined(started)
@@ -134,7 +134,7 @@ class ChatRenderer:
         return RenderedPrompt(provider, prompt, warnings)
 
     async def _special(self, adapter: ChatAdapter, messages: Sequence[Message]) -> list[str]:
-        """The model's special tokens that messages hold as text."""
+        """The model's special tokens whose text appears in the messages."""
         possible = await _in_thread(messages, partial(_possible, messages))
         whole = set[bytes]()
         for at in range(0, len(possible), _ENCODED):
@@ -142,7 +142,7 @@ class ChatRenderer:
                 pieces = await adapter.tokenize("\n".join(possible[at : at + _ENCODED]))
             except UnsupportedError:
                 return [one for one in possible if _USUAL.fullmatch(one)]
-            # Compare bytes, not positions: some special tokens swallow the white space beside them.
+            # Bytes are compared, not positions, because some special tokens include the white space around them.
             whole |= {piece.data for piece in pieces}
         return [one for one in possible if one.encode() in whole]
 
@@ -155,16 +155,19 @@ class ChatRenderer:
 
 
 async def rendered(render: Render, messages: Sequence[Message], *, fold: bool, endpoint: str) -> tuple[str, bool]:
-    """The conversation up to the start of the answer, and whether the template refused it unfolded.
+    """Render a conversation up to the start of the answer.
 
     Args:
         render: renders messages.
         messages: the conversation; the last message is not the assistant's.
-        fold: whether the template is known to accept it folded only.
+        fold: whether the template is known to accept only the folded form.
         endpoint: the server's URL, for errors.
 
+    Returns:
+        The text, and whether the template refused the conversation before it was folded.
+
     Raises:
-        UnsupportedError: the template accepts it in no form.
+        UnsupportedError: the template does not accept the conversation in any form.
     """
     refusal = "it leaves out what a message says"
     first = folded(messages) if fold else tuple(messages)
@@ -180,14 +183,14 @@ async def rendered(render: Render, messages: Sequence[Message], *, fold: bool, e
 
 
 def folded(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The conversation in a form that every template accepts: user and assistant in turn, the user first."""
+    """The conversation in a form that every template accepts: user and assistant alternate, and the user is first."""
     said = [one.content for one in messages if one.role == "system"]
     result: list[Message] = []
     for one in messages:
         if one.role == "system":
             continue
         if not result and one.role == "assistant":
-            result.append(Message("user", ""))  # a template that wants a user first gets an empty one
+            result.append(Message("user", ""))  # some templates require a user's message first
         if result and result[-1].role == one.role:
             result[-1] = replace(one, content=joined([result[-1].content, one.content]))
         else:
@@ -198,15 +201,15 @@ def folded(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def joined(contents: Iterable[str]) -> str:
-    """Several messages' contents as one."""
+    """The contents of several messages as one text, with blank lines between them."""
     return "\n\n".join(content for content in contents if content)
 
 
 async def leading_space(render: Render) -> str:
-    """The white space that the template writes before an answer.
+    """Find the white space that the template writes before an answer.
 
-    A given answer shows it: `"[INST] Q[/INST]"` becomes `"[INST] Q[/INST] A</s>"`. The model's own answer begins with
-    this space, too, so models do not share it.
+    A conversation with an answer shows it: `"[INST] Q[/INST]"` becomes `"[INST] Q[/INST] A</s>"`. The model's own
+    answer begins with this space, too, so the space is no part of the text that the models share.
     """
     asked = [{"role": "user", "content": _MARKS[0]}]
     given = [*asked, {"role": "assistant", "content": _MARKS[1]}, *asked]
@@ -232,32 +235,32 @@ def _shape(messages: Sequence[Message]) -> tuple[bool, bool, bool]:
 
 
 def _holds(text: str, messages: Sequence[Message]) -> bool:
-    """Test whether all contents of system and user appear. Some templates drop an assistant's thoughts."""
+    """Test whether a text contains all system and user messages. Some templates drop an assistant's thoughts."""
     at = 0
     for one in messages:
         if one.role != "assistant":
             found = text.find(one.content.strip(), 0 if one.role == "system" else at)
             if found < 0:
                 return False
-            at = at if one.role == "system" else found  # some templates put the system message before the last one
+            at = at if one.role == "system" else found  # a system message may appear later, before the last message
     return True
 
 
 async def _marks_appear(render: Render, messages: Sequence[Message]) -> bool:
-    """Test whether the template keeps all messages, even rewritten: a mark after each content appears."""
+    """Test whether the template keeps all messages, perhaps rewritten, by a mark at the end of each."""
     marked = [replace(one, content=f"{one.content} {_MARKS[0]}{at}.") for at, one in enumerate(messages)]
     text = await render(_dictionaries(marked))
     return all(f"{_MARKS[0]}{at}." in text for at, one in enumerate(messages) if one.role != "assistant")
 
 
 async def _in_thread(messages: Sequence[Message], work: Callable[[], _T]) -> _T:
-    """The result of work on a conversation; a thread does long work, so that the event loop stays free."""
+    """Call `work`, in a thread if the conversation is long, so that the event loop is not blocked."""
     long = sum(len(one.content) for one in messages) > _LONG
     return await to_thread.run_sync(work) if long else work()
 
 
 def _possible(messages: Sequence[Message]) -> list[str]:
-    """The possible special tokens that messages hold as text, each once."""
+    """The possible special tokens in the text of messages, each once."""
     found = set[str]()
     for message in messages:
         for kind in _POSSIBLE:
@@ -268,7 +271,7 @@ def _possible(messages: Sequence[Message]) -> list[str]:
 
 
 def _discreet(words: str, messages: Sequence[Message]) -> str:
-    """A template's own words, up to the first that repeat a message."""
+    """A template's error message, cut off before it repeats a user's message."""
     said = [text for one in messages if len(text := one.content.strip()) >= _WHOLE]
     whole = tuple(text for text in said if len(text) < _QUOTED)
     for at in range(len(words)):
@@ -283,7 +286,7 @@ def _is_thought(special: str, message: Message) -> bool:
 
 
 def _cut(message: Message, special: Iterable[str]) -> Message:
-    """The message with a cut inside each of the `special` tokens that it holds as text."""
+    """The message with a cut inside each of the `special` tokens that its text contains."""
     content = message.content
     for one in special:
         content = content if _is_thought(one, message) else content.replace(one, one[0] + _CUT + one[1:])

@@ -1,7 +1,7 @@
-"""A user's own chat template: a Jinja text from a model, or a function.
+"""A user's own chat template: a model's Jinja template, or a function.
 
-Jinja templates run in jinja2's immutable sandbox, with Hugging Face's names: `messages`, `add_generation_prompt`,
-`bos_token`, `eos_token`, `raise_exception`, `strftime_now`, `tojson`, and loop controls.
+Jinja templates run in jinja2's immutable sandbox, with the names that Hugging Face defines: `messages`,
+`add_generation_prompt`, `bos_token`, `eos_token`, `raise_exception`, `strftime_now`, `tojson`, and loop controls.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Template = Callable[[Sequence[Mapping[str, str]]], str]
 """A function that renders a conversation up to the start of the answer."""
 
 _CONFIG = "tokenizer_config.json"
-_LARGEST = 1_000_000  # characters of a template's file
+_LARGEST = 1_000_000  # characters of the largest file that is accepted
 
 
 class TemplateRefusal(Exception):  # noqa: N818 - not a failure: the caller tries another form of the conversation
-    """A template refuses a conversation, in its own words."""
+    """A template refuses a conversation. The message is the template's own."""
 
 
 def is_template(text: str) -> bool:
-    """Test whether this is the text of a template, not its path."""
+    """Test whether a string is the text of a template rather than a path."""
     return "{%" in text or "{{" in text
 
 
@@ -38,11 +38,12 @@ def load_template(given: object) -> Template:
     """Load a user's template.
 
     Args:
-        given: a `.jinja` file, a `tokenizer_config.json`, a folder with one of them, the text of a template, or a
-            function of messages (dictionaries with `role` and `content`) that returns the text to continue.
+        given: a `.jinja` file, a `tokenizer_config.json`, a folder that contains either file, the text of a template,
+            or a function that receives messages (dictionaries with `role` and `content`) and returns the text to
+            continue.
 
     Raises:
-        UnsupportedError: it is not a template, or jinja2 is not installed.
+        UnsupportedError: `given` is not a template, or jinja2 is not installed.
     """
     if callable(given):
         return cast("Template", given)
@@ -61,7 +62,7 @@ def load_template(given: object) -> Template:
         config = path
     fields: Mapping[str, object] = _fields(config) if config == path or config.is_file() else {}
     source: object = fields.get("chat_template")
-    if isinstance(source, list):  # several, by name
+    if isinstance(source, list):  # several templates, by name
         named = cast("list[Mapping[str, object]]", source)
         source = next((one.get("template") for one in named if one.get("name") == "default"), None)
     if alone != config and (alone == path or alone.is_file()):
@@ -72,7 +73,7 @@ def load_template(given: object) -> Template:
 
 
 def _tokens(fields: Mapping[str, object]) -> dict[str, str]:
-    """The special tokens that a template may use."""
+    """The special tokens that a template may refer to, by name."""
     found: dict[str, str] = {}
     for name, value in fields.items():
         text = cast("Mapping[str, object]", value).get("content") if isinstance(value, Mapping) else value
@@ -103,11 +104,11 @@ def _read(path: Path) -> str:
 
 
 class _Jinja:
-    """A template from its text and the special tokens that it may use."""
+    """A Jinja template, from its text and the special tokens that it may refer to."""
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
         self._source = source
-        self._tokens = {"bos_token": "", **tokens}  # without it the server adds the token by itself
+        self._tokens = {"bos_token": "", **tokens}  # empty by default, because the server adds the token
         self._template = _compiled(source)
 
     def __call__(self, messages: Sequence[Mapping[str, str]]) -> str:
@@ -138,9 +139,9 @@ def _compiled(source: str) -> Any:
         raise UnsupportedError(words, hint='pip install "cosd-api[chat]"') from None
 
     class Generation(Extension):
-        """`{% generation %}`: marks a model's own text for training; without effect here."""
+        """The tag `{% generation %}`, which marks a model's own text for training. It has no effect here."""
 
-        tags = {"generation"}  # noqa: RUF012 - as jinja2 has it
+        tags = {"generation"}  # noqa: RUF012 - as in jinja2
 
         def parse(self, parser: Any) -> Any:
             next(parser.stream)
@@ -161,7 +162,7 @@ def _refuse(words: str) -> str:
 
 
 def _now(form: str) -> str:
-    """The time of the first call: every rendering of a conversation has the same time."""
+    """The time of the first call, so that every rendering of a conversation has the same time."""
     return datetime.now(UTC).astimezone().strftime(form)
 
 
@@ -172,5 +173,5 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON in Hugging Face's form: characters unescaped, and no HTML."""
+    """Convert to JSON as Hugging Face does, without escapes for non-ASCII characters or for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

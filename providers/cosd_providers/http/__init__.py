@@ -1,1 +1,1 @@
-"""HTTP. Read `transport.py` first: the only module that knows the client library."""
+"""HTTP requests to servers. Read `transport.py` first."""

@@ -1,4 +1,4 @@
-"""The answer to a request, by any carrier."""
+"""The answer to an HTTP request, whichever library carries it."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ __all__ = ["HttpAnswer"]
 
 
 class HttpAnswer(Protocol):
-    """An answer whose body is still to be read: the part of an `httpx.Response` that this library uses."""
+    """An answer whose body has not been read yet: the part of `httpx.Response` that this library uses."""
 
     @property
     def status_code(self) -> int:
-        """Its status."""
+        """The HTTP status."""
         ...
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Its headers, by names in any case."""
+        """The headers. Names are not case-sensitive."""
         ...
 
     @property
     def is_success(self) -> bool:
-        """True for a status of success."""
+        """True if the status is 2xx."""
         ...
 
     @property
     def has_redirect_location(self) -> bool:
-        """True if the server redirects, with a target."""
+        """True if the answer is a redirect with a target."""
         ...
 
     def aiter_bytes(self) -> AsyncIterator[bytes]:
-        """The body as it arrives: a generator.
+        """Yield the body as it arrives. The result is a generator.
 
         Raises:
-            httpx.HTTPError: the connection broke, or no more bytes came in time.
+            httpx.HTTPError: the connection broke, or no further bytes arrived in time.
         """
         ...
 
     async def aclose(self) -> None:
-        """Close the connection, or keep it if all of the answer was read. httpx's answers may wait for that."""
+        """Close the connection, or keep it if the whole answer has been read. Only httpx's answers wait for this."""
         ...

@@ -1,4 +1,4 @@
-"""Bodies of requests, as JSON."""
+"""Request bodies as JSON."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _strict = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=
 
 
 def encoded(body: object) -> bytes:
-    """JSON of a body, in UTF-8: of dictionaries, lists and scalars. (Bytes, sets and the like are not refused.)
+    """Encode a body of dictionaries, lists and scalars as JSON in UTF-8. (Bytes, sets and the like are not refused.)
 
     Raises:
-        UnicodeEncodeError: it has half a surrogate pair.
+        UnicodeEncodeError: a string contains half a surrogate pair.
         ValueError: a number is not finite.
-        TypeError: it has a value that JSON cannot represent.
+        TypeError: JSON cannot represent a value.
     """
     try:
-        content = to_json(body)  # in a fifth of the time
+        content = to_json(body)  # takes a fifth of the time
     except PydanticSerializationError:
         return _strict(body).encode()
-    if b"NaN" in content or b"Infinity" in content:  # perhaps within a text
+    if b"NaN" in content or b"Infinity" in content:  # perhaps only as part of a string
         return _strict(body).encode()
     return content

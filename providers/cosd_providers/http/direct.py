@@ -1,8 +1,8 @@
-"""This library's own client of HTTP, with only the parts of httpx's client that it needs.
+"""This library's own HTTP client, with only the parts of httpx's client that it needs.
 
-Its requests need headers, cookies and httpx's errors, but no redirects, no authentication and no hooks. They use the
-carrier directly: `httpx.AsyncClient` takes as long as its transport does, and its objects for requests and answers
-refer to each other in cycles that the garbage collector has to find. Proxies are left to that client (`stack`).
+Its requests need headers, cookies and httpx's errors, but no redirects, authentication or hooks. So they use a carrier
+directly. `httpx.AsyncClient` would double the time that its transport takes, and its request and response objects form
+reference cycles, which are work for the garbage collector. Only requests through a proxy use that client (`stack`).
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ __all__ = [
 ]
 
 IDLE_SECONDS = 5.0
-"""Seconds for which a connection without requests is kept."""
+"""Seconds for which an idle connection is kept."""
 
 _ONE = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=IDLE_SECONDS)
 
 parsed_url = lru_cache(256)(httpx.URL)
-"""A URL, parsed once: parsing takes as long as sending a request."""
+"""Parse a URL, with a cache, because parsing takes as long as sending a request."""
 
 
 @cache
 def common_headers() -> Mapping[str, str]:
-    """The headers that a client of httpx sends with every request, by lower-case names."""
+    """The headers that an httpx client sends with every request, by lower-case name."""
     nothing = httpx.MockTransport(lambda _: httpx.Response(200))
     return dict(httpx.AsyncClient(transport=nothing).headers)
 
 
 def certificates() -> ssl.SSLContext:
-    """The certificates that httpx trusts; read once for each pair of `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+    """The certificates that httpx trusts, read once for each pair of `SSL_CERT_FILE` and `SSL_CERT_DIR`.
 
     Raises:
-        OSError: the certificates that `SSL_CERT_FILE` names cannot be read.
+        OSError: the file that `SSL_CERT_FILE` names cannot be read.
     """
     return _certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
 
@@ -68,11 +68,11 @@ class Outgoing:
 
     Attributes:
         method: GET or POST.
-        url: its target.
-        headers: headers beside the common ones; names in lower case.
-        content: the body, JSON.
-        timeout: its limits of time.
-        extensions: for errors, see `errors.FIXED_WAIT`.
+        url: the target.
+        headers: headers in addition to the common ones, with lower-case names.
+        content: the JSON body; empty without one.
+        timeout: the time limits.
+        extensions: httpx's extensions, which errors can read; see `errors.FIXED_WAIT`.
     """
 
     method: str
@@ -83,7 +83,7 @@ class Outgoing:
     extensions: Mapping[str, Any]
 
     def request(self) -> httpx.Request:
-        """The same request for httpx, with all headers, so that httpx need not add any."""
+        """The request as httpx's object, with all headers, so that httpx adds none."""
         url = parsed_url(self.url)
         headers = {"host": url.netloc.decode("ascii"), **common_headers(), **self.headers}
         if self.content or self.method != "GET":
@@ -95,16 +95,16 @@ class Outgoing:
 
 
 class Carrier(Protocol):
-    """Carrier of the requests of one event loop."""
+    """The part of an HTTP library that carries the requests of one event loop."""
 
     async def exchange(self, outgoing: Outgoing) -> HttpAnswer:
-        """Send a request; the body of the answer is still to be read.
+        """Send a request and return the answer, whose body has not been read yet.
 
         Returns:
-            An `httpx.Response`, with its request, if the answer has cookies.
+            The answer; an `httpx.Response` with its request if the answer sets cookies.
 
         Raises:
-            httpx.TransportError: the answer did not begin.
+            httpx.TransportError: no answer began.
         """
         ...
 
@@ -114,10 +114,10 @@ class Carrier(Protocol):
 
 
 class DirectClient:
-    """Client of one event loop.
+    """The HTTP client of one event loop.
 
     Args:
-        carrier: sends its requests.
+        carrier: sends the requests.
 
     Attributes:
         is_closed: True after `aclose`.
@@ -143,10 +143,10 @@ class DirectClient:
         timeout: httpx.Timeout,  # noqa: ASYNC109 - httpx's
         extensions: Mapping[str, Any],
     ) -> HttpAnswer:
-        """Send a request; the body of the answer is still to be read.
+        """Send a request and return the answer, whose body has not been read yet.
 
         Raises:
-            httpx.HTTPError: the answer did not begin.
+            httpx.HTTPError: no answer began.
         """
         outgoing = Outgoing(
             method, url, {name.lower(): headers[name] for name in headers}, content, timeout, extensions
@@ -170,21 +170,21 @@ class DirectClient:
 
 
 class HttpxCarrier:
-    """httpx's transports, one for each connection.
+    """A carrier with a separate transport of httpx for each connection.
 
-    A pool of httpcore checks all of its connections for each request, and the sockets of the idle ones: with 64 of them
-    a request takes three times as long.
+    For each request, httpcore's own pool checks all of its connections, and the sockets of the idle ones. With 64 of
+    them a request takes three times as long.
 
     Args:
-        idle: the number of connections kept for later requests, at most.
-        secure: whether URLs are https. Otherwise no certificates are read, which takes 25 ms, and none is trusted.
+        idle: returns the greatest number of idle connections to keep.
+        secure: whether URLs are https. Otherwise no certificates are read, which would take 25 ms, and none is trusted.
     """
 
     def __init__(self, idle: Callable[[], int], *, secure: bool) -> None:
         self._idle = idle
         self._believed = certificates() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._all = set[httpx.AsyncHTTPTransport]()
-        self._free = deque[tuple[float, httpx.AsyncHTTPTransport]]()  # with times of release; the last is taken first
+        self._free = deque[tuple[float, httpx.AsyncHTTPTransport]]()  # and times of release; last in, first out
 
     async def exchange(self, outgoing: Outgoing) -> HttpAnswer:
         """Send a request; see `Carrier`."""
@@ -212,7 +212,7 @@ class HttpxCarrier:
             await self._drop(transport)
 
     async def _left(self, transport: httpx.AsyncHTTPTransport, keeps: bool, complete: bool) -> None:
-        """Keep a connection, or close it; and close connections that have been idle for too long."""
+        """Keep a connection or close it, and close connections that have been idle for too long."""
         now = time.monotonic()
         surplus = list[httpx.AsyncHTTPTransport]()
         while self._free and self._free[0][0] < now - IDLE_SECONDS:
@@ -231,7 +231,7 @@ class HttpxCarrier:
 
 
 class _HttpxBody(httpx.AsyncByteStream):
-    """The body of an answer; it reports whether all of it was read."""
+    """The body of an answer. When it is closed, it reports whether all of it was read."""
 
     def __init__(self, stream: httpx.AsyncByteStream, left: Callable[[bool], Awaitable[None]]) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""The errors of one server: its connection, status or answer in terms of `cosd_providers.errors`."""
+"""The errors of one server: failed connections, statuses and answers become errors of `cosd_providers.errors`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from cosd_providers.http.keys import Strike, only_keys
 __all__ = ["BROKEN", "FIXED_WAIT", "Errors", "is_no_http"]
 
 FIXED_WAIT = "cosd_fixed_wait"
-"""The extension of a request with a fixed read limit, which no setting changes."""
+"""The name of an httpx extension that marks a request whose read timeout is fixed, so that no setting changes it."""
 
 BROKEN = (httpx.HTTPError, ssl.SSLError)
 """Errors while an answer is read."""
@@ -50,16 +50,16 @@ _TOO_LONG = (
     *("max_model_len", "maximum model length", "`inputs` must have less than", "`max_new_tokens` must be <="),
     "maximum allowed length",
 )
-"""Servers' words for a text that is too long: llama.cpp and OpenAI, then vLLM and TGI, then SGLang."""
+"""Words by which servers report a text that is too long: llama.cpp and OpenAI, then vLLM and TGI, then SGLang."""
 
 _TOO_LARGE = "too large to process"
-"""llama.cpp's words for a text that does not fit into one physical batch."""
+"""Words by which llama.cpp reports a text that does not fit into one physical batch."""
 
 _TYPES = {"validation": 422, "generation": 424, "overloaded": 429}
-"""TGI's names of errors within a stream, which does not repeat their status."""
+"""HTTP statuses by TGI's error types, because an error within a stream does not contain its status."""
 
 _PARSERS = ("h11.", "aiohttp.http_exceptions")
-"""Modules with the errors of HTTP parsers, for httpx and for aiohttp."""
+"""Modules with the HTTP parser errors of httpx and aiohttp."""
 
 _HUNG_UP = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
 
@@ -67,11 +67,11 @@ _E = TypeVar("_E", bound=ProviderError)
 
 
 class Errors:
-    """Factory of the errors of one server. Their words hold no secret.
+    """A factory for the errors of one server. Their messages contain no secret.
 
     Args:
         endpoint: the server's URL.
-        headers: the headers sent to it; each value is struck out wherever it appears.
+        headers: the headers sent to the server; their values are removed from every message.
     """
 
     def __init__(self, endpoint: str, headers: Mapping[str, str] | None = None) -> None:
@@ -80,7 +80,7 @@ class Errors:
         self._has_key = bool(only_keys(headers or {}))
 
     def make(self, kind: type[_E], words: str, response: HttpAnswer | None = None, hint: str = "") -> _E:
-        """Make an error of this endpoint."""
+        """Create an error of this endpoint; `words` is its message."""
         error = kind(self._strike(words), endpoint=self._endpoint, hint=hint)
         if response is not None:
             error.status = response.status_code
@@ -91,7 +91,7 @@ class Errors:
     # Connections.
 
     def connection(self, error: Exception, *, answered: bool = False) -> ProviderError:
-        """The error of a connection that failed, before or after a part of the answer had arrived."""
+        """The error for a failed connection; `answered` says whether a part of the answer had arrived."""
         misnamed = isinstance(error, httpx.TimeoutException) and not _timed_out(error)
         if isinstance(error, httpx.TimeoutException) and not misnamed:
             return self._timeout(error, answered)
@@ -125,7 +125,7 @@ class Errors:
             limit, words = limits.get("pool"), "no free connection"
             hint = "Allow the `http_client` more connections, or lower the concurrency."
         elif isinstance(error, httpx.WriteTimeout):
-            limit, words = limits.get("write"), "the server took nothing more of the request"
+            limit, words = limits.get("write"), "the server accepted no more of the request"
         else:
             limit, words = limits.get("read"), "the answer stopped: nothing more" if answered else "no answer"
             hint = "" if FIXED_WAIT in error.request.extensions else hint
@@ -134,7 +134,7 @@ class Errors:
         return failure
 
     def unusable_client(self, error: RuntimeError) -> ConnectError:
-        """The error of a user's client that is closed, or belongs to another event loop."""
+        """The error for a user's client that is closed, or belongs to another event loop."""
         hint = "Give an `http_client` that is open and belongs to this event loop."
         failure = self.make(ConnectError, f"the HTTP client cannot be used: {error}", hint=hint)
         failure.retryable = False
@@ -143,7 +143,7 @@ class Errors:
     # Refusals.
 
     def refusal(self, response: HttpAnswer, text: str) -> StatusError:
-        """The error of an HTTP error status, or of a redirect."""
+        """The error for an HTTP error status, or for a redirect."""
         if response.has_redirect_location:
             return self.redirected(response)
         answer = None
@@ -152,7 +152,7 @@ class Errors:
         return self._status_error(response.status_code, answer, response)
 
     def event_error(self, event: dict[str, Any], response: HttpAnswer) -> StatusError | None:
-        """The error that an event, or an answer with a status of success, holds; None if it holds no error."""
+        """The error inside an event, or inside an answer with a 2xx status; None if there is none."""
         error: Any = event.get("error")
         if error is None:
             return None
@@ -163,7 +163,7 @@ class Errors:
         return self._status_error(code, event, response)
 
     def _status_error(self, status: int, answer: object, response: HttpAnswer) -> StatusError:
-        message = self._strike(_message(answer))  # before it is cut: half a key is no longer found
+        message = self._strike(_message(answer))  # before it is shortened: half a key would not be found
         quoted = message if len(message) <= _QUOTED else message[: _QUOTED - 1] + "…"
         words = f"{status}: {quoted}" if quoted else f"HTTP status {status}"
         kind, hint = _kind(status, message)
@@ -177,14 +177,14 @@ class Errors:
         return error
 
     def redirected(self, response: HttpAnswer | None = None) -> StatusError:
-        """The error of a redirect, which no key follows."""
-        words, hint = "the server redirects to what is not a URL", ""
+        """The error for a redirect. Redirects are not followed, so that no key reaches another host."""
+        words, hint = "the server redirects to an invalid URL", ""
         with suppress(ValueError):
             target = urlsplit("" if response is None else urljoin(self._endpoint, response.headers.get("location", "")))
             origin = f"{target.scheme}://{target.netloc.rpartition('@')[2]}"
             if origin == "{0.scheme}://{0.netloc}".format(urlsplit(self._endpoint)):
                 words = "the server redirects to another page of its own"
-                hint = "Is this the URL of the API, and does it want a login?"
+                hint = "Is this the URL of the API, and does it require a login?"
             elif target.scheme in ("http", "https") and target.hostname:
                 words = f"the server redirects to {origin}; give that URL"
         return self.make(StatusError, words, response, hint)
@@ -192,16 +192,16 @@ class Errors:
     # Answers.
 
     def parsed(self, response: HttpAnswer, text: str, *, generated: bool) -> Any:
-        """The JSON of an answer. Some servers report a failed generation with a status of success.
+        """Parse the JSON of an answer. Some servers report a failed generation with a 2xx status.
 
         Args:
             response: the answer.
             text: its body.
-            generated: whether the model generated it. (Otherwise the caller handles an `error` in the answer: some
-                servers report a missing route in this way.)
+            generated: whether the model generated the answer. If not, the caller handles an `error` in it, because
+                some servers report a missing route in this way.
 
         Raises:
-            StatusError: the answer holds an error.
+            StatusError: the answer contains an error.
             ResponseError: the answer is not JSON.
         """
         try:
@@ -213,7 +213,7 @@ class Errors:
         return answer
 
     def no_stream(self, response: HttpAnswer, text: str) -> ProviderError:
-        """The error of a success without a stream of events, perhaps an error sent in its place."""
+        """The error for a 2xx answer that is not a stream of events, perhaps because an error took its place."""
         with suppress(ValueError):
             answer: dict[str, Any] | None = from_json(text)  # or anything else
             if type(answer) is dict and (error := self.event_error(answer, response)) is not None:
@@ -232,12 +232,12 @@ class Errors:
 
 
 def is_no_http(error: Exception) -> bool:
-    """Test whether an answer cannot be read as HTTP. The causes of such an error quote the answer."""
+    """Test whether an error means that an answer is not valid HTTP. The causes of such an error quote the answer."""
     return any(type(cause).__module__.startswith(_PARSERS) for cause in _causes(error))
 
 
 def _timed_out(error: httpx.TimeoutException) -> bool:
-    """Test whether time ran out: httpx-aiohttp reports a connection that was refused, or closed, as a timeout, too."""
+    """Test whether time really ran out: httpx-aiohttp also reports refused and closed connections as timeouts."""
     cause = error.__cause__
     return cause is None or isinstance(cause, TimeoutError) or "Timeout" in type(cause).__name__
 
@@ -248,9 +248,10 @@ def _system_error(error: BaseException) -> OSError | None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and its causes; for several attempts to connect, the causes of the last attempt.
+    """An error and its chain of causes. After several attempts to connect, the chain follows the last attempt.
 
-    The cause may be among the arguments instead. A mere context does not count: the caller may have been handling it.
+    A cause may also be an argument of an error. An error's `__context__` is not a cause: the caller may have been
+    handling that exception when the request was sent.
     """
     while error is not None:
         yield error
@@ -260,7 +261,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _words(error: OSError) -> tuple[str, str]:
-    """The message and the hint for an error of the operating system."""
+    """The message and the hint for an operating system error."""
     said = error.strerror or str(error) or type(error).__name__
     if isinstance(error, ssl.SSLCertVerificationError):
         return said, "For a private certificate set SSL_CERT_FILE or give an `http_client`."
@@ -270,7 +271,7 @@ def _words(error: OSError) -> tuple[str, str]:
         return said, "Is the host's name right?"
     if isinstance(error, FileNotFoundError):
         return said, "Does the file that SSL_CERT_FILE names exist?"
-    if error.errno:  # asyncio puts words of its own into `strerror`
+    if error.errno:  # asyncio replaces `strerror` with its own message
         system = os.strerror(error.errno)
         said = said if system.startswith("Unknown error") else system
     if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -279,21 +280,21 @@ def _words(error: OSError) -> tuple[str, str]:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait before the next attempt, if the server requests a wait."""
+    """The number of seconds that the server asks the client to wait; None if it does not."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "")
         if value.isascii() and value.replace(".", "", 1).isdigit():
             return float(value) * unit
     try:
         date = parsedate_to_datetime(headers.get("retry-after", ""))
-        date = date if date.tzinfo else date.replace(tzinfo=UTC)  # dates of HTTP are in UTC
+        date = date if date.tzinfo else date.replace(tzinfo=UTC)  # dates in HTTP are in UTC
         return max(date.timestamp() - time.time(), 0.0)
     except (ValueError, OverflowError):
         return None
 
 
 def _message(answer: object) -> str:
-    """The server's own message in an error's body, in any of the common shapes; never the data sent to it."""
+    """The server's message in the body of an error, in any of the common formats; never the data sent to the server."""
     if not isinstance(answer, dict):
         return ""
     fields = cast("dict[str, object]", answer)
@@ -308,7 +309,7 @@ def _message(answer: object) -> str:
 
 
 def _complaint(entry: object) -> str:
-    """One of several messages, without the quoted input."""
+    """The text of one entry in a list of messages, without the input that the entry quotes."""
     if isinstance(entry, str):
         return entry
     fields = cast("dict[str, object]", entry) if isinstance(entry, dict) else {}
@@ -316,7 +317,7 @@ def _complaint(entry: object) -> str:
 
 
 def _kind(status: int, message: str) -> tuple[type[StatusError], str]:
-    """The class of an HTTP error, and a hint."""
+    """The class of the error for an HTTP status, and a hint."""
     if status in (400, 413, 422) and any(words in message.lower() for words in _TOO_LONG):
         return ContextLengthError, "Shorten the prompt, or lower max_tokens."
     if status == 500 and _TOO_LARGE in message:  # another attempt would not fit either

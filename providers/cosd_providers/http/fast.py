@@ -1,16 +1,16 @@
-"""aiohttp as the carrier of HTTP (extra `fast`): a third of the processor time of a request.
+"""aiohttp as the carrier of HTTP (extra `fast`). A request takes a third of the processor time that httpx needs.
 
-Its errors become errors of httpx's transport. Observed on aiohttp 3.14:
+Its errors are translated into errors of httpx's transport. Observed on aiohttp 3.14:
 
-- It has no limit for writing a request, none after an answer like `100 Continue`, and none on idle connections; this
-  module enforces all three.
-- Its limit for reading cancels a timer and starts another at each arrival of bytes. It is in force until an answer
-  begins; then `_Answer` has a timer of its own, which checks once in a while.
-- A chunk that it cannot read, in a packet of its own, closes the connection without an error for a waiting reader: the
-  timer of `_Answer` notices.
-- After a lost connection, its stream hides the bytes that had arrived before. `_Answer` yields these first.
-- If a packet holds more bytes than an answer's `Content-Length`, it drops the answer; httpx takes the answer without
-  the rest.
+- It has no time limit for writing a request, no time limit after an interim answer such as `100 Continue`, and no limit
+  on the number of idle connections. This module enforces all three.
+- Its read timeout cancels a timer and starts another whenever bytes arrive. So it is used only until an answer begins;
+  after that `_Answer` has a timer of its own, which checks at longer intervals.
+- If a packet contains only a chunk that aiohttp cannot parse, it closes the connection, but a waiting reader gets no
+  error. The timer of `_Answer` notices this.
+- After a lost connection, its stream hides the bytes that had already arrived. `_Answer` yields these first.
+- If a packet contains more bytes than an answer's `Content-Length`, it drops the answer. httpx accepts the answer and
+  drops the surplus bytes.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from cosd_providers.http.direct import IDLE_SECONDS, Outgoing, certificates, com
 __all__ = ["AiohttpCarrier"]
 
 _LONGEST_HEADER = 1 << 16  # bytes
-_SMALL = 1 << 15  # bytes of a body that the operating system takes in one call
-_LARGE = 1 << 20  # bytes of a body that aiohttp wants as a file, so that the event loop writes it in parts
-_LOOK_SECONDS = 2.0  # between two checks of an answer's connection
+_SMALL = 1 << 15  # bytes; the operating system accepts a body of this size in one call
+_LARGE = 1 << 20  # bytes; a larger body is given to aiohttp as a file, so that the event loop writes it in parts
+_LOOK_SECONDS = 2.0  # the interval between two checks of an answer's connection
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class AiohttpCarrier:
-    """Carrier of one event loop, made within it.
+    """A carrier by aiohttp for one event loop, created within that loop.
 
     Args:
-        idle: the number of connections kept for later requests, at most: this number of simultaneous requests keep
-            their connections, further requests close theirs.
+        idle: returns the greatest number of idle connections to keep. Up to this number of simultaneous requests keep
+            their connections; further requests close theirs.
     """
 
     def __init__(self, idle: Callable[[], int]) -> None:
@@ -96,10 +96,10 @@ class AiohttpCarrier:
             self._kept -= keeps
             if isinstance(error, aiohttp.ClientError):
                 raise _translated(error) from error
-            if isinstance(error, TimeoutError):  # the common limit of all three
+            if isinstance(error, TimeoutError):  # the limit on connecting, writing and waiting together
                 kind = httpx.WriteTimeout if len(content) > _SMALL else httpx.ReadTimeout
                 raise kind(str(error)) from error
-            if isinstance(error, UnicodeError):  # in the host's name; the operating system never saw it
+            if isinstance(error, UnicodeError):  # the host's name is invalid, and the operating system never saw it
                 raise httpx.ConnectError(str(error)) from socket.gaierror(socket.EAI_NONAME, "not a host's name")
             raise
         found = _Answer(answer, outgoing, self._left if keeps else _nothing)
@@ -112,7 +112,7 @@ class AiohttpCarrier:
 
 
 class _Response(aiohttp.ClientResponse):
-    """An answer of aiohttp; its connection is closed if the request says so, whatever the server does."""
+    """An answer of aiohttp. If the request asked to close its connection, it is closed, whatever the server does."""
 
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         """Wait for the beginning of the answer."""
@@ -122,7 +122,7 @@ class _Response(aiohttp.ClientResponse):
 
 
 class _Answer(httpx.AsyncByteStream):
-    """An `HttpAnswer` by aiohttp; also the stream of an `httpx.Response`, which decodes it."""
+    """An `HttpAnswer` by aiohttp. It can also be the stream of an `httpx.Response`, which then decodes it."""
 
     def __init__(self, answer: aiohttp.ClientResponse, outgoing: Outgoing, left: Callable[[], None]) -> None:
         self.status_code = answer.status
@@ -130,30 +130,30 @@ class _Answer(httpx.AsyncByteStream):
         self._outgoing = outgoing
         self._left: Callable[[], None] | None = left
         self._timer: asyncio.TimerHandle | None = None
-        self._since: float | None = None  # the loop's time since which a reader waits for the next bytes
+        self._since: float | None = None  # the loop's time at which the reader began to wait for the next bytes
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Its headers."""
+        """See `HttpAnswer`."""
         found = self._answer.headers
         return found if all(map(str.isascii, found.values())) else httpx.Headers(self._answer.raw_headers)
 
     @property
     def is_success(self) -> bool:
-        """True for a status of success."""
+        """See `HttpAnswer`."""
         return 200 <= self.status_code < 300
 
     @property
     def has_redirect_location(self) -> bool:
-        """True if the server redirects, with a target."""
+        """See `HttpAnswer`."""
         return self.status_code in _REDIRECTS and "location" in self.headers
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
         content, limit, loop = self._answer.content, self._outgoing.timeout.read, None
         if limit is not None and (connection := self._answer.connection) and connection.protocol is not None:
             connection.protocol.read_timeout = None
-            connection.protocol.start_timeout()  # without a limit: this cancels the timer that was started
-            loop = asyncio.get_running_loop()  # without a connection, the whole answer has arrived
+            connection.protocol.start_timeout()  # without a limit, this just cancels aiohttp's running timer
+            loop = asyncio.get_running_loop()  # not needed without a connection: the whole answer has arrived
         try:
             while True:
                 if loop is not None and limit is not None:
@@ -166,7 +166,7 @@ class _Answer(httpx.AsyncByteStream):
                     break
                 yield data
         except (aiohttp.ClientError, TimeoutError) as error:
-            content.set_exception(cast("BaseException", None))  # otherwise earlier bytes could not be read
+            content.set_exception(cast("BaseException", None))  # with an error set, earlier bytes could not be read
             if rest := content.read_nowait():
                 yield rest
             translated = _translated(error)
@@ -179,7 +179,7 @@ class _Answer(httpx.AsyncByteStream):
     aiter_bytes = __aiter__
 
     async def aclose(self) -> None:
-        """Close the connection, or keep it if all of the answer was read."""
+        """See `HttpAnswer`."""
         if self._left is not None:
             self._left()
             self._left = None
@@ -189,7 +189,7 @@ class _Answer(httpx.AsyncByteStream):
         self._timer = loop.call_later(min(seconds, _LOOK_SECONDS), self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End a wait that is too long. There is one timer for many waits; without it, the next wait starts it."""
+        """End a wait that is too long. One timer serves many waits; if it has stopped, the next wait starts it."""
         self._timer = None
         if self._since is None:
             return
@@ -214,23 +214,23 @@ def _timeout(connect: float | None, read: float | None) -> aiohttp.ClientTimeout
 
 
 def _in_all(limits: httpx.Timeout) -> float | None:
-    """The longest time, in seconds, until an answer begins; None without a limit."""
+    """The greatest number of seconds until an answer begins; None without a limit."""
     parts = [part for part in (limits.connect, limits.write, limits.read) if part is not None]
     return sum(parts) if len(parts) == 3 else None
 
 
 def _forget(session: aiohttp.ClientSession) -> None:
-    """Drop a session that its owner left open, as quietly as httpx does: aiohttp would report an error."""
+    """Drop a session that its owner left open. aiohttp would log an error, but httpx does not."""
     connector = session.connector
     session.detach()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # no coroutine can be awaited here
+        warnings.simplefilter("ignore", DeprecationWarning)  # a finalizer cannot await anything
         if connector is not None:
-            aiohttp.BaseConnector.close(connector)  # its subclasses have a coroutine instead
+            aiohttp.BaseConnector.close(connector)  # the method of its subclasses is a coroutine
 
 
 def _nothing() -> None:
-    """Do nothing."""
+    """Do nothing, for a connection that is not kept."""
 
 
 def _translated(error: Exception) -> httpx.TransportError:

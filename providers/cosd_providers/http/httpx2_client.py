@@ -1,4 +1,4 @@
-"""httpx's interface around a user's `httpx2.AsyncClient`. httpx2 is not imported here: the user of it has done so."""
+"""httpx's interface around a user's `httpx2.AsyncClient`. This module does not import httpx2: its users do that."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["behind_httpx", "is_httpx2"]
 
 
 def is_httpx2(client: object) -> bool:
-    """Test whether this is an `httpx2.AsyncClient`."""
+    """Test whether an object is an `httpx2.AsyncClient`."""
     module = sys.modules.get("httpx2")
     return module is not None and isinstance(client, module.AsyncClient)
 
 
 def behind_httpx(client: Any) -> httpx.AsyncClient:
-    """A client of httpx that sends everything by an `httpx2.AsyncClient`, with its headers and time limits."""
+    """Make an httpx client that sends all requests by an `httpx2.AsyncClient`, with its headers and timeouts."""
     timeout = httpx.Timeout(**client.timeout.as_dict())
     made = httpx.AsyncClient(transport=_Transport(client), timeout=timeout, trust_env=False)
     for name in [*made.headers]:
@@ -27,7 +27,7 @@ def behind_httpx(client: Any) -> httpx.AsyncClient:
 
 
 class _Transport(httpx.AsyncBaseTransport):
-    """Transport by another client, which is never closed."""
+    """An httpx transport that sends requests by a client of httpx2, and never closes that client."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -54,7 +54,7 @@ class _Transport(httpx.AsyncBaseTransport):
 
 
 class _Httpx2Body(httpx.AsyncByteStream):
-    """The body of an answer, as it arrives."""
+    """The body of an httpx2 answer, as it arrives."""
 
     def __init__(self, answer: Any, errors: type[Exception]) -> None:
         self._answer = answer
@@ -72,7 +72,7 @@ class _Httpx2Body(httpx.AsyncByteStream):
 
 
 def _translated(error: Exception) -> httpx.TransportError:
-    """The error of the same name."""
+    """The httpx error that corresponds to an httpx2 error, by its name."""
     for kind in type(error).__mro__:
         found: object = getattr(httpx, kind.__name__, None)
         if isinstance(found, type) and issubclass(found, httpx.TransportError):

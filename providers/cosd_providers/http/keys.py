@@ -1,4 +1,4 @@
-"""Keys and other headers: checks that they can be sent, and a filter that strikes them out of all shown words."""
+"""Keys and other headers: checks that they can be sent, and a filter that removes them from messages."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _KEYS = {"api-key", "authorization", "x-api-key"}
 
 
 def checked_url(url: str) -> str:
-    """A URL that may be shown.
+    """Return a URL that is safe to show.
 
     Raises:
-        ValueError: it may hold a secret.
+        ValueError: the URL may contain a secret.
     """
     if "@" in url:
         raise ValueError("the URL holds credentials; give the key as api_key")
@@ -26,10 +26,12 @@ def checked_url(url: str) -> str:
 
 
 def checked_headers(api_key: str | None, headers: Mapping[str, str] | None) -> dict[str, str]:
-    """The headers to send. White space around the key is removed: keys are often read from files.
+    """Check the headers and the key, and return the headers to send.
+
+    White space around the key is removed, because keys are often read from files.
 
     Raises:
-        ValueError: a header cannot be sent, or there are two keys; no value is shown.
+        ValueError: a header cannot be sent, or there are two keys. The message shows no value.
     """
     found = dict(headers or {})
     for name, value in found.items():
@@ -52,7 +54,7 @@ def checked_headers(api_key: str | None, headers: Mapping[str, str] | None) -> d
 def with_key(
     name: str, api_key: str | None, headers: Mapping[str, str] | None
 ) -> tuple[str | None, Mapping[str, str] | None]:
-    """Key and headers for a server that wants its key in the header `name`.
+    """The key and the headers for a server that expects its key in the header `name`.
 
     Raises:
         ValueError: there are two keys.
@@ -65,20 +67,20 @@ def with_key(
 
 
 def sets_authorization(headers: Mapping[str, str] | None) -> bool:
-    """Test whether the user gives the key as a header."""
+    """Test whether the headers include an `Authorization` header."""
     return any(name.lower() == "authorization" for name in headers or {})
 
 
 def only_keys(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that hold keys."""
+    """The headers that contain keys."""
     return {name: value for name, value in headers.items() if name.lower() in _KEYS}
 
 
 class Strike:
-    """Filter that strikes header values, and each word of a value, out of a text, in capitals or not.
+    """A filter that replaces header values, and the words in them, with `***`. Case is ignored.
 
     Args:
-        values: possible secrets; parts of at most three characters are ignored.
+        values: possible secrets; values and words of at most three characters are ignored.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
@@ -88,7 +90,7 @@ class Strike:
         self._pattern = re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE) if found else None
 
     def __call__(self, words: str) -> str:
-        """The words with `***` in place of each secret."""
+        """The text with `***` in place of each secret."""
         return self._pattern.sub("***", words) if self._pattern else words
 
 

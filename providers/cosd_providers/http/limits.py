@@ -1,6 +1,6 @@
-"""Rate limits of one server: requests wait before it has to refuse them. Only this module imports the limiter library.
+"""Rate limits for one server: requests wait here, so that the server need not refuse them.
 
-Generation requests count; other requests do not.
+Only generation requests count. This is the only module that imports the limiter library.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ _MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The greatest load of one provider on its server, in one event loop. None means no limit.
+    """Limits on the requests that one provider sends to its server, in each event loop. None means no limit.
 
-    Only generation requests count; retries count for the rates.
+    Only generation requests count. Retries count towards both rates.
 
     Attributes:
-        concurrency: requests in flight. A draft's stream counts until it is closed. If a server both drafts and assists
-            there may be more: requests to the assistant do not wait for streams without a reader at the moment, since
-            these may wait for its answer.
-        requests_per_minute: this number may be sent at once, then one after each share of a minute.
-        tokens_per_minute: tokens read and written. The cost of a request is known after its end, so later requests pay
-            for it: each waits until the tokens billed before it are within the rate.
+        concurrency: the greatest number of requests in flight. A draft's stream counts until it is closed. If one
+            server both drafts and assists, the number may be exceeded: a request to the assistant does not wait for a
+            draft's stream that is not being read, because that stream may itself wait for the assistant's answer.
+        requests_per_minute: the greatest rate of requests. After a burst of this number of requests, the others are
+            spread evenly over time.
+        tokens_per_minute: the greatest rate of tokens, read and written. The cost of a request is known only at its
+            end, so each request waits until the tokens billed before it are within the rate.
 
     Raises:
-        ValueError: a limit is not above zero.
+        ValueError: a limit is zero or negative, or not a number.
     """
 
     concurrency: int | None = None
@@ -55,28 +56,28 @@ class Limits:
 
 
 def checked_limits(limits: Limits | None) -> Limits | None:
-    """The limits, unchanged.
+    """Return the limits unchanged.
 
     Raises:
-        TypeError: not `Limits`.
+        TypeError: `limits` is not a `Limits` object.
     """
     if not (limits is None or isinstance(limits, Limits)):
-        raise TypeError("limits must be cosd_providers.Limits; those of an HTTP client belong to the `http_client`")
+        raise TypeError("limits must be cosd_providers.Limits; limits of an HTTP client belong to the `http_client`")
     return limits
 
 
 class Limiter:
-    """Queue for the requests to one server.
+    """A queue for the requests to one server.
 
     Args:
-        limits: see `Limits`.
+        limits: the limits; None means no limits.
 
     Attributes:
-        limits: the same.
+        limits: the limits.
         sent: number of generation requests so far.
 
     Raises:
-        TypeError: not `Limits`.
+        TypeError: `limits` is not a `Limits` object.
     """
 
     def __init__(self, limits: Limits | None) -> None:
@@ -86,14 +87,14 @@ class Limiter:
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
 
     async def enter(self, usage: Usage | None, *, draft: bool) -> Slot | None:
-        """Wait for a place among the requests in flight; `Slot.leave` gives it to the next one.
+        """Wait for a free slot among the requests in flight. `Slot.leave` passes it to the next request.
 
         Args:
-            usage: the ledger of the request; None if it does not count.
-            draft: whether it is a draft's stream, which may stay open while it waits for other requests.
+            usage: the ledger of the request; None if the request does not count.
+            draft: whether the request is a draft's stream, which may stay open while it waits for other requests.
 
         Returns:
-            The place; None for a request without limits.
+            The slot; None for a request without limits.
         """
         slot = None
         if usage is not None and self._limited:
@@ -104,7 +105,7 @@ class Limiter:
         return slot
 
     async def admit(self, usage: Usage) -> None:
-        """Wait until another request, or a retry, is within the rates."""
+        """Wait until the rates allow another request or retry."""
         if self._limited:
             await self._of_this_loop().admit(usage)
 
@@ -117,7 +118,7 @@ class Limiter:
 
 
 class Slot:
-    """The place of one request among the requests in flight."""
+    """The slot of one request among the requests in flight."""
 
     def __init__(self, loop: _Loop, usage: Usage, *, draft: bool) -> None:
         self._loop = loop
@@ -127,29 +128,30 @@ class Slot:
         self._paused = False
 
     def leave(self) -> None:
-        """Give the place to the next request."""
+        """Pass the slot to the next request."""
         self._queue.leave()
         self._loop.over(self._usage)
 
     def pause(self) -> None:
-        """Note that the stream has no reader until `resume`."""
+        """Record that the caller is not reading the stream, until `resume`."""
         if self._pauses and not self._paused:
             self._paused = True
             self._queue.paused += 1
             self._queue.wake()
 
     def resume(self) -> None:
-        """Note that the stream is read again."""
+        """Record that the caller is reading the stream again."""
         if self._paused:
             self._paused = False
             self._queue.paused -= 1
 
 
 class _Queue:
-    """Requests in flight and requests that wait: drafts until a request ends, other requests also until a draft pauses.
+    """Requests in flight, and requests that wait for a slot.
 
-    So no request waits for a stream that waits for it: a paused draft resumes when the other requests are answered, and
-    these wait only for one another and for drafts that are being read.
+    A draft waits until a request ends; any other request, until a request ends or a draft pauses. So no request waits
+    for a stream that is waiting for it: a paused draft resumes after the other requests are answered, and these wait
+    only for one another and for drafts that are being read.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -177,12 +179,12 @@ class _Queue:
             raise
 
     def leave(self) -> None:
-        """Note that a request has ended."""
+        """Record that a request has ended."""
         self.in_flight -= 1
         self.wake()
 
     def wake(self) -> None:
-        """Admit the requests whose turn it is, first the requests that a draft may wait for."""
+        """Admit waiting requests to free slots. The requests that a draft may wait for come first."""
         for waiting, draft in ((self._others, False), (self._drafts, True)):
             while waiting and self._free(draft):
                 self.in_flight += 1
@@ -193,16 +195,16 @@ class _Queue:
 
 
 class _Loop:
-    """The state within one event loop, to which the library's limiters are bound."""
+    """The state of one event loop: the limiters of the library belong to a single loop."""
 
     def __init__(self, limits: Limits) -> None:
         self.queue = _Queue(limits.concurrency)
         self._requests = _limiter(limits.requests_per_minute)
         self._tokens = _limiter(limits.tokens_per_minute)
-        self._turn = anyio.Lock()  # in the order of arrival
-        self._counted: WeakKeyDictionary[Usage, int] = WeakKeyDictionary()  # billed tokens already counted
-        self._over: set[Usage] = set()  # of ended requests: their bill must outlive their caller
-        self._debt = 0.0  # billed tokens not yet waited for
+        self._turn = anyio.Lock()  # requests are admitted in the order of their arrival
+        self._counted: WeakKeyDictionary[Usage, int] = WeakKeyDictionary()  # billed tokens that are already counted
+        self._over: set[Usage] = set()  # ledgers of ended requests, kept until their tokens are counted
+        self._debt = 0.0  # billed tokens for which no request has waited yet
 
     def over(self, usage: Usage) -> None:
         if self._tokens is not None:
@@ -226,7 +228,7 @@ class _Loop:
             self._debt -= part
 
     def _settle(self) -> None:
-        """Add the tokens billed since the last call."""
+        """Add the tokens billed since the last call to the debt."""
         for usage, counted in [*self._counted.items()]:
             billed = usage.prompt_tokens + usage.completion_tokens
             self._debt += billed - counted
@@ -235,7 +237,7 @@ class _Loop:
 
 
 def _limiter(rate: float | None) -> AsyncLimiter | None:
-    """A limiter for a rate per minute; a rate below 1 admits one request per 1 / rate minutes."""
+    """A limiter for a rate per minute. A rate below 1 admits one request every 1 / rate minutes."""
     if rate is None:
         return None
     return AsyncLimiter(rate, _MINUTE) if rate >= 1 else AsyncLimiter(1, _MINUTE / rate)

@@ -1,4 +1,4 @@
-"""Trace context of requests: W3C's `traceparent` of the current span, if the application uses OpenTelemetry."""
+"""The trace context of requests: W3C's `traceparent` of the current span, if the application uses OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["trace_headers"]
 
 
 def trace_headers() -> dict[str, str]:
-    """Headers by which a server continues the caller's trace; empty without a current span.
+    """The headers by which a server continues the caller's trace; empty without a current span.
 
-    They come from OpenTelemetry's configured propagators (`OTEL_PROPAGATORS`). Nothing is imported unless the
-    application has imported OpenTelemetry itself.
+    OpenTelemetry's configured propagators (`OTEL_PROPAGATORS`) supply them. OpenTelemetry is used only if the
+    application itself has imported it.
     """
     if "opentelemetry.trace" not in sys.modules:
         return {}

@@ -1,4 +1,4 @@
-"""Retries: their errors, their number and their pauses. Only this module imports the retry library."""
+"""Retries: which errors are retried, how often, and after which pause. Only this module imports the retry library."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cosd_providers.errors import ProviderError, ServerError
 __all__ = ["resumed", "until_answered"]
 
 _ATTEMPTS = 4
-_LOADING_SECONDS = 120.0  # the longest wait for a server that loads its model
-_LONGEST_WAIT = 30.0  # seconds between two attempts, even if the server requests more
+_LOADING_SECONDS = 120.0  # the longest wait for a server that is loading its model
+_LONGEST_WAIT = 30.0  # seconds between two attempts, even if the server asks for a longer wait
 
 _BACKOFF = tenacity.wait_exponential(multiplier=0.25, max=8.0) + tenacity.wait_random(0.0, 0.25)
 
@@ -31,17 +31,21 @@ async def until_answered(
     *,
     few: int = 2,
 ) -> _T:
-    """The result of the first attempt that succeeds; otherwise raise the error of the last attempt.
+    """Repeat attempts until one succeeds, and return its result.
 
-    Only a `retryable` `ProviderError` is retried; a `stale` error is retried at once after the first attempt.
+    Only a `retryable` `ProviderError` leads to a retry. If the first attempt fails with a `stale` error, there is no
+    pause before the second.
 
     Args:
         attempt: makes one attempt, given its number, from 1.
         again: called with the error before each retry.
-        few: number of attempts in all if the error is `lasting`.
+        few: total number of attempts if the error is `lasting`.
+
+    Raises:
+        ProviderError: the error of the last attempt.
     """
     try:
-        return await attempt(1)  # usually enough, and the retry library takes time
+        return await attempt(1)  # without the retry library: this is usually enough, and the library costs time
     except ProviderError as error:
         if not error.retryable:
             raise
@@ -57,7 +61,7 @@ async def until_answered(
         return await attempt(number)
 
     def pause(state: tenacity.RetryCallState) -> float:
-        """Seconds before the next attempt: the server's own wish, else exponential backoff with jitter."""
+        """Seconds before the next attempt, as the server asks, or by exponential backoff with jitter."""
         error = _error(state)
         if state.attempt_number == 1 and isinstance(error, ProviderError) and error.stale:
             return 0.0
@@ -85,14 +89,14 @@ async def until_answered(
 
 
 async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[_T]:
-    """The items of an answer that may break off: the rest is requested again, from the break on.
+    """Yield the items of an answer that may break off. If it does, the remaining items are requested.
 
     Args:
-        begin: requests the items after the items so far, which it keeps itself. It gets the number of the attempt, from
-            1; each item starts the count again.
+        begin: requests the remaining items; it has to remember itself which items it has yielded. Its argument is the
+            number of the attempt, from 1; the count starts again after each item.
 
     Raises:
-        ProviderError: no further item came; its message gives the number of attempts.
+        ProviderError: no further item arrived. The message contains the number of attempts.
     """
     answer: AsyncGenerator[_T] | None = None
     broken: ProviderError | None = None
@@ -109,7 +113,7 @@ async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[
         try:
             return await anext(answer, _END)
         except ProviderError:
-            answer = None  # the generator ended with its error
+            answer = None  # the error has ended the generator
             raise
 
     try:
@@ -138,7 +142,7 @@ def _log_resumed(error: BaseException | None) -> None:
 
 
 def _loading(error: BaseException | None) -> bool:
-    """Test whether the server reports, in its own message, that it loads its model."""
+    """Test whether the server's message says that it is loading its model."""
     return isinstance(error, ServerError) and error.status == 503 and "loading" in str(error.args[0]).lower()
 
 

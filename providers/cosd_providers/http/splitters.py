@@ -1,6 +1,7 @@
-"""Splitters of a stream's bytes into the data of its events. Pure, without I/O.
+"""Splitters that turn the bytes of a stream into the data of its events. Pure, without I/O.
 
-They work on bytes, as both formats are defined on ASCII characters: a line of text may hold U+2028, which ends no line.
+They work on bytes, because only ASCII characters end a line in both formats: `str.splitlines` would also split at
+U+2028, for example.
 """
 
 from __future__ import annotations
@@ -11,25 +12,25 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class EventSplitter:
-    """Splitter of server-sent events, as the HTML standard defines them (section 9.2.6, Interpreting an event stream).
+    """A splitter for server-sent events, as in the HTML standard (section 9.2.6, Interpreting an event stream).
 
-    Only the field `data` counts. An event without data is ignored, and so is an event without its final empty line.
+    Only the field `data` is used. An event without data, or without its final empty line, is ignored.
 
     Attributes:
-        size: bytes taken since the last empty line, without the rest of that line's chunk.
+        size: number of bytes in the chunks that arrived after the last empty line.
     """
 
     __slots__ = ("_after_cr", "_data", "_first", "_parts", "size")
 
     def __init__(self) -> None:
         self.size = 0
-        self._parts: list[bytes] = []  # of an incomplete line
-        self._data: list[bytes] = []  # lines of an incomplete event
+        self._parts: list[bytes] = []  # the parts of an incomplete line
+        self._data: list[bytes] = []  # the lines of an incomplete event
         self._first = True  # the next line is the first one
-        self._after_cr = False  # a line feed at the front of the next chunk belongs to the end of the last line
+        self._after_cr = False  # a line feed at the start of the next chunk is the rest of a CRLF
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Take the next bytes of the stream; return the data of the events that are complete now."""
+        """Add the next bytes of the stream, and return the data of the events that they complete."""
         found: list[bytes] = []
         if self._after_cr and chunk[:1] == b"\n":
             chunk = chunk[1:]
@@ -37,7 +38,7 @@ class EventSplitter:
         if not chunk:
             return found
         self.size += len(chunk)
-        lines = chunk.splitlines()  # of bytes: at CR, LF and CRLF alone
+        lines = chunk.splitlines()  # bytes are split only at CR, LF and CRLF
         last = chunk[-1:]
         self._after_cr = last == b"\r"
         rest = b"" if self._after_cr or last == b"\n" else lines.pop()
@@ -63,10 +64,10 @@ class EventSplitter:
 
 
 class LineSplitter:
-    """Splitter of a stream with one object on each line. Only a line feed ends a line: a rest after it was cut off.
+    """A splitter for a stream with one JSON object on each line. A last line without a line feed is ignored.
 
     Attributes:
-        size: bytes of the incomplete line.
+        size: number of bytes in the incomplete line.
     """
 
     __slots__ = ("_parts", "size")
@@ -76,7 +77,7 @@ class LineSplitter:
         self._parts: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Take the next bytes of the stream; return the lines that are complete now."""
+        """Add the next bytes of the stream, and return the lines that they complete."""
         *lines, rest = chunk.split(b"\n")
         if lines:
             lines[0] = b"".join([*self._parts, lines[0]])

@@ -1,4 +1,4 @@
-"""Bodies of answers, of limited length, and the events of a stream."""
+"""Reading answers: whole bodies, up to a greatest length, and the events of streams."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from cosd_providers.usage import Usage
 __all__ = ["close", "events", "read"]
 
 _LONGEST = 64 << 20  # bytes of an answer, or of one event
-_LONGEST_ERROR = 64 << 10  # bytes read of an answer without success
-_LAST_SECONDS = 0.05  # for the end of a stream after `[DONE]`
-_LINES = "application/x-ndjson"  # a stream with one JSON object on each line
+_LONGEST_ERROR = 64 << 10  # bytes of an error answer that are read
+_LAST_SECONDS = 0.05  # time for the end of a stream after `[DONE]`
+_LINES = "application/x-ndjson"  # the type of a stream with one JSON object on each line
 
 
 async def read(response: HttpAnswer, errors: Errors) -> str:
-    """The whole body of an answer, or the beginning of one without success.
+    """Read the whole body of an answer, or the beginning of an error answer.
 
     Raises:
-        ResponseError: an answer with success is too long.
+        ResponseError: a successful answer is too long, or the connection broke.
+        ProviderTimeoutError: no further bytes arrived in time.
     """
     parts, left = list[bytes](), _LONGEST if response.is_success else _LONGEST_ERROR
     chunks = _chunks(response)
@@ -52,17 +53,20 @@ async def read(response: HttpAnswer, errors: Errors) -> str:
 async def events(
     response: HttpAnswer, errors: Errors, usage: Usage, slot: Slot | None
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """The JSON objects of a stream, server-sent or one on each line, up to its end or to `[DONE]`.
+    """Yield the JSON objects of a stream, up to its end or `[DONE]`.
+
+    The stream consists of server-sent events, or has one object on each line.
 
     Args:
         response: the answer.
-        errors: makes the errors.
-        usage: notes when the first event comes.
-        slot: paused while the caller does not read the next event.
+        errors: creates the errors.
+        usage: records the arrival of the first event.
+        slot: paused while the caller does not wait for the next event; None without limits.
 
     Raises:
         StatusError: an event is an error.
-        ResponseError: the answer is not a stream, or an event is too long or not JSON.
+        ResponseError: the answer is not a stream, an event is too long or not JSON, or the connection broke.
+        ProviderTimeoutError: no further bytes arrived in time.
     """
     kind = response.headers.get("content-type", "").lower()
     if not kind.startswith(("text/event-stream", _LINES)):
@@ -103,36 +107,36 @@ async def events(
 async def close(response: HttpAnswer) -> None:
     """Close an answer, even if the caller is being cancelled."""
     if not isinstance(response, httpx.Response):
-        await response.aclose()  # without waiting
+        await response.aclose()  # this does not wait
     elif not response.is_closed:
         with anyio.CancelScope(shield=True):
             await response.aclose()
 
 
 def _chunks(response: HttpAnswer) -> AsyncGenerator[bytes]:
-    """The body as it arrives. If it needs no decoding, skip httpx's decoder."""
+    """The body as it arrives. If it needs no decoding, httpx's decoder is skipped."""
     if isinstance(response, httpx.Response) and not (
         response.is_stream_consumed or "content-encoding" in response.headers
     ):
-        return cast("AsyncGenerator[bytes]", response.aiter_raw())  # it is a generator
+        return cast("AsyncGenerator[bytes]", response.aiter_raw())
     return cast("AsyncGenerator[bytes]", response.aiter_bytes())
 
 
 async def _read_on(chunks: AsyncGenerator[bytes]) -> None:
-    """Read the end of a stream after its last event: otherwise the connection could not be used again."""
+    """Read the end of a stream after its last event, so that the connection can be used again."""
     with anyio.move_on_after(_LAST_SECONDS), suppress(httpx.HTTPError):
         async for _ in chunks:
             pass
 
 
 def _parsed(data: bytes, errors: Errors, response: HttpAnswer) -> dict[str, Any] | None:
-    """The object of an event; None if it has none: a sign of life, or a server that greets with null."""
+    """The object of an event; None for an event without one, such as a keep-alive or a server's initial null."""
     if not data or data.isspace():
         return None
     try:
         try:
             event: dict[str, Any] | None = from_json(data)
-        except ValueError:  # perhaps bytes that are no characters, which become U+FFFD
+        except ValueError:  # the event may contain invalid bytes, which become U+FFFD
             event = from_json(data.decode(errors="replace"))
     except ValueError as error:
         raise errors.make(ResponseError, "an event of the stream is not JSON", response) from error

@@ -1,7 +1,7 @@
 """HTTP requests to one server: JSON answers and streams of events, with retries and limits.
 
-A `Transport` makes one client for each event loop at its first use, and turns every failure into an error of
-`cosd_providers.errors`. Keys appear in no representation, log, copy or error, and follow no redirect.
+A `Transport` creates a client for each event loop at the first use there, and turns every failure into an error of
+`cosd_providers.errors`. Keys do not appear in any `repr`, log, copy or error, and are not sent to redirect targets.
 """
 
 from __future__ import annotations
@@ -41,41 +41,47 @@ _OwnClient = DirectClient | httpx.AsyncClient
 Timeout = float | httpx.Timeout
 
 DEFAULT_TIMEOUT = httpx.Timeout(600.0, connect=5.0, pool=None)
-"""Seconds: 5 to connect, 600 between two bytes of an answer; no limit on waiting for a free connection."""
+"""5 seconds to connect, 600 seconds between two bytes of an answer, and no limit on the wait for a free connection."""
 
 FEW_IDLE = 4
-"""Idle connections of a server that may have a thread for each: with a hundred of them, some requests to llama.cpp's
-server were seen to stall for 5 s."""
+"""The number of idle connections to keep if the server may use a thread for each connection.
+
+With a hundred of them, some requests to llama.cpp's server were seen to stall for 5 s.
+"""
 
 MANY_IDLE = 64
-"""Idle connections of a server that has no thread for each. A new connection costs as much processor time as a request,
-and over TLS several times as much."""
+"""The number of idle connections to keep if the server does not use a thread for each connection.
+
+A new connection costs as much processor time as a request, and with TLS several times as much.
+"""
 
 _SMALL = 60.0  # seconds between two bytes of an answer that the model does not generate
-_QUICK = 10.0  # the same for a request that identifies the server
+_QUICK = 10.0  # seconds between two bytes of an answer that identifies the server
 
-_FAST = "cosd_providers.http.fast"  # which imports aiohttp
+_FAST = "cosd_providers.http.fast"  # this module imports aiohttp
 
 _log = logging.getLogger("cosd_providers")
 
 
 class Transport:
-    """One server over HTTP, for adapters. Copies, pickled ones too, have neither key nor headers nor client.
+    """HTTP requests to one server, for adapters.
+
+    Copies, including pickled copies, have neither key nor headers nor client.
 
     Args:
-        base_url: the server's URL, without credentials, query and trailing slash.
-        api_key: sent as a bearer token, to this server alone; white space around it is ignored.
+        base_url: the server's URL, without credentials, query or trailing slash.
+        api_key: sent as a bearer token, to this server only; white space around it is ignored.
         headers: sent with every request.
-        timeout: seconds for each of connecting (at most 5), writing, and waiting for bytes (at most 60 if nothing is
-            generated), or an `httpx.Timeout`.
-        http_client: used unchanged, with its own timeouts unless `timeout` is given, and never closed. An
-            `httpx2.AsyncClient` will do, too.
+        timeout: an `httpx.Timeout`, or a number of seconds that limits connecting (to at most 5), writing, and the wait
+            for bytes. If the model generates nothing, that wait is at most 60 seconds.
+        http_client: an `httpx.AsyncClient` or `httpx2.AsyncClient`. It is used unchanged, with its own timeouts unless
+            `timeout` is given, and never closed.
         limits: the server's rate limits, see `limits.Limits`; none by default.
-        idle: connections kept for later requests, at most.
+        idle: the greatest number of idle connections to keep.
 
     Attributes:
         endpoint: the server's URL.
-        http_client: the user's own client, if it was given; an httpx2 client is wrapped in httpx's interface.
+        http_client: the user's own client, if one was given. An httpx2 client is wrapped in httpx's interface.
 
     Raises:
         ValueError: the URL, the key or a header cannot be used.
@@ -110,13 +116,13 @@ class Transport:
         self._clients = _Clients(base_url, timeout, idle)
         self._limiter = Limiter(limits)
         if http_client is None and carrier() != "httpx":
-            import_module(_FAST)  # import now: it takes longer than a request
+            import_module(_FAST)  # imported now, because the import takes longer than a request
 
     def __repr__(self) -> str:
         return f"Transport({self.endpoint!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but keys, other headers' values and connections."""
+        """The state without keys, headers and connections."""
         gone: dict[str, Any] = {"http_client": None, "_own_timeout": False, "_headers": {}}
         fresh = {
             "_errors": Errors(self.endpoint),
@@ -127,7 +133,7 @@ class Transport:
 
     @property
     def idle(self) -> int:
-        """Connections kept for later requests, at most. Behind a proxy, a change applies to the next client."""
+        """The greatest number of idle connections to keep. With a proxy, a change only applies to the next client."""
         return self._clients.idle
 
     @idle.setter
@@ -149,40 +155,41 @@ class Transport:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Close the connections when the last user leaves; a later request opens new ones."""
+        """Close the connections when the last user leaves. A later request opens new connections."""
         await self._clients.leave()
 
     async def get(self, path: str, *, once: bool = False, quick: bool = False) -> Any:
-        """GET a route; return its parsed JSON answer.
+        """GET a route and return the parsed JSON answer.
 
         Args:
             path: the route.
-            once: do not retry: for a route that may not exist.
+            once: do not retry, because the route may not exist.
             quick: give up after ten seconds without an answer.
         """
         return await self._whole(_Call("GET", path, once=once, quick=quick))
 
     async def post(self, path: str, body: object, *, usage: Usage | None = None) -> Any:
-        """POST JSON; return the parsed JSON answer. With `usage` the request counts there as a generation."""
+        """POST JSON and return the parsed JSON answer. With `usage`, the request is counted there as a generation."""
         return await self._whole(_Call("POST", path, body, usage))
 
     @asynccontextmanager
     async def stream(
         self, path: str, body: object, *, usage: Usage, keep_alive: bool = True, attempt: int = 0, draft: bool = True
     ) -> AsyncGenerator[AsyncIterator[dict[str, Any]]]:
-        """POST JSON; yield the parsed events of the answer, server-sent or one a line. Leaving the block closes it.
+        """POST JSON and yield the parsed events of the answer, server-sent or one on each line.
 
-        The events end with the server's, or at `[DONE]`; the adapter decides whether the answer is complete.
+        Leaving the block closes the answer. The events end when the stream does, or at `[DONE]`; the adapter decides
+        whether the answer is complete.
 
         Args:
             path: the route.
             body: the data to send, as JSON.
             usage: the ledger that counts the request.
-            keep_alive: False for servers that close the connection after a stream. (Ignored with a user's client, which
-                may speak HTTP/2, which has no such option.)
-            attempt: the number of the attempt of a caller that retries by itself (`retries.resumed`). With 0 the
+            keep_alive: False for servers that close the connection after a stream. It is ignored with a user's client,
+                which may use HTTP/2, where this option does not exist.
+            attempt: the number of the attempt, from 1, if the caller retries by itself (`retries.resumed`). With 0 the
                 request is retried here until an answer begins.
-            draft: whether the reader may wait for other requests before it reads on (`limits`).
+            draft: whether the reader may wait for other requests before it continues to read (`limits`).
         """
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         if not keep_alive and self.http_client is None:
@@ -208,14 +215,14 @@ class Transport:
             await self._end(call)
 
     async def _begin(self, call: _Call) -> tuple[HttpAnswer, Any]:
-        """Send a request and count it; return the answer, parsed already unless it is a stream. `_end` must follow."""
+        """Send a request and count it. Return the answer, and its JSON unless it is a stream. `_end` must follow."""
         usage = call.usage
         if usage is not None:
             call.slot = await self._limiter.enter(usage, draft=call.draft)
             await self._limiter.admit(usage)
             usage.sent(time.monotonic())
             call.counted = True
-            if call.again:  # the request itself was counted before
+            if call.again:  # the first attempt has already counted the request
                 usage.requests -= 1
                 usage.retries += 1
         call.start = time.monotonic()
@@ -224,7 +231,7 @@ class Transport:
         return call.response, answer
 
     async def _end(self, call: _Call) -> None:
-        """Close everything that `_begin` opened."""
+        """Release everything that `_begin` acquired."""
         try:
             if call.response is not None:
                 await close(call.response)
@@ -239,7 +246,7 @@ class Transport:
                 call.slot.leave()
 
     async def _send_until_answered(self, call: _Call) -> tuple[HttpAnswer, Any]:
-        """Send, and retry failures that may pass. No part of an answer has been used yet."""
+        """Send a request, and retry it after temporary failures: no part of an answer has been used yet."""
         if call.once:
             return await self._send(call)
 
@@ -267,11 +274,11 @@ class Transport:
             failure = self._errors.connection(error)
             if not is_no_http(error):
                 raise failure from error
-        except httpx.InvalidURL as error:  # our URL is valid, so the server redirects to an invalid one
+        except httpx.InvalidURL as error:  # our own URL is valid, so the server redirects to an invalid URL
             raise self._errors.redirected() from error
         except RuntimeError as error:
             raise self._errors.unusable_client(error) from error
-        if failure is not None:  # if raised above, its context would quote headers, or the answer
+        if failure is not None:  # raised here, because above its context would quote headers or the answer
             raise failure
         assert response is not None
         if call.stream and response.is_success:
@@ -295,7 +302,7 @@ class Transport:
             timeout = httpx.Timeout(connect=timeout.connect, read=wait, write=timeout.write, pool=timeout.pool)
         try:
             content = b"" if call.body is None else encoded(call.body)
-        except UnicodeEncodeError:  # this error holds the whole body
+        except UnicodeEncodeError:  # this error contains the whole body, so `fault` is raised outside this block
             words = "the text has half a surrogate pair, which is not a character and cannot be sent"
             fault = self._errors.make(InvalidRequestError, words, hint="Read it with errors='replace'.")
         else:
@@ -305,7 +312,7 @@ class Transport:
         raise fault
 
     def _sent_with(self, call: _Call) -> Mapping[str, str]:
-        """The headers of a request; the user's own headers override trace headers."""
+        """The headers of a request. The user's own headers override trace headers."""
         traced = trace_headers()
         if not traced:
             return {**self._headers, **(call.headers or {})}
@@ -317,7 +324,7 @@ class Transport:
 async def _ask(
     client: HttpClient, method: str, url: str, *, content: bytes, headers: Mapping[str, str], **options: Any
 ) -> httpx.Response:
-    """Send a request with a client of httpx; see `DirectClient.ask`."""
+    """Send a request with an httpx client; see `DirectClient.ask`."""
     request = client.build_request(method, parsed_url(url), content=content or None, headers=headers, **options)
     if content:
         request.headers.setdefault("Content-Type", "application/json")
@@ -332,17 +339,17 @@ class _Call:
         method: GET or POST.
         path: the route.
         body: the data to send, as JSON.
-        usage: the ledger that counts it, if the model generates something.
+        usage: the ledger that counts the request; None if the model generates nothing.
         headers: further headers of this request.
         stream: whether the answer is read as it arrives.
         draft: whether the reader of the stream may wait for other requests.
-        once: whether it is never retried.
-        again: whether it is itself a retry.
-        quick: whether to give up soon.
-        slot: its place among the requests in flight, if these are limited.
-        counted: whether it is in flight for `usage`.
-        response: the answer, after its start.
-        start: when it was sent, in seconds of a monotonic clock.
+        once: whether the request is not retried.
+        again: whether the request is itself a retry.
+        quick: whether to give up after ten seconds.
+        slot: its slot among the requests in flight, if their number is limited.
+        counted: whether `usage` counts it as in flight.
+        response: the answer; None until it begins.
+        start: the time at which it was sent, in seconds of a monotonic clock.
         waited: seconds until the answer began.
     """
 
@@ -364,7 +371,7 @@ class _Call:
 
 
 class _Clients:
-    """A client for each event loop, closed when its last user leaves."""
+    """The clients, one for each event loop. A client is closed when its last user leaves."""
 
     def __init__(self, url: str, timeout: httpx.Timeout, idle: int) -> None:
         self.idle = idle
@@ -382,7 +389,7 @@ class _Clients:
         self._users[loop] = self._users.get(loop, 0) + 1
 
     async def leave(self) -> None:
-        """Drop a user; the last one to leave closes the client."""
+        """Remove a user, and close the client if it was the last one."""
         loop = asyncio.get_running_loop()
         self._users[loop] -= 1
         if not self._users[loop]:
@@ -393,7 +400,7 @@ class _Clients:
                     await client.aclose()
 
     def get(self) -> _OwnClient:
-        """The client of this event loop, made at its first use."""
+        """The client of this event loop, created at its first use."""
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None or client.is_closed:
@@ -401,10 +408,10 @@ class _Clients:
         return client
 
     def _new(self) -> _OwnClient:
-        """A client for the running event loop.
+        """Create a client for the running event loop.
 
         Raises:
-            OSError: the certificates that `SSL_CERT_FILE` names cannot be read.
+            OSError: the file that `SSL_CERT_FILE` names cannot be read.
         """
         _log.debug("HTTP by %s", http_stack())
         if carrier() != "httpx":

@@ -1,4 +1,4 @@
-"""The probe: the real abilities of a server, found by questions with known answers."""
+"""The probe, which finds the real abilities of a server by questions with known answers."""
 
 from __future__ import annotations
 
@@ -23,22 +23,24 @@ if not TYPE_CHECKING:
 
 
 async def probe(server: str | Provider, *, prompt: str = "", **options: Unpack[ConnectOptions]) -> ProbeReport:
-    """Find out the real abilities of a server, at the cost of some dozens of short requests.
+    """Find out what a server can really do, at the cost of a few dozen short requests.
 
-    A server's name proves nothing: each line of the report was found by a question with a known answer, or by answers
-    that have to fit together, and the line says which. A line without evidence is unknown, with the reason.
+    A server's name proves nothing. Each line of the report is the result of a question with a known answer, or of
+    questions whose answers must be consistent, and the line contains the question. If there is no evidence, the line is
+    unknown, with a reason.
 
     Args:
-        server: a URL, or a provider; a provider of your own is checked by the contract alone.
-        prompt: the prompt of a short draft; a prompt with a short answer shows how the answer ends. If it is empty or
-            answered with nearly nothing, the probe uses its own.
-        options: options of `connect`, for a URL.
+        server: a URL or a provider. A provider of your own is checked only through its contract
+            (`cosd_providers.contract`).
+        prompt: the prompt of a short draft. If the model answers it briefly, the probe sees how an answer ends. If it
+            is empty, or the answer is too short to compare, the probe uses a prompt of its own.
+        options: keyword arguments of `connect`, if `server` is a URL.
 
     Raises:
         ProviderError: the server cannot be reached, refuses the key, or has several models and none was named.
-        ValueError: as `connect`.
-        TypeError: the server is neither a URL nor a provider, the prompt is not a text, or an option is unknown.
+        ValueError: an option is invalid, as for `connect`.
+        TypeError: the server is neither a URL nor a provider, the prompt is not a string, or an option is unknown.
     """
-    from cosd_providers.probe.run import run  # noqa: PLC0415 - only here the checks and the engines are needed
+    from cosd_providers.probe.run import run  # noqa: PLC0415 - other uses need neither checks nor engines
 
     return await run(server, prompt, options)

@@ -1,4 +1,4 @@
-"""Checks of any provider by the contract alone: whether its answers fit together, by every strategy."""
+"""Checks of any provider through its contract: the answers must be consistent, and the same for every strategy."""
 
 from __future__ import annotations
 
@@ -29,24 +29,27 @@ from cosd_providers.usage import Usage
 
 __all__ = ["draft", "propose", "score", "tokenizer", "ways"]
 
-_LEAST = 3  # tokens that an answer must have for the comparisons to mean something
+_LEAST = 3  # the least number of tokens for a meaningful comparison
 _OWN = (PROBE_PROMPT, "One, two, three, four, five, six, seven,")
-"""Prompts to fall back on, in turn, if the answer to the given prompt is too short."""
-_EVEN = 0.55  # more than half, by noise
+"""Further prompts to try, in this order, if the answer to the given prompt is too short."""
+_EVEN = 0.55  # one half, and an allowance for noise
 
 _COSTS: dict[str, tuple[str, str, tuple[int, int]]] = {
     "echo": ("1", "C", (1, 1)),
     "list": ("1", "K x C", (1, EXAMPLE[1])),
     "singles": ("K", "K x C", (EXAMPLE[1], EXAMPLE[1])),
 }
-"""Requests and billed prompt tokens in words; for the example, the requests and the multiple of the context."""
+"""The requests and billed prompt tokens of each strategy, as formulas.
+
+The two numbers are for the example: the requests, and the billed tokens as a multiple of the context.
+"""
 
 
 @check(
     "tokenizer", f"the tokens of a text of {len(TEST_TEXT.encode())} bytes: words, code, scripts, emoji", refused=False
 )
 async def tokenizer(inquiry: Inquiry) -> Finding:
-    """Encode a text: the bytes of its tokens have to be that text."""
+    """Encode a text. The bytes of its tokens must join to the text."""
     pieces = await inquiry.provider.tokenize(TEST_TEXT)
     if b"".join(piece.data for piece in pieces) != TEST_TEXT.encode():
         return False, f"{len(pieces)} tokens, whose bytes are not the text"
@@ -57,7 +60,7 @@ async def tokenizer(inquiry: Inquiry) -> Finding:
 
 @check("draft", f"a draft of {DRAFTED} tokens, and one of half as many that is then continued")
 async def draft(inquiry: Inquiry) -> Finding:
-    """Draft with probabilities, and pause: the draft has to continue as without a pause."""
+    """Draft with probabilities, and draft again with a pause. Both drafts must be the same."""
     given = inquiry.prompt
     try:
         await _find_draft(inquiry)
@@ -73,7 +76,7 @@ async def draft(inquiry: Inquiry) -> Finding:
 
 
 def _correct_logprobs(inquiry: Inquiry) -> None:
-    """Correct the line of probabilities, found without a stream, by the evidence of a stream."""
+    """Correct the line `logprobs`, which was found without a stream, by the evidence of a stream."""
     shown = _has_probs(inquiry.draft)
     asked = "one token with 5 alternatives, and a streamed draft"
     if inquiry.value("logprobs") is True and not shown and not inquiry.short:
@@ -83,11 +86,11 @@ def _correct_logprobs(inquiry: Inquiry) -> None:
 
 
 async def _find_draft(inquiry: Inquiry) -> None:
-    """Draft some tokens; if the answer to the prompt is too short, after a text of our own."""
+    """Draft some tokens. If the answer to the prompt is too short, try the probe's own prompts."""
     body: list[Token] = []
     for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
         tokens, end = await inquiry.drafted(prompt, b"", DRAFTED)
-        if end.reason == "end" and tokens and tokens[-1].end:  # counts more than the end of a forced text
+        if end.reason == "end" and tokens and tokens[-1].end:  # better evidence than the end of a forced text
             known = tokens[-1].prob is not None
             seen = "it has a probability" if known else "its probability is not shown"
             inquiry.note("end", known, "the end of a draft", seen)
@@ -100,13 +103,13 @@ async def _find_draft(inquiry: Inquiry) -> None:
 
 
 async def _resumed(inquiry: Inquiry) -> Finding:
-    """Draft once more with a pause, and compare."""
+    """Draft again with a pause, and compare both drafts."""
     whole, half = inquiry.draft, max(1, len(inquiry.draft) // 2)
     first, paused = await inquiry.drafted(inquiry.prompt, b"", half)
     again = _differs(whole[: len(first)], first)
     if again is not None and not _tied(whole[again], first[again]):
-        words = f"asked the same twice it writes something different from token {again} on"
-        return False, f"{words}: are there several models behind it?"
+        words = f"the same request twice gives different answers from token {again} on"
+        return False, f"{words}: are there several models behind the URL?"
     text = text_of(first)
     second, _ = await inquiry.drafted(inquiry.prompt, text, DRAFTED - half, paused.continuation)
     by = "ids" if paused.continuation is not None else "text"
@@ -120,9 +123,9 @@ async def _resumed(inquiry: Inquiry) -> Finding:
     return by, f"continued from its text it differs from token {wrong} on: the text is read as other tokens"
 
 
-@check("score", "the draft's text to be scored, held against the draft", refused=False)
+@check("score", "the draft's text, scored and compared with the draft", refused=False)
 async def score(inquiry: Inquiry) -> Finding | None:
-    """Score the text of the draft: that has to give the draft's probabilities."""
+    """Score the text of the draft. The scores must equal the draft's probabilities."""
     body = [token for token in inquiry.draft if not token.end]
     if not body:
         return None
@@ -139,9 +142,9 @@ async def score(inquiry: Inquiry) -> Finding | None:
     return equal == len(pairs), seen
 
 
-@check("propose", "what is proposed at places of its own answer, held against that answer")
+@check("propose", "the proposals at places of its own answer, compared with that answer")
 async def propose(inquiry: Inquiry) -> Finding:
-    """Ask the model as an assistant at places of its own answer: it has to propose that answer."""
+    """Ask the model as an assistant about places in its own answer. It must propose that answer."""
     if not inquiry.info.capabilities.probs:
         return await _agreement(inquiry)
     if not _has_probs(inquiry.own):
@@ -163,7 +166,7 @@ async def propose(inquiry: Inquiry) -> Finding:
 
 
 async def _write(inquiry: Inquiry) -> bool:
-    """Have the model write an answer in one piece; False if the answer shows no probabilities."""
+    """Have the model write an answer without a stream. Return False if the answer shows no probabilities."""
     inquiry.own = []
     for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
         [said] = await inquiry.ask([prompt], limit=DRAFTED)
@@ -179,7 +182,7 @@ async def _write(inquiry: Inquiry) -> bool:
 
 
 async def _consistent(inquiry: Inquiry) -> Finding:
-    """Compare the proposals of a provider without a draft: for several places together, and for each by itself."""
+    """Compare the proposals for several places together with the proposals for each place alone."""
     text = _OWN[1].encode()
     questions = [Question(at.start(), (at.group(),)) for at in re.finditer(rb"[ ,]\w*", text)][:ASKED]
     together = await inquiry.provider.propose(Context("", text), questions, usage=inquiry.usage)
@@ -189,15 +192,15 @@ async def _consistent(inquiry: Inquiry) -> Finding:
 
 
 def _questions(tokens: Sequence[Token]) -> list[Question]:
-    """Questions at some places of an answer."""
+    """Questions about some places of an answer."""
     return [Question(start, (token.data,)) for start, token in places(tokens).values()]
 
 
 async def _judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[bool, str]:
     """Compare the proposals at places of the model's own answer with that answer.
 
-    The proposal has to equal the answer's own token. If the text is read as other tokens than were written, it has to
-    equal the first token of a draft from there.
+    Each proposal must equal the answer's own token. If the text is encoded to other tokens than were written, it must
+    equal the first token of a new draft from that place.
     """
     same, other, wrong = 0, 0, list[int]()
     for (at, (start, own)), proposal in zip(places(inquiry.own).items(), found, strict=True):
@@ -219,7 +222,7 @@ async def _judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[b
 
 
 async def _next(inquiry: Inquiry, text: bytes) -> list[Token]:
-    """The token that the model writes after the prompt and a text."""
+    """Request the token that the model writes after the prompt and a text."""
     if inquiry.draft or inquiry.client is None:
         return (await inquiry.drafted(inquiry.prompt, text, 1))[0]
     said = await inquiry.after(inquiry.prompt + text.decode("utf-8", "ignore"))
@@ -227,9 +230,9 @@ async def _next(inquiry: Inquiry, text: bytes) -> list[Token]:
 
 
 async def _agreement(inquiry: Inquiry) -> Finding:
-    """Ask a model that shows no probabilities whether it agrees with its own words."""
+    """Ask a model that shows no probabilities about the words of its own answer. It must agree with them."""
     if inquiry.client is None:
-        return None, "it shows no probabilities, and its words cannot be asked for"
+        return None, "it shows no probabilities, and the probe cannot request its words"
     words: list[str] = []
     for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
         [said] = await inquiry.ask([prompt], limit=DRAFTED)
@@ -248,13 +251,17 @@ async def _agreement(inquiry: Inquiry) -> Finding:
 
 
 async def ways(inquiry: Inquiry) -> list[Way]:
-    """Try and price each strategy, the proved ones first. The first proved strategy is the measure of the rest."""
+    """Try each strategy and compute its cost. The other strategies are compared with the first one that is proved.
+
+    Returns:
+        The strategies, proved ones first.
+    """
     if not inquiry.own:
         return []
     offered: Sequence[str] = getattr(inquiry.provider, "strategies", ())
-    if not offered:  # the strategies that have answered
+    if not offered:  # take the strategies by which the provider has answered
         names = [name for name in inquiry.usage.strategies if name in _COSTS and inquiry.value("propose")]
-        return [_priced(inquiry, name, Usage(), proved=True, seen="what it is asked by") for name in names]
+        return [_priced(inquiry, name, Usage(), proved=True, seen="the provider's own strategy") for name in names]
     found: list[Way] = []
     measure: list[Proposal | None] | None = None
     for name in offered:
@@ -286,7 +293,7 @@ async def _compared(
     measure: Sequence[Proposal | None] | None,
     usage: Usage,
 ) -> tuple[bool, str]:
-    """Compare the answers of a strategy with the model's own, and with the first proved strategy's."""
+    """Compare the answers of a strategy with the model's own answer, and with the first proved strategy."""
     right, seen = await _judged(inquiry, said)
     if right and measure is not None:
         same = [_same(one, other) for one, other in zip(said, measure, strict=True)]
@@ -301,7 +308,7 @@ def _priced(inquiry: Inquiry, name: str, usage: Usage, *, proved: bool, seen: st
     answered = sum(usage.strategies.values())
     left = 1 - usage.strategies.get(name, 0) / answered if answered else 0.0
     if left and "o" not in requests and (way := next((other for other in usage.strategies if other != name), None)):
-        # Another strategy answers the places that this one leaves open, for as many places as here.
+        # Another strategy answers the places that this one leaves open. The example assumes the same share of them.
         others = round(left * EXAMPLE[1])
         trips, contexts = trips + (others if way == "singles" else 1), contexts + others
         requests, tokens = f"1 + {'o' if way == 'singles' else '1'}", "(1 + o) x C"
@@ -323,12 +330,12 @@ def _has_probs(tokens: Sequence[Token]) -> bool:
 
 
 def _same_prob(one: float | None, other: float | None) -> bool:
-    """True if two probabilities are equal but for a server's noise; an unknown one equals any."""
+    """True if two probabilities are equal up to a server's noise, or one of them is unknown."""
     return one is None or other is None or near(one, other)
 
 
 def _differs(one: Sequence[Token], other: Sequence[Token]) -> int | None:
-    """The index of the first token at which two answers differ; None if they are equal."""
+    """The index of the first token that differs between two answers; None if they are equal."""
     for at, (left, right) in enumerate(zip(one, other, strict=False)):
         if (left.data, left.end) != (right.data, right.end) or not _same_prob(left.prob, right.prob):
             return at
@@ -336,19 +343,19 @@ def _differs(one: Sequence[Token], other: Sequence[Token]) -> int | None:
 
 
 def _same(one: Proposal | None, other: Proposal | None) -> bool:
-    """True if a proposal begins with all tokens of another."""
+    """True if a proposal begins with all tokens of another proposal, or both are None."""
     if one is None or other is None:
         return one is other
     return _differs(one.tokens[: len(other.tokens)], other.tokens) is None
 
 
 def _tied(one: Token, other: Token) -> bool:
-    """True if two tokens may be about equally probable, so that noise decides which is written."""
+    """True if two tokens may be about equally probable, so that noise decides which one is written."""
     return one.data == other.data or max(one.prob or 0.0, other.prob or 0.0) <= _EVEN
 
 
 def _trimmed(one: Sequence[Token], other: Sequence[Token]) -> bool:
-    """True if the second token is the first token without the white space at its beginning."""
+    """True if the second answer lacks the white space at the beginning of a token of the first."""
     return any(left.data != right.data == left.data.lstrip() for left, right in zip(one, other, strict=False))
 
 

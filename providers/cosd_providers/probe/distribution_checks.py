@@ -1,6 +1,6 @@
 """Checks of a provider's distributions: alternatives, the end of a text, samples, hidden states.
 
-All of them use the contract alone, and compare its answers with one another.
+They use only the methods of the contract, and compare the answers of these methods with one another.
 """
 
 from __future__ import annotations
@@ -18,26 +18,24 @@ from cosd_providers.probe.inquiry import DRAFTED, TOO_SHORT, Finding, Inquiry, c
 
 __all__ = ["alternatives", "hidden_states", "sampling", "scored_end"]
 
-_LISTED = 5  # alternatives at a place
-_COMPARED = 3  # of these alternatives
-_NOISE = 2e-2  # a probability up to which a token may be missing
+_LISTED = 5  # alternatives to request at each place
+_COMPARED = 3  # alternatives to compare at each place
+_NOISE = 2e-2  # a token that is less probable than this may be missing
 _ROUNDED = 1.001
-_SAMPLED = 8  # tokens of a draft that is drawn twice
-_DRAWS = 16  # of one token
-_UNSURE = 0.6  # greatest probability of the most probable token: it would seldom be drawn every time
-_SELDOM = 1e-3  # a probability below which a count of draws is not due to chance
-_CLOSE = 0.05  # a difference of two states as a part of their length: batches and quantised caches round differently
-_OPENINGS = "The", "Her name was"  # after one of these nearly every model is unsure
+_SAMPLED = 8  # tokens of the draft that is drawn twice
+_DRAWS = 16  # draws of a single token
+_UNSURE = 0.6  # a token with at most this probability is seldom drawn every time
+_SELDOM = 1e-3  # a less probable number of draws is not ascribed to chance
+_CLOSE = 0.05  # relative difference of two states: batches and quantised caches round differently
+_OPENINGS = "The", "Her name was"  # texts after which nearly every model is unsure
 
 _Listed = Mapping[tuple[bytes, bool], float]
-"""Probabilities at one place, by the bytes of a token and a flag for an end."""
+"""Probabilities at one place, by a token's bytes and whether it is an end."""
 
 
-@check(
-    "alternatives", "other tokens beside those of a draft, of proposals and of a scored text, held against each other"
-)
+@check("alternatives", "the alternatives listed with a draft, with proposals and with a scored text, compared")
 async def alternatives(inquiry: Inquiry) -> Finding:
-    """List alternatives by each method: they have to agree at the same place, and to change nothing."""
+    """Request alternatives by each method. They must agree at each place, and must not change the tokens."""
     able = inquiry.info.capabilities
     if not able.top_k or not _takes(inquiry.provider.propose, "alternatives"):
         return False, "drafts may list some, proposals and scores do not"
@@ -46,9 +44,9 @@ async def alternatives(inquiry: Inquiry) -> Finding:
     prompt, text = inquiry.prompt, text_of(inquiry.draft)
     drafted, _ = await inquiry.drafted(prompt, b"", DRAFTED, alternatives=_LISTED)
     if [token.data for token in drafted] != [token.data for token in inquiry.draft]:
-        return False, "asked for alternatives it drafts something different"
+        return False, "a draft with alternatives differs from a draft without them"
     if not all(_ordered(token) for token in drafted):
-        return False, "an alternative is more probable than the token that was taken, or than the one before it"
+        return False, "an alternative is more probable than the chosen token, or than the alternative before it"
     asked = {start: token for start, token in places(drafted).values() if token.alternatives}
     questions = [Question(start, (token.data,)) for start, token in asked.items()]
     found = await inquiry.provider.propose(Context(prompt, text), questions, alternatives=_LISTED, usage=inquiry.usage)
@@ -67,16 +65,16 @@ async def alternatives(inquiry: Inquiry) -> Finding:
         equal = sum([await _agree(inquiry, text[:start], token, tokens[start]) for start, token in pairs])
         seen.append(f"{name} at {equal} of {len(pairs)} places")
         if equal < len(pairs):
-            return False, f"equal to those of drafts in {', '.join(seen)}"
+            return False, f"equal to the alternatives of drafts in {', '.join(seen)}"
         where.append(name)
     if not seen:
-        return None, "no place has some to compare"
+        return None, "no place has alternatives to compare"
     return ", ".join(where), f"equal in {', '.join(seen)}"
 
 
 @check("scored_end", "the end of sequence after the text of a draft, scored and proposed", refused=False)
 async def scored_end(inquiry: Inquiry) -> Finding:
-    """Score the end of a text: its probability has to equal the probability among the proposals there."""
+    """Score the end of a text. Its probability must equal the probability that proposals give it there."""
     able = inquiry.info.capabilities
     if not able.score or not _takes(inquiry.provider.score, "end"):
         return False, "the tokens of a text are scored, and not its end" if able.score else "it scores no text"
@@ -105,13 +103,13 @@ async def scored_end(inquiry: Inquiry) -> Finding:
 
 @check("sampling", f"two drafts of {_SAMPLED} tokens with one seed, and {_DRAWS} draws of one token", refused=False)
 async def sampling(inquiry: Inquiry) -> Finding:
-    """Draw tokens: one seed has to repeat its tokens, and each needs the probability that greedy answers list."""
+    """Draw tokens. A seed must repeat its tokens, and each token must have the probability that greedy answers list."""
     able = inquiry.info.capabilities
     if not able.sampling or not _takes(inquiry.provider.generate, "temperature"):
         return False, "it is not known to draw from the model's own distribution"
     place = await _unsure(inquiry)
     if place is None:
-        return None, "the model is sure of all that it says: every draw would be the same"
+        return None, "the model is confident everywhere: every draw would be the same"
     prompt, text, listed = place
     drafts = [
         [token.data for token in (await inquiry.drafted(prompt, text, _SAMPLED, temperature=1, seed=1))[0]]
@@ -131,9 +129,11 @@ async def sampling(inquiry: Inquiry) -> Finding:
     return bool(drawn) and _chance(count, len(drawn), prob) >= _SELDOM, seen
 
 
-@check("hidden_states", "the hidden states of a draft, beside its tokens and of its text", refused=False)
+@check(
+    "hidden_states", "the hidden states of a draft, listed with its tokens and requested for its text", refused=False
+)
 async def hidden_states(inquiry: Inquiry) -> Finding:
-    """Request hidden states in two ways: they have to agree at the same place, and to change nothing."""
+    """Request hidden states in two ways. They must agree at each place, and must not change the tokens."""
     width, provider = inquiry.info.capabilities.hidden_states, inquiry.provider
     if not width or not isinstance(provider, HiddenStates):
         return False, "the server does not report them"
@@ -144,7 +144,7 @@ async def hidden_states(inquiry: Inquiry) -> Finding:
     async with aclosing(stream):
         drafted = [item async for item in stream if isinstance(item, Token)]
     if [token.data for token in drafted] != [token.data for token in inquiry.draft]:
-        return False, "asked for hidden states it drafts something different"
+        return False, "a draft with hidden states differs from a draft without them"
     found = await provider.hidden_states(Context(prompt, text), usage=inquiry.usage)
     states = {start: token.state for start, token in places(drafted).values() if start in found}
     if any(state is None or len(state) != width for state in states.values()):
@@ -158,13 +158,13 @@ async def hidden_states(inquiry: Inquiry) -> Finding:
 
 
 def _close(one: State, other: State) -> bool:
-    """True if two states are equal, but for noise."""
+    """True if two states are equal up to noise."""
     difference = math.dist(one, other)
     return len(one) == len(other) and difference <= _CLOSE * max(math.hypot(*one), math.hypot(*other))
 
 
 async def _unsure(inquiry: Inquiry) -> tuple[str, bytes, _Listed] | None:
-    """A prompt and a text after which the model is unsure, and its distribution there; None if none is found."""
+    """A prompt and a text after which the model is unsure, and its distribution there; None without such a place."""
     tokens = [token for token in inquiry.draft if not token.end and token.prob is not None]
     least = min(tokens, key=lambda token: token.prob or 0.0, default=None)
     before = text_of(inquiry.draft[: inquiry.draft.index(least)]) if least is not None else b""
@@ -177,24 +177,24 @@ async def _unsure(inquiry: Inquiry) -> tuple[str, bytes, _Listed] | None:
 
 
 def _chance(count: int, draws: int, prob: float) -> float:
-    """The probability of at most, or of at least, `count` draws of a token of this probability; the lower of both."""
+    """The lower of two probabilities: of drawing a token of probability `prob` at most, or at least, `count` times."""
     each = [math.comb(draws, n) * prob**n * (1 - prob) ** (draws - n) for n in range(draws + 1)]
     return min(sum(each[: count + 1]), sum(each[count:]))
 
 
 def _takes(method: Callable[..., object], name: str) -> bool:
-    """True if a method takes this argument; an earlier provider's method may not."""
+    """True if a method accepts this argument. A provider for an earlier version may not."""
     known = signature(method).parameters
     return name in known or any(one.kind is Parameter.VAR_KEYWORD for one in known.values())
 
 
 def _listed(token: Token) -> _Listed:
-    """The probabilities of a token and its alternatives, as far as they are known."""
+    """The known probabilities of a token and its alternatives."""
     return {(one.data, one.end): one.prob for one in (token, *token.alternatives) if one.prob is not None}
 
 
 def _ordered(token: Token) -> bool:
-    """True if no alternative is more probable than the token listed before it, but for noise."""
+    """True if the alternatives are in order, and none is more probable than the token itself, up to rounding."""
     probs = [one.prob or 0.0 for one in token.alternatives]
     own = token.prob if token.prob is not None else 1.0
     return all(one >= other for one, other in pairwise(probs)) and max(probs, default=0.0) <= own * _ROUNDED
@@ -205,7 +205,10 @@ def _same_token(one: Token, other: Token | None) -> bool:
 
 
 async def _agree(inquiry: Inquiry, text: bytes, drafted: Token, other: Token) -> bool:
-    """True if a token has the alternatives of a draft, or of a draft from there if the text has other tokens."""
+    """True if a token has the same alternatives as the drafted token, or as a new draft that starts in its place.
+
+    They can differ from the first draft if the text is encoded to other tokens than were drafted.
+    """
     if _equal(_listed(drafted), _listed(other)):
         return True
     found, _ = await inquiry.drafted(inquiry.prompt, text, 1, alternatives=_LISTED)
@@ -213,7 +216,7 @@ async def _agree(inquiry: Inquiry, text: bytes, drafted: Token, other: Token) ->
 
 
 def _equal(one: _Listed, other: _Listed) -> bool:
-    """True if two lists of one place have the same probable tokens and probabilities, but for noise."""
+    """True if two lists have the same most probable tokens and the same probabilities, up to noise."""
     return all(_has(first, second) for first, second in ((one, other), (other, one)))
 
 
@@ -223,7 +226,7 @@ def _has(one: _Listed, other: _Listed) -> bool:
 
 
 def _is_raw(token: Token, listed: _Listed) -> bool:
-    """True if the probability of a drawn token is the listed one, or fits into the unlisted rest."""
+    """True if a drawn token has its listed probability, or, if it is not listed, fits into the rest."""
     if token.prob is None:
         return False
     expected = listed.get((token.data, token.end))

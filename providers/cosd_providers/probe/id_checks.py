@@ -1,4 +1,4 @@
-"""Checks of contexts by ids: tokens that a server writes, against its choices after reading the ids before them."""
+"""Checks of contexts by ids: the tokens that a model writes are compared with its choices after the ids before them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cosd_providers.usage import Usage
 __all__ = ["MOST_TIE", "after_ids"]
 
 MOST_TIE = 0.1
-"""The greatest difference of two log probabilities that counts as a tie."""
+"""The greatest difference between two log probabilities that counts as a tie."""
 
-_WRITTEN = 24  # tokens of each draft
+_WRITTEN = 24  # tokens in each draft
 _PROMPTS = (
     "The old lighthouse stood on a cliff above the sea. Every evening",
     "Shopping list for a small party:\n- bread\n- cheese\n-",
@@ -29,23 +29,24 @@ _PROMPTS = (
 )
 """Prose, a list, code."""
 
-_LEAST = 3  # tokens that have to be compared, of all drafts together
+_LEAST = 3  # the least number of comparisons in all drafts together
 _EXACT = 1e-6  # a smaller difference counts as none
-_FAR = 1e-3  # tokens less probable than this are in no tie
+_FAR = 1e-3  # a less probable token takes no part in a tie
 _ASKED = f"three drafts of {_WRITTEN} tokens by ids, and the next token after the ids before each of theirs"
 _NO_IDS = "it takes no ids, or does not show those of its tokens"
 
 
 @dataclass
 class _Seen:
-    """Tokens that were written, and tokens that were read at their places.
+    """The results of comparing written tokens with the choices that the model makes in their places when it reads.
 
     Attributes:
-        equal: places at which they are the same.
-        tied: places at which the written token is the second choice, and nearly as probable.
-        wrong: the other places, in words.
-        apart: the shift of two log probabilities against each other, from writing to reading. This shift decides which
-            of them comes first, not the shift of a single one; for a token of 0.99 it is a hundred times as large.
+        equal: number of places at which both are the same.
+        tied: number of places at which the written token is the second choice, and nearly as probable as the first.
+        wrong: the differences at the other places, in words.
+        apart: for each place, how far the log probabilities of two tokens shift against each other from writing to
+            reading. This relative shift decides which token comes first. If one has a probability of 0.99, the relative
+            shift is a hundred times as large as the shift of that token alone.
     """
 
     equal: int = 0
@@ -65,7 +66,7 @@ class _Seen:
         return most if most >= _EXACT else 0.0
 
     def compare(self, written: Token, read: Token) -> None:
-        """Compare a written token with the most probable token read in its place."""
+        """Compare a written token with the most probable token in its place when the model reads."""
         second = next(iter(read.alternatives), None)
         if read.id == written.id or (read.end and written.end):
             self.equal += 1
@@ -81,7 +82,7 @@ class _Seen:
 
 @check("after_ids", _ASKED, refused=False)
 async def after_ids(inquiry: Inquiry) -> Finding:
-    """Draft by ids, and ask at every place: the model has to repeat its own tokens. Note the width of a tie, too."""
+    """Draft by ids, and ask at every place: the model must repeat its own tokens. Also record the width of a tie."""
     provider = inquiry.provider
     if not (inquiry.info.capabilities.ids and isinstance(provider, IdContexts)):
         inquiry.note("tie", None, _ASKED, _NO_IDS)
@@ -90,7 +91,7 @@ async def after_ids(inquiry: Inquiry) -> Finding:
     drafts = [await _written(inquiry, prompt) for prompt in _PROMPTS]
     if any(token.id is None for written in drafts for token in written):
         return False, "its tokens have no ids"
-    several, usage = _at_once(inquiry), Usage()  # its own ledger: these are no strategies for an assistant
+    several, usage = _at_once(inquiry), Usage()  # a separate ledger, because these requests belong to no strategy
     for places in zip_longest(*(_there_and_back(len(written)) for written in drafts)):
         asked = [(drafts[of], _PROMPTS[of], at) for of, at in enumerate(places) if at is not None]
         contexts = [_before(prompt, written, at) for written, prompt, at in asked]
@@ -109,7 +110,7 @@ async def after_ids(inquiry: Inquiry) -> Finding:
 
 
 async def _written(inquiry: Inquiry, prompt: str) -> list[Token]:
-    """A draft by ids."""
+    """Write a draft by ids."""
     also: Any = {"alternatives": 1} if inquiry.info.capabilities.top_k else {}
     stream = inquiry.provider.generate(Context(prompt, b"", ()), max_tokens=_WRITTEN, usage=inquiry.usage, **also)
     async with aclosing(stream):
@@ -117,36 +118,36 @@ async def _written(inquiry: Inquiry, prompt: str) -> list[Token]:
 
 
 def _at_once(inquiry: Inquiry) -> IdContexts:
-    """The provider, with several places in one request if it can: servers compute them together."""
+    """The provider, with several places in one request if it can do that: servers then compute them as a batch."""
     provider: Any = inquiry.provider
     several: IdContexts = provider.with_strategy("list") if "list" in getattr(provider, "strategies", ()) else provider
     return several
 
 
 def _before(prompt: str, tokens: Sequence[Token], at: int) -> Context:
-    """The context of one of a draft's tokens."""
+    """The context before one of a draft's tokens."""
     return Context(prompt, text_of(tokens[:at]), tuple(token.id or 0 for token in tokens[:at]))
 
 
 def _there_and_back(count: int) -> Iterable[int]:
-    """The last place, the first, the last but one, the second, ...
+    """Order the places of a draft: the last, the first, the last but one, the second, ...
 
-    A server that keeps the text of its last request reads all ids between two places again, as one batch: if the places
-    went from the last to the first, it would find all of them read.
+    A server that caches the text of its last request then has to read the ids between two places again, as one batch.
+    If the places ran from the last to the first, it would find all ids in its cache.
     """
     for at in range(count):
         yield at // 2 if at % 2 else count - 1 - at // 2
 
 
 def _shifts(written: Token, read: Token) -> list[float]:
-    """The changes of log probabilities, from writing to reading, for the tokens that both list."""
+    """The changes in log probability, from writing to reading, for the tokens that both list."""
     tables = [{one.id: one.prob for one in (token, *token.alternatives)} for token in (written, read)]
     pairs = [(tables[0][key], tables[1].get(key)) for key in tables[0]]
     return [math.log(now) - math.log(then) for then, now in pairs if then and now and then > _FAR]
 
 
 def _distance(one: Token, other: Token) -> float:
-    """The distance of two tokens in log probability."""
+    """The difference in log probability between two tokens; infinite if one is unknown or zero."""
     return math.log(one.prob) - math.log(other.prob) if one.prob and other.prob else math.inf
 
 
@@ -155,7 +156,7 @@ def _named(token: Token) -> str:
 
 
 def _tie(widest: float) -> float:
-    """The difference, rounded up to two digits; at most the greatest tie."""
+    """The difference, rounded up to two significant digits, and limited to the greatest tie."""
     return min(MOST_TIE, float(_rounded(widest, decimal.ROUND_CEILING)))
 
 
@@ -171,5 +172,5 @@ def _difference(widest: float) -> str:
 
 
 def _rounded(value: float, rounding: str) -> Decimal:
-    """A number with two digits."""
+    """A number with two significant digits."""
     return decimal.Context(prec=2, rounding=rounding).create_decimal(repr(value))

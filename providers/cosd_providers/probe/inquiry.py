@@ -1,4 +1,4 @@
-"""The state of one probe: its questions, their cost, and the findings."""
+"""The state of one probe: its questions, their cost and the findings."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ PROBE_PROMPT = "Q: What is the capital of France?\nA:"
 """The default prompt of the short draft."""
 
 DRAFTED = 16
-"""Tokens of the short draft, with which other answers are compared."""
+"""Number of tokens in the short draft, with which other answers are compared."""
 
 ASKED = 6
-"""Places of an answer that the probe checks."""
+"""The greatest number of places in an answer that the probe checks."""
 
 TOO_SHORT = "the answer was too short"
 
 STOPPING = (ConnectError, ProviderTimeoutError, AuthenticationError, RateLimitError, BudgetError)
-"""Failures that prove nothing about the server's abilities: they end the probe."""
+"""Failures that say nothing about the server's abilities, so they end the probe."""
 
 _DUMP = re.compile(r"\n|\{['\"]")
-"""The place where a server's message becomes a dump of data."""
+"""The start of a data dump in a server's error message."""
 
 Finding = tuple[Value, str]
 """The value of a line, and the evidence."""
@@ -65,22 +65,22 @@ Finding = tuple[Value, str]
 
 @dataclass
 class Inquiry:
-    """A provider under examination.
+    """A provider that is being probed.
 
     Attributes:
-        provider: the provider, called by the contract.
-        info: its description of itself.
-        client: an unchecked client of its server; None for a provider that has none.
+        provider: the provider, called through its contract.
+        info: the provider's description of itself.
+        client: a client for its server that makes no checks; None if the provider has no such client.
         prompt: the prompt of the short draft.
-        usage: the cost of everything so far.
+        usage: the cost of all requests so far.
         lines: the findings, by name.
         first: the server's answer to the first question, at temperature 0.
-        draft: a short draft, streamed.
-        own: the model's own answer, whose places it judges as an assistant: the draft, or an answer in one piece if
-            streams show no probabilities.
-        fastest: seconds of the fastest request for one token.
-        settings: the options that the server was started with, by its own report.
-        short: whether every answer was too short to compare anything with.
+        draft: the tokens of the short draft.
+        own: the model's own answer, about which it is asked as an assistant. It is the draft, or an answer that was not
+            streamed if streams show no probabilities.
+        fastest: duration of the fastest request for one token, in seconds.
+        settings: the options with which the server was started, as it reports them.
+        short: whether every answer was too short for a comparison.
     """
 
     provider: Provider
@@ -97,17 +97,17 @@ class Inquiry:
     short: bool = False
 
     def note(self, name: str, value: Value, asked: str, seen: str) -> None:
-        """Record a finding; a later note on the same line replaces an earlier one."""
+        """Record a finding. It replaces an earlier finding with the same name."""
         self.lines[name] = Line(name=name, value=value, asked=asked, seen=seen)
 
     def value(self, name: str) -> Value:
-        """The value of a line; None if it is unknown or missing."""
+        """The value of a line; None if the value is unknown or the line is missing."""
         return self.lines[name].value if name in self.lines else None
 
     async def ask(
         self, prompts: Sequence[Prompt], *, limit: int = 1, top: int = TIES, temperature: float = 0.0
     ) -> list[RawReply]:
-        """Send one timed request without checks."""
+        """Send one request without checks, and record its duration."""
         assert self.client is not None
         began = time.monotonic()
         said = await self.client.send(RawRequest(prompts, limit, top, temperature), self.usage)
@@ -116,13 +116,13 @@ class Inquiry:
         return said
 
     async def after(self, text: str) -> RawReply:
-        """The answer to one text, one token long."""
+        """Request one token after a text."""
         return (await self.ask([text]))[0]
 
     async def drafted(
         self, prompt: str, text: bytes, limit: int, continuation: Any = None, **options: Any
     ) -> tuple[list[Token], DraftEnd]:
-        """Run a whole draft, by the contract; `options` go to `generate`.
+        """Run a whole draft through the contract; `options` are passed to `generate`.
 
         Raises:
             UnsupportedError: the endpoint reports no probabilities, so no answer can be compared with the draft.
@@ -143,7 +143,7 @@ class Inquiry:
         return tokens, end
 
     async def examine(self, one: Check) -> None:
-        """Make one check and record its answer, or the reason why the server gives none.
+        """Run one check, and record its finding or the reason why there is none.
 
         Raises:
             ProviderError: the server cannot be reached, or does not accept the key.
@@ -160,14 +160,14 @@ class Inquiry:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A question to a server.
+    """One check of a server, which finds one line of the report.
 
     Attributes:
-        name: the line that it answers.
+        name: the name of the line.
         asked: the question, in words.
-        find: returns the answer; None if there is nothing to send, or if the answer was recorded already.
-        refused: the value of the line if the server refuses the question.
-        refusals: the errors that count as a refusal; any other error leaves the line unknown.
+        find: returns the finding; None if there is nothing to send, or if it has already recorded a finding.
+        refused: the value of the line if the server refuses the request.
+        refusals: the errors that count as a refusal. Any other error leaves the line unknown.
     """
 
     name: str
@@ -180,24 +180,24 @@ class Check:
 def check(
     name: str, asked: str, *, refused: Value = None, also: tuple[type[ProviderError], ...] = ()
 ) -> Callable[[Callable[[Inquiry], Awaitable[Finding | None]]], Check]:
-    """Make a `Check` of a function.
+    """Make a decorator that turns a function into a `Check`.
 
     Args:
-        name: the line that it answers.
+        name: the name of the line.
         asked: the question, in words.
-        refused: the value of the line if the server refuses the question.
+        refused: the value of the line if the server refuses the request.
         also: further errors that count as a refusal.
     """
     return lambda find: Check(name, asked, find, refused, (UnsupportedError, InvalidRequestError, *also))
 
 
 def text_of(tokens: Iterable[Token]) -> bytes:
-    """The text of some tokens."""
+    """The text of tokens, as bytes."""
     return b"".join(token.data for token in tokens)
 
 
 def places(tokens: Sequence[Token]) -> dict[int, tuple[int, Token]]:
-    """The byte offset and the token at some places of an answer, by the token's index."""
+    """Up to `ASKED` places, spread over an answer: for each token's index its byte offset and the token."""
     starts = [0]
     for token in tokens:
         starts.append(starts[-1] + len(token.data))
@@ -206,6 +206,6 @@ def places(tokens: Sequence[Token]) -> dict[int, tuple[int, Token]]:
 
 
 def reason(error: ProviderError) -> str:
-    """An error's message without endpoint, hint and the data that the server dumped after it."""
+    """An error's message, without the endpoint, the hint, and any data that the server appended to it."""
     words = str(error.args[0])
     return _DUMP.split(words, maxsplit=1)[0].rstrip(" :;,") or words

@@ -1,4 +1,4 @@
-"""The report of a probe: for people as text, for programs as JSON, for `connect` as a snapshot of the server."""
+"""The report of a probe: a text for people, JSON for programs, and a snapshot of the server for `connect`."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ __all__ = [
 ]
 
 Value = bool | int | float | str | tuple[str, ...] | None
-"""The answer on a line; None is unknown."""
+"""The value of a line; None means unknown."""
 
 EXAMPLE = (100, 4, 4000)
-"""The example that strategies are priced for: verifications, places in each, tokens before them."""
+"""The example for the costs of strategies: verifications, places in each, and tokens before them."""
 
 UNTRUSTED = "; with servers of this kind a fusion does not rely on it, and says so"
-"""Words after the finding of an end that the adapter treats as hidden."""
+"""Words that are added if the server shows an end of sequence, but its adapter treats it as hidden."""
 
 _WIDTH, _INDENT = 80, 19
-_SHOWN = 4  # models that are named
+_SHOWN = 4  # the number of models to name
 
 _TITLES = {
     "server": "server",
@@ -72,17 +72,17 @@ _ALWAYS = (
     *("probabilities", "bytes", "cache", "draft", "propose", "after_ids", "scoring", "alternatives", "scored_end"),
     *("sampling", "hidden_states"),
 )
-"""Lines that show the server's reaction, whatever their value."""
+"""Lines that always show the server's reaction, whatever their value."""
 
 
 class Line(BaseModel):
-    """An answer about a server.
+    """One line of a report: an answer about a server.
 
     Attributes:
         name: the subject, e.g. `"lists"`.
-        value: the answer; None if it could not be found out.
+        value: the answer; None if the probe could not find it.
         asked: the question.
-        seen: the server's reaction, or why there was none.
+        seen: the server's reaction, or the reason why there is none.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -135,12 +135,13 @@ class Way(BaseModel):
 
     Attributes:
         name: the strategy.
-        proved: whether its answers were equal to the answers of the other strategies and of a draft.
-        wrong: whether the server answered, but differently.
-        seen: the comparison, or the fault.
-        requests: of one verification of K places, of which a filter leaves o open.
-        tokens: prompt tokens billed for it, after C tokens of prompt and text.
-        cached: share of the prompt tokens that came from the server's cache here, from 0 to 1; None if not reported.
+        proved: whether its answers agreed with a draft and with the other strategies.
+        wrong: whether the server answered, but the answers were different.
+        seen: the result of the comparison, or the error.
+        requests: formula for the requests of one verification of K places; o is the number of places left open.
+        tokens: formula for the billed prompt tokens of one verification, after C tokens of prompt and text.
+        cached: share of the prompt tokens that came from the server's cache in the probe, from 0 to 1; None if not
+            reported.
         example: requests and billed prompt tokens of 100 verifications of 4 places each, after 4,000 tokens.
     """
 
@@ -160,7 +161,7 @@ class Spent(BaseModel):
     """The cost of the probe itself.
 
     Attributes:
-        requests: requests that generate or score.
+        requests: number of requests that generate or score.
         prompt_tokens: tokens read by the model.
         completion_tokens: tokens written by the model.
         seconds: duration of the probe.
@@ -179,23 +180,24 @@ class Spent(BaseModel):
 
 
 class ProbeReport(Snapshot):
-    """The abilities of a server. `str(report)` is for people; `report.model_dump_json()` shows the evidence for each.
+    """The abilities of a server. `str(report)` is for people; `report.model_dump_json()` includes all the evidence.
 
     Attributes:
         version: the server's version, if it reports one.
         lines: the answers, in order.
-        can_draft: whether a fusion can use it as its draft.
-        can_assist: whether a fusion can use it as an assistant.
-        by_agreement: whether it can assist only by agreement, as it reports no probabilities.
-        draft_lacks: missing abilities of a draft, in words.
-        assistant_lacks: missing abilities of an assistant.
-        ways: the strategies that were tried, the proved ones first.
-        advice: changes that would make it better.
-        encoding: a digest of the test text's token ids; models with equal digests share a tokenizer.
-        vocabulary: a digest of the vocabulary that the server's ids show (`same_ids.vocabulary`); models with equal
-            digests are fused ids to ids. None if the server takes or shows no ids.
-        tie: the greatest difference of two log probabilities that counts as none on this server, for `Fusion(tie=...)`;
-            None if it was not found out.
+        can_draft: whether a fusion can use the server as its draft.
+        can_assist: whether a fusion can use the server as an assistant.
+        by_agreement: whether the server can assist only by agreement, because it reports no probabilities.
+        draft_lacks: the abilities that it lacks as a draft, in words.
+        assistant_lacks: the abilities that it lacks as an assistant, in words.
+        ways: the strategies that were tried, proved ones first.
+        advice: changes to the server or its settings that would help.
+        encoding: a digest of the test text's token ids. Models with equal digests share a tokenizer. None if the server
+            encodes no text.
+        vocabulary: a digest of the vocabulary, as the server's ids show it (`same_ids.vocabulary`). Models with equal
+            digests are fused ids to ids. None if the server does not accept or show ids.
+        tie: the greatest difference between two log probabilities that counts as a tie on this server, for
+            `Fusion(tie=...)`; None if the probe could not find it.
         spent: the cost of the probe.
     """
 
@@ -215,14 +217,14 @@ class ProbeReport(Snapshot):
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """The strategies that it answers as an assistant."""
+        """The strategies that were proved, by which the server can be asked as an assistant."""
         return tuple(way.name for way in self.ways if way.proved)
 
     def __getitem__(self, name: str) -> Line:
-        """The line of that name.
+        """The line with this name.
 
         Raises:
-            KeyError: there is no such line; the message lists the existing lines.
+            KeyError: the report has no such line. The message lists the existing lines.
         """
         for line in self.lines:
             if line.name == name:
@@ -264,13 +266,14 @@ class ProbeReport(Snapshot):
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The definition by which models are fused, and the reason.
+    """The way in which models are fused by default, and the reason for it.
 
     Attributes:
-        contexts: `"ids"` if all models continue ids; with `"text"` at least one model is asked at single spaces alone.
-        unit: the unit that models judge, a token or a word.
-        reason: in words.
-        tie: the greatest of the reports' ties, for `Fusion(tie=...)`; None for `"text"`, which needs none.
+        contexts: `"ids"` if all models continue ids; `"text"` if at least one model can only be asked at single spaces.
+        unit: the unit that is judged, a token or a word.
+        reason: the reason, in words.
+        tie: the greatest `tie` of the reports, for `Fusion(tie=...)`; None if no report has one, and for `"text"`,
+            which needs none.
     """
 
     contexts: Literal["ids", "text"]
@@ -282,12 +285,12 @@ class Definition:
         if self.contexts == "ids":
             way = "ids to ids" if self.unit == "token" else "word by word, each model on its own ids"
             return f"{way}, because {self.reason}"
-        how = "what is written without spaces is judged only if the tokenizer is given, connect(url, tokenizer=...)"
+        how = "text without spaces is judged only if the tokenizer is given, connect(url, tokenizer=...)"
         return f"from space to space, because {self.reason}; {how}"
 
 
 def unit_of(reports: Sequence[ProbeReport]) -> Literal["token", "word"]:
-    """The default unit of a fusion of these models: `"token"` if all take ids with the same meaning."""
+    """The default unit of a fusion of these models: `"token"` if all accept ids and have the same vocabulary."""
     found = {report.vocabulary for report in reports}
     return "token" if len(found) == 1 and None not in found else "word"
 
@@ -313,13 +316,13 @@ def _named(reports: Sequence[ProbeReport]) -> str:
 
 
 def in_digits(value: float) -> str:
-    """A number as people write it, such as 0.00002."""
+    """A number in decimal notation without an exponent, such as 0.00002."""
     shown = f"{value:.9f}".rstrip("0")
     return shown.removesuffix(".")
 
 
 def _prices(ways: Sequence[Way]) -> list[str]:
-    """The costs of the strategies as a table, then the strategies that were not proved."""
+    """A table of the costs of the proved strategies, followed by the strategies that were not proved."""
     proved = [way for way in ways if way.proved]
     rows: list[str] = []
     if proved:
@@ -340,6 +343,6 @@ def _prices(ways: Sequence[Way]) -> list[str]:
 
 
 def _wrapped(title: str, text: str) -> list[str]:
-    """A title and its text, in as many rows as it needs."""
+    """A title and its text, wrapped into rows."""
     rows = textwrap.wrap(text, _WIDTH - _INDENT, break_long_words=True, break_on_hyphens=False) or [""]
     return [f"{title if not at else '':<{_INDENT}}{part}" for at, part in enumerate(rows)]

@@ -1,4 +1,4 @@
-"""A probe, from a URL to its report."""
+"""The course of a probe, from a URL to the report."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _ORDER = (
     *("after_ids", "tie"),
     *("alternatives", "scored_end", "sampling", "hidden_states"),
 )
-"""The lines of a report."""
+"""The lines of a report, in order."""
 
 _CHECKS = (tokenizer, *WIRE, draft, score, propose, after_ids, alternatives, scored_end, sampling, hidden_states)
 
-_NO_WIRE = "a provider of this kind shows what the contract does, and no more"
+_NO_WIRE = "a provider of this kind can only be checked through its contract"
 
 _ADVICE: dict[str, Sequence[tuple[str, str]]] = {
     "": (("tokenizer", "give the model's tokenizer, connect(url, tokenizer=...): it encodes and counts on this side"),),
@@ -55,10 +55,10 @@ _ADVICE: dict[str, Sequence[tuple[str, str]]] = {
     "tgi": (("scoring", "--enable-prefill-logprobs: it then scores a prompt"),),
     "ollama": (("context", "OLLAMA_CONTEXT_LENGTH: the model was trained for a longer context than it is given"),),
 }
-"""Advice against missing abilities, by the kind of server; "" is for all."""
+"""Advice for each missing ability, by the kind of server; "" applies to all servers."""
 
 _SINCE = {"--logprobs-mode": (0, 10)}
-"""The first version with a flag, if older versions are still in use."""
+"""The first version with each flag, for flags that some versions in use lack."""
 
 
 async def run(server: str | Provider, prompt: str, options: Mapping[str, Any]) -> ProbeReport:
@@ -114,7 +114,7 @@ async def _examined(provider: Provider, prompt: str, began: float) -> ProbeRepor
 
 
 async def _settings(client: ProbeClient) -> dict[str, int]:
-    """The options that the server was started with; empty if it does not report them."""
+    """The options with which the server was started; empty if it does not report them."""
     try:
         return await client.settings()
     except STOPPING:
@@ -124,13 +124,13 @@ async def _settings(client: ProbeClient) -> dict[str, int]:
 
 
 def _fill(inquiry: Inquiry) -> None:
-    """Give a reason to each line without an answer."""
+    """Add the missing lines as unknown, each with a reason."""
     asked = {check.name: check.asked for check in _CHECKS}
-    unended = f"no answer ended within {DRAFTED} tokens; give a prompt that is answered shortly"
+    unended = f"no answer ended within {DRAFTED} tokens; give a prompt with a short answer"
     for name in _ORDER:
         if name not in inquiry.lines:
             short = inquiry.short and name in ("score", "propose")
-            seen = unended if name == "end" else TOO_SHORT if short else "there was nothing to ask it with"
+            seen = unended if name == "end" else TOO_SHORT if short else "there was no question to send"
             inquiry.note(name, None, asked.get(name, "the end of a draft" if name == "end" else "nothing"), seen)
     if inquiry.value("end") and not inquiry.info.capabilities.end_prob:
         line = inquiry.lines["end"]
@@ -170,7 +170,7 @@ async def _reported(inquiry: Inquiry, began: float) -> ProbeReport:
 
 
 def _digest(shown: object) -> str | None:
-    """A digest of the part of a tokenizer that a server shows; None if it shows nothing."""
+    """A digest of what a server shows of its tokenizer; None if it shows nothing."""
     return sha256(repr(shown).encode()).hexdigest() if shown else None
 
 
@@ -185,7 +185,7 @@ def _spent(inquiry: Inquiry, began: float) -> Spent:
 
 
 def _refused(provider: Provider, error: UnsupportedError, began: float) -> ProbeReport:
-    """The report on a server that its adapter refuses; only the requests of its discovery count."""
+    """The report on a server that its adapter refuses. Only the requests of the discovery are counted."""
     engine, options = _connected(provider)
     line = Line(name="server", value=False, asked="what it is, and whether it can be used at all", seen=reason(error))
     return ProbeReport(
@@ -202,7 +202,10 @@ def _refused(provider: Provider, error: UnsupportedError, began: float) -> Probe
 
 
 def _connected(provider: Provider) -> tuple[str | None, dict[str, str]]:
-    """The engine and options with which `connect` makes such a provider; None for other providers."""
+    """The engine and the options with which `connect` creates this provider.
+
+    The engine is None for a provider that `connect` cannot create.
+    """
     options = provider.connect_options() if isinstance(provider, Adapter) else {}
     if isinstance(provider, OpenAICompatible):
         return "openai", options
@@ -210,7 +213,7 @@ def _connected(provider: Provider) -> tuple[str | None, dict[str, str]]:
 
 
 def _missing(inquiry: Inquiry, found: Sequence[Way]) -> tuple[list[str], list[str]]:
-    """Reasons against a use as a draft, and as an assistant."""
+    """The reasons why the server cannot be a draft, and why it cannot be an assistant."""
     value, lines = inquiry.value, inquiry.lines
     both: list[str] = []
     if value("probabilities") == "degenerate":
@@ -220,10 +223,10 @@ def _missing(inquiry: Inquiry, found: Sequence[Way]) -> tuple[list[str], list[st
     if value("whole") is False:
         both.append("it does not read all of a prompt, and does not say so")
     if value("bytes") is False:
-        both.append("the bytes of its tokens are not those of the text")
+        both.append("its tokens do not have the bytes of the text")
     drafts, assists, proved = [*both], [*both], any(way.proved for way in found)
     if inquiry.short:
-        if value("logprobs") is False:  # the only evidence in short answers
+        if value("logprobs") is False:  # with short answers there is no other evidence
             drafts.append(lines["logprobs"].seen)
         return drafts, assists
     if not value("draft"):
@@ -236,7 +239,7 @@ def _missing(inquiry: Inquiry, found: Sequence[Way]) -> tuple[list[str], list[st
 
 
 def _advice(inquiry: Inquiry, found: Sequence[Way]) -> list[str]:
-    """Options and flags that would make it better, by the kind of server."""
+    """The options and flags that would help, for this kind of server."""
     value, depth, settings = inquiry.value, inquiry.value("depth"), inquiry.settings
     lacks = {
         "cached": value("cache") is None,
@@ -259,7 +262,7 @@ def _advice(inquiry: Inquiry, found: Sequence[Way]) -> list[str]:
 
 
 def _for_version(words: str, version: str | None) -> str:
-    """The advice; for a server that is too old for the flag, the advice to update comes first."""
+    """The advice, preceded by the advice to update if the server is too old for the flag."""
     since = _SINCE.get(words.partition(" ")[0])
     found = re.match(r"v?(\d+)\.(\d+)", version or "")
     if since is None or found is None or (int(found[1]), int(found[2])) >= since:

@@ -1,4 +1,4 @@
-"""Checks over a server's own wire: questions with known answers, or whose answers must fit together."""
+"""Checks through a server's own protocol: questions with known answers, or whose answers must be consistent."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ __all__ = ["WIRE"]
 
 _OPENING = "The capital of France is Paris, and the"
 _SENTENCE = f"{_OPENING} capital of Spain is Madrid."
-"""A text with places at which a model is sure, and others at which it is unsure."""
+"""A text in which a model is confident at some places, and unsure at others."""
 
 _OTHER = "One, two, three, four, five, six, seven,"
 _KNOWN = " é 日本 😀"
 _PLAIN = " one, two"
 _READ = "The old man walked down to the river, sat in the sun and watched the boats. "
 _BREAKS = "\n\n"
-_TIMES = 4  # repetitions of the text, and then twice this number
+_TIMES = 4  # repetitions of the text in the short prompt; the long prompt has twice as many
 _DEEP = (20, 100)
-_APART = 0.5  # least logarithm of a ratio to compare: smaller ratios drown in noise
-_SAME = 0.15  # noise of a power; a temperature of one half changes it by 1
+_APART = 0.5  # the least logarithm of a ratio to compare: smaller ratios are too noisy
+_SAME = 0.15  # noise of an exponent; a temperature of one half changes the exponent by 1
 _SURE = 1 - 1e-6
-_JOINT = 4  # tokens: a text after itself may be split differently, and a special token may precede it
-_PLACES, _TRIED = 3, 6  # places of a scored text that have to agree, and the most places to try
+_JOINT = 4  # allowance in tokens: a repeated text may be split differently, and a special token may precede it
+_PLACES, _TRIED = 3, 6  # the number of places in a scored text to compare, and the greatest number to try
 _SHIFTS = (0, 1, -1)
 _FEW_IDS = [10, 11, 12]
-_MESSAGE = "Hello!"  # models are sure of their answer; an unsure model may read its first half differently
-_REPLY = 12  # tokens
-_LEAST = 3  # characters that have to agree
+_MESSAGE = "Hello!"  # models answer this confidently; an unsure model may continue its own half answer differently
+_REPLY = 12  # tokens in the reply
+_LEAST = 3  # the least number of characters that must agree
 
 
 @check("models", "the server's list of models")
 async def models(inquiry: Inquiry) -> Finding:
-    """The models that the server lists."""
+    """List the models of the server."""
     assert inquiry.client is not None
     names = tuple(await inquiry.client.models())
-    there = "among them" if inquiry.info.model in names else "not there"
-    return names, f"the one that is asked is {there}"
+    there = "among them" if inquiry.info.model in names else "not among them"
+    return names, f"the model in use is {there}"
 
 
 @check("logprobs", "one token, with 5 alternatives")
 async def logprobs(inquiry: Inquiry) -> Finding:
-    """Request one token with its probability and alternatives."""
+    """Request one token, with its probability and its alternatives."""
     inquiry.first = await inquiry.after(_OPENING)
     if not any(listed(position) for position in inquiry.first.positions):
         return False, "an answer without probabilities: the field is ignored, or refused"
@@ -80,7 +80,7 @@ async def depth(inquiry: Inquiry) -> Finding | None:
 
 @check("probabilities", "the same first token at temperature 0, 1 and 0.5")
 async def probabilities(inquiry: Inquiry) -> Finding | None:
-    """Compare the probabilities of one place at several temperatures: the model's own do not change."""
+    """Compare the probabilities at one place for several temperatures. The model's own ones never change."""
     if not inquiry.value("logprobs"):
         return None
     tables = [listed(inquiry.first.positions[0])]
@@ -91,7 +91,7 @@ async def probabilities(inquiry: Inquiry) -> Finding | None:
     if not _unsure(cold) and cold and max(cold.values()) >= _SURE and _unsure(plain):
         return (
             "degenerate",
-            "at temperature 0 the one token has probability 1 and the others none, at 1 they have others",
+            "at temperature 0 the one token has probability 1 and the others have 0; at temperature 1 they differ",
         )
     powers = [power for table in (cold, half) if (power := _power(table, plain)) is not None]
     if len(powers) < 2:
@@ -102,12 +102,12 @@ async def probabilities(inquiry: Inquiry) -> Finding | None:
     words = f"{powers[0]:.2g} at temperature 0 and {powers[1]:.2g} at 0.5"
     return "scaled" if same[
         0
-    ] else "changed", f"ratios of probabilities are those at temperature 1 to the power of {words}"
+    ] else "changed", f"ratios of probabilities equal the ratios at temperature 1 to the power of {words}"
 
 
-@check("lists", "two prompts in one request, held against each by itself", refused=False, also=(ServerError,))
+@check("lists", "two prompts in one request, compared with each prompt alone", refused=False, also=(ServerError,))
 async def lists(inquiry: Inquiry) -> Finding:
-    """Send two prompts together, and each alone: the answers have to be the same."""
+    """Send two prompts together, and each alone. The answers must be the same."""
     alone = [inquiry.first, await inquiry.after(_OTHER)]
     found = await inquiry.ask([_OPENING, _OTHER])
     if len(found) != len(alone):
@@ -115,12 +115,15 @@ async def lists(inquiry: Inquiry) -> Finding:
     if _alike(*alone):
         return None, "both have the same answer, so they cannot be told apart"
     same = all(_alike(one, both) for one, both in zip(alone, found, strict=True))
-    return same, "both as by themselves" if same else "another answer than by itself"
+    return (
+        same,
+        "both answers are the same as alone" if same else "an answer differs from the answer to the prompt alone",
+    )
 
 
-@check("ids", "the ids of a text, held against the text", refused=False)
+@check("ids", "the ids of a text, compared with the text", refused=False)
 async def ids(inquiry: Inquiry) -> Finding:
-    """Send the ids of a text: the answer has to equal the answer to the text."""
+    """Send the ids of a text. The answer must be the same as for the text."""
     if not inquiry.info.capabilities.tokenize:
         [reply] = await inquiry.ask([_FEW_IDS])
         if reply.read is None:
@@ -129,16 +132,16 @@ async def ids(inquiry: Inquiry) -> Finding:
     prompt: Prompt = [piece.id for piece in await inquiry.provider.tokenize(_OPENING)]
     [reply] = await inquiry.ask([prompt])
     if _alike(inquiry.first, reply) and reply.read == inquiry.first.read:
-        return True, "the same answer, and as many tokens read"
-    return False, f"another answer; {reply.read} tokens read"
+        return True, "the same answer, and the same number of tokens read"
+    return False, f"a different answer; {reply.read} tokens read"
 
 
-@check("scoring", "a text to be scored in one request; then what is generated at places of it", refused=False)
+@check("scoring", "a text to score in one request; then the tokens generated at places of it", refused=False)
 async def scoring(inquiry: Inquiry) -> Finding:
-    """Score a given text, and compare it with text generated at some of its places.
+    """Score a given text, and compare the scores with the distributions of tokens generated at some of its places.
 
-    The distribution of a neighbouring place looks right, and so does a distribution changed by a temperature. So
-    scoring is believed only if its numbers equal the generated ones, and differ from the neighbouring places.
+    The distribution of a neighbouring place looks plausible, and so does a distribution that a temperature has changed.
+    So scoring is trusted only if its numbers equal the generated ones, and differ at neighbouring places.
     """
     assert inquiry.client is not None
     scores = await inquiry.client.score(_SENTENCE, inquiry.usage)
@@ -148,18 +151,18 @@ async def scoring(inquiry: Inquiry) -> Finding:
     for at, before in places[:: max(1, len(places) // _TRIED)][:_TRIED]:
         reply = await inquiry.after(before.decode("utf-8", "ignore"))
         if reply.read is not None and reply.read != at + scores.specials:
-            added += 1  # the prompt is encoded differently there, or a token is put before one of the two texts
+            added += 1  # the prompt is encoded differently, or the server puts a token before only one of the texts
             continue
         if not reply.positions:
             return False, f"{scores.way} is answered, and not believed: what is generated comes without probabilities"
         shown = reply.positions[0]
         own = scores.own[at].pick.token
         if not scores.own[at].top and (own.data, own.end) not in listed(shown):
-            continue  # only an improbable token is shown, which proves nothing
+            continue  # only an improbable token is shown, and it proves nothing
         entries = {shift: _entry(scores, at - shift) for shift in _SHIFTS}
         fitting = [(shift, one) for shift, one in entries.items() if one and agree(one, shown)]
         if len(fitting) > 1:
-            continue  # this place cannot show a shift
+            continue  # at this place a shift would not be visible
         compared += 1
         for shift, one in fitting:
             agreeing[shift].append((one, shown))
@@ -174,9 +177,9 @@ async def scoring(inquiry: Inquiry) -> Finding:
 def _shift(
     agreeing: Mapping[int, Sequence[tuple[Position, Position]]], compared: int, added: int
 ) -> tuple[int | None, str]:
-    """The shift at which all places agree, and the evidence; None if no shift fits.
+    """The shift at which all places agree, and the evidence; the shift is None if none fits.
 
-    With a shift of 1, entry i holds the scores of place i + 1.
+    With a shift of 1, entry i contains the scores of place i + 1.
     """
     if compared < _PLACES - 1:
         more = f": at {added} the prompt was read as another number of tokens than was scored" if added else ""
@@ -184,7 +187,7 @@ def _shift(
     for shift, pairs in agreeing.items():
         if len(pairs) == compared:
             if power := power_of(pairs):
-                return None, f"ratios of its probabilities are those of what is generated to the power of {power:.2g}"
+                return None, f"ratios of its probabilities are the generated ratios to the power of {power:.2g}"
             moved = "" if not shift else f", moved by {shift:+d}: entry i has what belongs to place i{shift:+d}"
             return shift, f"equal to what is generated at {compared} of {compared} places{moved}"
     best = max(map(len, agreeing.values()))
@@ -192,13 +195,13 @@ def _shift(
 
 
 def _entry(scores: RawScores, at: int) -> Position | None:
-    """The scores of a place; the last place is the end of the text."""
+    """The scores at a place; the last place is the end of the text."""
     return (*scores.own, scores.after)[at] if 0 <= at <= len(scores.own) else None
 
 
 @check("bytes", f"an answer that can only be {_KNOWN!r}")
 async def exact_bytes(inquiry: Inquiry) -> Finding:
-    """Force a known text with characters of several bytes: its tokens have to hold these bytes. Note its end, too."""
+    """Force a text with multi-byte characters. Its tokens must consist of the text's bytes. Also record its end."""
     assert inquiry.client is not None
     reply = await inquiry.client.recite(_KNOWN, inquiry.prompt, inquiry.usage)
     if reply.text != _KNOWN:
@@ -216,11 +219,11 @@ async def exact_bytes(inquiry: Inquiry) -> Finding:
 
 
 async def _forced_end(inquiry: Inquiry, reply: RawReply) -> None:
-    """Record whether a forced answer shows its end."""
+    """Record whether a forced answer shows the end of sequence."""
     assert inquiry.client is not None
     named = _end_shown(reply)
     if named == "" and not inquiry.info.capabilities.end_prob:
-        # Such an entry may belong to a part of the last character: plain letters have no parts.
+        # An end without a name may really be a part of the last character. Plain letters have no such parts.
         try:
             reply = await inquiry.client.recite(_PLAIN, inquiry.prompt, inquiry.usage)
         except exact_bytes.refusals:
@@ -231,14 +234,14 @@ async def _forced_end(inquiry: Inquiry, reply: RawReply) -> None:
 
 
 def _end_shown(reply: RawReply) -> str | None:
-    """The name of the end in its entry, or ""; None if it has no entry or no probability."""
+    """The name of the end in a reply, or "" if it has none; None if the end or its probability is not shown."""
     last = reply.positions[-1].pick.token if reply.positions else None
     return last.name or "" if last is not None and last.end and last.prob is not None else None
 
 
 @check("whole", "a text, the same text twice in a row, and with line breaks at its end: how many tokens are read")
 async def reading(inquiry: Inquiry) -> Finding:
-    """Send longer and longer prompts: all tokens have to be read. Note tokens that come from a cache, too."""
+    """Send prompts of several lengths. All tokens must be read. Also record tokens that come from a cache."""
     took: list[float] = []
     reply: list[RawReply] = []
     fitting = ((inquiry.info.context or 1 << 30) - len(_READ)) // len(_READ) // 2
@@ -260,19 +263,19 @@ async def reading(inquiry: Inquiry) -> Finding:
     least = inquiry.first.read or 0
     grown = short.read > least + _JOINT and once.read - short.read >= short.read - least - _JOINT
     trims = broken.read == short.read
-    words = ", and no more with line breaks at its end: white space is taken off it" if trims else ""
+    words = ", and no more with line breaks at the end: the server strips white space" if trims else ""
     return grown and not trims, f"{short.read} tokens, and {once.read}{words}"
 
 
 @check("round_trip", "one token, several times")
 async def round_trip(inquiry: Inquiry) -> Finding | None:
-    """Report the duration of the shortest request."""
-    return None if inquiry.fastest is None else (round(inquiry.fastest, 4), "the fastest of them")
+    """Report the duration of the fastest request."""
+    return None if inquiry.fastest is None else (round(inquiry.fastest, 4), "the fastest request")
 
 
 @check("template", "a user's message, as the server's template writes it")
 async def template(inquiry: Inquiry) -> Finding:
-    """Report the text before an answer."""
+    """Report the text that the chat template writes before an answer."""
     cue = inquiry.info.answer_cue
     if cue is None:
         return None, "the model has none of its own, or none can be seen"
@@ -281,7 +284,7 @@ async def template(inquiry: Inquiry) -> Finding:
 
 @check("prefill", "a reply, then the same one started with its first half: the other half has to follow", refused=False)
 async def prefill(inquiry: Inquiry) -> Finding:
-    """Start a reply with its own first half: the other half has to follow."""
+    """Have the server continue the first half of its own reply. The second half must follow."""
     assert inquiry.client is not None
     first = await inquiry.client.reply(_MESSAGE, _REPLY, inquiry.usage)
     whole = first.text
@@ -308,7 +311,7 @@ async def prefill(inquiry: Inquiry) -> Finding:
 
 
 def _new(reply: RawReply, started: str, first: RawReply) -> str:
-    """The new text of a reply that may repeat its beginning; all of it if the reply began again."""
+    """The new part of a reply that may repeat its partial reply; the whole reply if it started again."""
     fewer = reply.written is not None and first.written is not None and reply.written < first.written
     repeats = reply.text.startswith(started) and (len(reply.text) > len(first.text) or fewer)
     return reply.text.removeprefix(started) if repeats else reply.text
@@ -325,12 +328,15 @@ def _count(reply: RawReply) -> int:
 
 
 def _unsure(table: Mapping[tuple[bytes, bool], float]) -> bool:
-    """True if some probabilities are neither 0 nor 1."""
+    """True if a probability is neither 0 nor 1."""
     return any(1e-30 < prob < _SURE for prob in table.values())
 
 
 def _power(one: Mapping[tuple[bytes, bool], float], other: Mapping[tuple[bytes, bool], float]) -> float | None:
-    """The power between the ratios of probabilities in two tables, taken at the largest ratio; None if unknown."""
+    """The exponent that turns the largest ratio of probabilities in `other` into the same ratio in `one`.
+
+    It is None if too few tokens are known, or the ratio is too small to compare.
+    """
     known = [key for key, prob in other.items() if prob > 0 and one.get(key, 0) > 0]
     if len(known) < 2:
         return None
