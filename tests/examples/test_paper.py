@@ -447,7 +447,7 @@ def test_pairs_that_do_not_fit_are_refused(options: tuple[str, ...], words: str,
             'pair 1: {models: [{url: "http://127.0.0.1:9", password: sk-secret}]}',
             "pair 1.models.0.password: Extra inputs",
         ),
-        ("[]", "holds no pairs"),
+        ("[]", "contains no pairs"),
         ('mine: {models: [{url: "http://127.0.0.1:9"}, {url: "http://127.0.0.1:9"}]}', "name one of its own"),
     ],
 )
