@@ -377,7 +377,16 @@ async def _stop(attack: Attack) -> Table:
     failures += [] if states == [_NOT_READY, 200] else [f"/ready and /health of a draining gateway: {states}"]
     failures += [] if ends["error"] else ["no stream was in progress when the gateway's time was over"]
     attack.streams = kept
-    columns = ["requests", "whole", "aborted", "error in words", "refused later", "lost", "wrong", "seconds to its end"]
+    columns = [
+        "requests",
+        "complete",
+        "aborted",
+        "error message",
+        "refused later",
+        "lost",
+        "wrong",
+        "seconds until exit",
+    ]
     row: list[Cell] = [sum(ends.values()), ends["whole"] + ends["tie"], ends["aborted"], ends["error"]]
     row += [ends["refused"] - early, lost, wrong, took]
     note = (
@@ -432,7 +441,7 @@ def _written(path: Path) -> list[dict[str, Any]]:
 
 
 def _outcomes(attack: Attack) -> Table:
-    columns = ["", "requests", "whole", "of these, ties", "aborted", "error in words", "lost", "wrong"]
+    columns = ["", "requests", "complete", "complete, with a tie", "aborted", "error message", "lost", "wrong"]
     names = dict.fromkeys(name for name, *_ in attack.faults)
     rows, failures = list[list[Cell]](), list[str]()
     said = Counter[str]()
@@ -473,7 +482,7 @@ def _hostile(attack: Attack) -> Table:
         rows.append([one.name, sum(met.statuses.values()), ", ".join(sorted(met.statuses)), met.longest])
         failures += [f"{one.name}: {status}" for status in met.statuses if status not in one.allowed]
         failures += [f"{one.name}: no words"] * bool(met.wordless and "200" not in one.allowed)
-    columns = ["request", "times", "status", "s at most"]
+    columns = ["request", "times", "status", "s (max)"]
     return Table("Hostile requests beside it", columns, rows, (), {"failures": failures})
 
 
@@ -486,7 +495,7 @@ def _slowest(attack: Attack) -> Table:
         for name, values in (("to the first text, without a fault", firsts), ("/health", health))
         if values
     ]
-    columns = ["", "requests", "s (p50)", "s (p99)", "s at most"]
+    columns = ["", "requests", "s (p50)", "s (p99)", "s (max)"]
     failures = [f"/health: {one}" for one in attack.unhealthy] + ["no whole answer"] * all(
         one.outcome != "whole" for one in attack.streams
     )

@@ -293,8 +293,8 @@ def time_and_price(folder: Path = RESULTS) -> Table:
     for name, seconds, times_alone in (row[:3] for row in time.rows):
         _, _, asked, _, draft_read, assistant_read, drafted = paid.get(name, [None] * 7)[:7]
         rows.append([name, str(seconds).split(" ", 1)[0], times_alone, asked, assistant_read, draft_read, drafted])
-    columns = ["method", "seconds", "x draft alone", "requests to the assistant", "tokens it reads", "the draft reads"]
-    return Table("", [*columns, "and writes"], rows)
+    columns = ["method", "seconds", "x draft alone", "requests to the assistant", "tokens the assistant reads"]
+    return Table("", [*columns, "tokens the draft reads", "tokens it writes"], rows)
 
 
 def right_answers(folder: Path = RESULTS) -> Table:

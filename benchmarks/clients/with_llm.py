@@ -56,7 +56,7 @@ tell(
         "abort": lambda: aborted(leave),
     },
     {
-        "logprobs": "log probabilities of texts alone",
-        "models": "a list of models from OpenAI's own address alone",
+        "logprobs": "log probabilities only of texts",
+        "models": "a list of models only from OpenAI's own address",
     },
 )

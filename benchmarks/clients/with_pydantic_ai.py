@@ -70,7 +70,7 @@ tell(
     },
     {
         **dict.fromkeys(
-            ("completions", "completions, logprobs", "completions, defaults"), "conversations alone, no texts"
+            ("completions", "completions, logprobs", "completions, defaults"), "only conversations, no texts"
         ),
         "models": "no list of models",
     },
