@@ -94,7 +94,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """Microseconds that an HTTP library alone takes for a stream, for a chunk of a stream, and for a request."""
+    """Microseconds that bare HTTP traffic takes for a stream, for a chunk of a stream, and for a request."""
 
     stream: float
     piece: float

@@ -174,7 +174,7 @@ def _analysis(hashed: str) -> str:
     """A comparison, in words, of the run's hash of the deciding code with today's hash."""
     if hashed == protocol_hash():
         return "that of the protocol"
-    return f"**changed after the run**: what decides has the hash `{protocol_hash()}` today"
+    return f"**changed after the run**: the deciding code has the hash `{protocol_hash()}` today"
 
 
 # Tables.
@@ -266,7 +266,7 @@ def _families(runs: Iterable[Sequence[Run]]) -> Table:
         seeds = sorted({seed for _, seed in one.trainings})
         names = [recipe for recipe in RECIPES if any(recipe == name for name, _ in one.trainings)]
         rows.append([_names(one.cells), _names(names), ", ".join(map(str, seeds))])
-    return Table("", ["cells and studies", "trained from nothing", "seed"], rows)
+    return Table("", ["cells and studies", "trained from scratch", "seed"], rows)
 
 
 def _coins(found: Scenarios) -> Table:
