@@ -32,7 +32,7 @@ Question = dict[str, Any]
 
 
 def gsm8k(record: Record) -> Question:
-    """Convert `question` and `answer`, which ends in `#### 18`; tinyBenchmarks has `input_formatted`, with examples."""
+    """`question` and `answer`, which ends in `#### 18`; tinyBenchmarks has `input_formatted`, with examples."""
     worked = record["answer"].strip()
     return {
         "prompt": _formatted(record) or f"Question: {record['question'].strip()}\nAnswer:",
@@ -47,13 +47,13 @@ def _formatted(record: Record) -> str:
 
 
 def mgsm(record: Record) -> Question:
-    """Convert a question and a number: the columns of a `.tsv`, or `question` and `answer_number`."""
+    """A question and a number: the columns of a `.tsv`, or `question` and `answer_number`."""
     number = str(record["answer_number"]).strip()
     return {"prompt": f"Question: {record['question'].strip()}\nAnswer:", "answer": f" {number}", "target": number}
 
 
 def math(record: Record) -> Question:
-    """Convert `problem` and `solution`, which has the answer in its last `\\boxed{}`."""
+    """`problem` and `solution`, which has the answer in its last `\\boxed{}`."""
     answer = boxed(record["solution"])
     if not answer:
         raise ValueError(r"its solution has no \boxed{} answer")
@@ -75,7 +75,7 @@ def with_choices(question: str, choices: Sequence[str], right: int) -> Question:
 
 
 def mmlu(record: Record) -> Question:
-    """Convert `question`, `choices` and `answer` (0 to 3, or a letter), or a CSV row: question, A, B, C, D, letter.
+    """`question`, `choices` and `answer` (0 to 3, or a letter), or a CSV row: question, A, B, C, D, letter.
 
     The CSV has no header. Records of tinyBenchmarks also have `input_formatted`, which contains examples.
     """
@@ -86,7 +86,7 @@ def mmlu(record: Record) -> Question:
 
 
 def hellaswag(record: Record) -> Question:
-    """Convert `activity_label`, `ctx_a`, `ctx_b`, `endings` and `label` (a number, in some files as text)."""
+    """`activity_label`, `ctx_a`, `ctx_b`, `endings` and `label` (a number, in some files as text)."""
     begun = f"{record['activity_label']}: {record['ctx_a']} {record['ctx_b'].capitalize()}".strip()
     endings = [_without_marks(one) for one in record["endings"]]
     return with_choices(f"{_without_marks(begun)}\nHow does it go on?", endings, int(record["label"]))
@@ -98,7 +98,7 @@ def _without_marks(text: str) -> str:
 
 
 def truthfulqa(record: Record) -> Question:
-    """Convert `question` and `mc1_targets`, or a row of `TruthfulQA.csv`.
+    """`question` and `mc1_targets`, or a row of `TruthfulQA.csv`.
 
     In the files the right option comes first, so the options are sorted by their hashes.
     """
@@ -115,7 +115,7 @@ def truthfulqa(record: Record) -> Question:
 
 
 def humaneval(record: Record) -> Question:
-    """Convert `prompt`, `canonical_solution`, `test` and `entry_point`."""
+    """`prompt`, `canonical_solution`, `test` and `entry_point`."""
     return {
         "prompt": record["prompt"],
         "answer": record["canonical_solution"],
@@ -124,12 +124,12 @@ def humaneval(record: Record) -> Question:
 
 
 def alpacaeval(record: Record) -> Question:
-    """Convert `instruction` and `output`."""
+    """`instruction` and `output`."""
     return {"prompt": f"{record['instruction'].strip()}\n\n", "answer": record["output"].strip()}
 
 
 def coqa(record: Record) -> Question:
-    """Convert `story`, `questions`, `answers` and `additional_answers`; the last turn of each conversation is asked.
+    """`story`, `questions`, `answers` and `additional_answers`; the last turn of each conversation is asked.
 
     In `coqa-dev-v1.0.json`, questions and answers are lists of objects; in other files they are objects of lists.
     """
@@ -145,7 +145,7 @@ def _turns(several: Any) -> list[str]:
 
 
 def drop(record: Record) -> Question:
-    """Convert `passage`, `question`, `answer` and `validated_answers`; each answer is a number, a date or spans."""
+    """`passage`, `question`, `answer` and `validated_answers`; each answer is a number, a date or spans."""
     others = record.get("validated_answers") or []
     if isinstance(others, Mapping):  # an object of lists
         others = [dict(zip(others, values, strict=True)) for values in zip(*others.values(), strict=True)]
@@ -165,7 +165,7 @@ def _said(answer: Record) -> str:
 
 
 def triviaqa(record: Record) -> Question:
-    """Convert `Question`, and `Answer` with `Value` and `Aliases`, or the same names in lower case."""
+    """`Question`, and `Answer` with `Value` and `Aliases`, or the same names in lower case."""
     small = {name.lower(): value for name, value in record.items()}
     answer = {name.lower(): value for name, value in small["answer"].items()}
     prompt = f"Question: {small['question'].strip()}\nAnswer:"

@@ -220,7 +220,7 @@ def test_a_record_that_is_another_benchmarks_is_named(tmp_path: Path) -> None:
     path.write_text('{"text": "x"}\n', encoding="utf-8")
     ran = run_script("paper/convert", "gsm8k", path)
     assert ran.code == 1
-    assert ran.err.startswith(f"error: {path}, record 1: has no field 'answer'. gsm8k has `question`, `answer`")
+    assert ran.err.startswith(f"error: {path}, record 1: has no field 'answer'. gsm8k has `question` and `answer`")
 
 
 def test_the_page_names_converters_and_files_that_there_are() -> None:
