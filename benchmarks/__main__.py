@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure, and print tables; see `--help`."""
+"""The command `python -m benchmarks`, which measures and prints tables; see `--help`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from benchmarks.report import RESULTS, Options, Table, save
 SECTIONS = {
     "simulated": ("benchmarks.tables", "all methods on a simulated pair of models: wall time and price"),
     "cpu": ("benchmarks.cpu", "the client's CPU time for each fused token, at 1, 16 and 64 fusions at once"),
-    "client": ("benchmarks.client", "that time by what carries HTTP, if busy, in long answers; its event loop"),
-    "cancelled": ("benchmarks.cancelled", "tokens that real servers generate after a stream was cancelled"),
+    "client": (
+        "benchmarks.client",
+        "the client's CPU time by HTTP library, on a busy machine, in long answers; its event loop",
+    ),
+    "cancelled": ("benchmarks.cancelled", "tokens that real servers generate after a stream is cancelled"),
     "gateway": ("benchmarks.gateway", "what `cosd serve` adds to the first text and to each token of a stream"),
     "attack": (
         "benchmarks.attack",
@@ -25,32 +28,37 @@ SECTIONS = {
     "clients": ("benchmarks.real_clients", "real clients of OpenAI's protocol against `cosd serve` on a real model"),
     "live": ("benchmarks.live", "all methods on two bundled models, on real llama.cpp servers behind a proxy"),
     "real": ("benchmarks.real", "a real language model: itself, a genuine pair, emoji, long prompts"),
-    "vllm": ("benchmarks.vllm", "the same on vLLM, where its environment is installed"),
-    "strategies": ("benchmarks.strategies", "the ways to ask an assistant"),
-    "imports": ("benchmarks.imports", "the processor time of `import cosd_api`, against that of its dependencies"),
+    "vllm": ("benchmarks.vllm", "the section `live` on vLLM, if its environment is installed"),
+    "strategies": ("benchmarks.strategies", "the ways to ask an assistant: which positions, and in which form"),
+    "imports": (
+        "benchmarks.imports",
+        "the processor time of `import cosd_api`, compared with that of its dependencies",
+    ),
     "methods": ("benchmarks.each_method", "every method: requests, billed tokens and time on the bundled models"),
     "trees": ("benchmarks.trees", "trees and a tuned rule on two bundled models: from samples to right answers"),
     "units": (
         "benchmarks.units",
-        "units that are words, and units that end at every common boundary of two tokenizers",
+        "units that are words, compared with units that end at every common boundary of two tokenizers",
     ),
-    "batch": ("benchmarks.batch", "cosd batch: memory on many lines, and what their order does for prefix caches"),
-    "advice": ("benchmarks.advice", "cosd advise and compare on pairs of which it is known whether to fuse them"),
+    "batch": ("benchmarks.batch", "cosd batch: memory on many lines, and the effect of their order on prefix caches"),
+    "advice": ("benchmarks.advice", "cosd advise and cosd compare on pairs for which the right advice is known"),
 }
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the named sections, or all. Markdown goes to standard output, JSON to benchmarks/results."""
+    """Run the named sections, or all of them. Print Markdown, and write JSON to benchmarks/results."""
     parser = argparse.ArgumentParser("python -m benchmarks", description=main.__doc__)
     listed = "; ".join(f"{name}: {what}" for name, (_, what) in SECTIONS.items())
-    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"{listed}. By default all of them.")
-    parser.add_argument("--quick", action="store_true", help="fewer cases and texts: two minutes in all")
-    parser.add_argument("--plot", action="store_true", help="draw docs/benchmark.svg from what was kept of `simulated`")
-    parser.add_argument("--page", action="store_true", help="write the figures of docs from what was kept")
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"{listed}. Default: all of them.")
+    parser.add_argument("--quick", action="store_true", help="run fewer cases and texts: two minutes in all")
+    parser.add_argument(
+        "--plot", action="store_true", help="draw docs/benchmark.svg from the kept results of `simulated`"
+    )
+    parser.add_argument("--page", action="store_true", help="write the figures in docs/ from the kept results")
     given = parser.parse_args(arguments)
     unknown = [name for name in given.sections if name not in SECTIONS]
     if unknown:
-        parser.error(f"no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
+        parser.error(f"unknown section {unknown[0]!r}; choose from {', '.join(SECTIONS)}")
     options = Options(quick=given.quick, command=" ".join(["python -m benchmarks", *(arguments or sys.argv[1:])]))
     failures: list[str] = []
     if given.sections or not (given.plot or given.page):

@@ -1,7 +1,8 @@
-"""Advice where the truth is known: simulated, on kept answers, and on pairs of models, with `compare` on new questions.
+"""Advice checked against known truth: in simulation, on kept answers, and on pairs of models.
 
-The bundled models in every direction are pairs to be fused: neither knows what the other knows. A model beside a copy
-of itself, and beside a copy that noise has made worse, are pairs that must not be.
+On the pairs of models, `compare` also measures the chosen way on new questions. The bundled models should be fused in
+every direction, because neither knows what the other knows. A model should not be fused with a copy of itself, nor with
+a copy that noise has made worse.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ LABELLED: Mapping[str, Method] = {
     "cosd": CoSD(verifier=RuleVerifier.paper()),
     "cosd-0.9-1": CoSD(verifier=RuleVerifier(alpha=0.9, beta=1)),
 }
-"""Ways by the names that they have had since the first run, though the default rule is another one now."""
+"""Ways by name. The names date from the first run; the default rule has changed since."""
 BESIDE = ("route", "cascade")
-"""Methods that are compared beside CoSD and the way that was chosen."""
+"""Methods that are compared in addition to CoSD and the chosen way."""
 
 ADVICE = "Advice on pairs of which the answer is known"
 COMPARED = "The ways that were chosen, on new questions"
@@ -52,16 +53,17 @@ COMPARED_COLUMNS = [
     *("cosd", *BESIDE, SELF_CONSISTENCY, RANDOM, "oracle", "tokens, estimated", "billed"),
 ]
 ABOUT = (
-    "`cosd advise` with all methods, {count} held-out questions for each pair, in equal shares of the kinds that its "
-    "models know and of those that need both; `facts` and `words` have none of those. The direction is fixed "
-    "(`--one-way`). Right answers are those to the questions that decided. "
-    "*{noisy}* has noise of {noise:g} standard deviations in each matrix. Estimated: the most likely number of tokens, "
-    "before anything is asked."
+    "`cosd advise` with all methods on {count} held-out questions per pair. They are in equal shares of the kinds that "
+    "one model knows and of the kind that needs both; `facts` and `words` have no kind that needs both. The direction "
+    "is fixed (`--one-way`). Right answers are counted on the questions that decided. *{noisy}* has noise of {noise:g} "
+    "standard deviations in each matrix. *Tokens, estimated* is the most likely number of tokens, before any question "
+    "is asked."
 )
 FRESHLY = (
-    "`cosd compare` on {count} new questions of the same kinds, a fifth of them for development: the way that was "
-    "chosen, or `cosd` where none was, beside methods that choose a model for each question, and the baselines. The "
-    "difference is to the model with more right answers alone, with an interval and a p that hold for all differences."
+    "`cosd compare` on {count} new questions of the same kinds, a fifth of them for development. It compares the "
+    "chosen way, or `cosd` if none was chosen, with methods that choose a model for each question and with the "
+    "baselines. *Difference* is the difference from the better model alone, with an interval and a p-value that hold "
+    "for all differences together."
 )
 
 
@@ -71,9 +73,9 @@ class Case:
 
     Attributes:
         draft: the model that drafts.
-        assistant: the other one.
-        kinds: of the questions, in equal shares.
-        fuse: whether it is to be fused.
+        assistant: the model that assists.
+        kinds: kinds of questions, in equal shares.
+        fuse: whether the right advice is to fuse the pair.
     """
 
     draft: str
@@ -98,15 +100,15 @@ CASES = (
 
 
 def asked(kinds: Sequence[str], count: int, *, after: int = 0) -> list[tuple[Example, Callable[[str], bool]]]:
-    """Held-out questions of these kinds in turn, each once, and a test of an answer; `after` so many others."""
+    """Distinct held-out questions of each kind in turn, with tests of their answers; the first `after` are skipped."""
     several = [{one.prompt: one for one in sample(kind, 4 * (count + after), SEED)}.values() for kind in kinds]
     found = [one for of_each in zip(*several, strict=False) for one in of_each][after : after + count]
-    assert len(found) == count, "there are not so many questions"
+    assert len(found) == count, "too few questions"
     return [(Example(prompt=one.prompt, answer=one.answer), partial(is_right, one)) for one in found]
 
 
 async def run(options: Options) -> list[Table]:
-    """The section `advice`."""
+    """Run the section `advice`."""
     count, fresh = (QUICK, QUICK) if options.quick else (ADVISED, FRESH)
     ways = all_ways()
     methods = {name: ways[name] for name in QUICK_METHODS} if options.quick else ways
@@ -146,7 +148,7 @@ def all_ways() -> dict[str, Method]:
 
 
 def _servers(stack: ExitStack) -> dict[str, str]:
-    """URLs of the models by their names."""
+    """The models' URLs, by model name."""
     noisy = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "noisy.gguf"
     write_noisy(MODELS / "sums.gguf", noisy, NOISE)
     files = {name: MODELS / f"{name}.gguf" for name in BUNDLED} | {COPY: MODELS / "sums.gguf", NOISY: noisy}

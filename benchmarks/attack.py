@@ -1,10 +1,10 @@
 """The gateway attacked: aborts, killed and stopped servers, hostile requests, a stop in the middle, a full disk.
 
-`cosd serve` runs in a process of its own before two real llama.cpp servers, whose models have weights of 32 bits. Lost
-is a stream that neither ended whole nor in an error nor was aborted here; wrong is a text that is not the one that the
-same request got alone, unless a decision in the word where they part is within a margin at which the order of a
-server's additions decides; leaked is what is held after the load and was not before. The command ends with status 1 if
-anything was.
+`cosd serve` runs in a process of its own in front of two real llama.cpp servers, whose models have 32-bit weights.
+A stream is *lost* if it neither completed, nor ended in an error, nor was aborted by the attack. A text is *wrong* if
+it differs from the text of the same request sent alone, unless a decision in the first differing word is so close that
+rounding in a server can change it. A resource is *leaked* if it is held after the load and was not held before. The
+command exits with status 1 if anything was lost, wrong or leaked.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from cosd_api.demo.questions import as_prompt, sample
 
 __all__ = ["run"]
 
-_ABORTED = 5  # one stream in so many
-_HANG = 75.0  # seconds: beyond the gateway's own limit of 60 a stream is lost
-_SETTLE = 3.0  # seconds after a fault in which an answer may still end in an error
-_CLOSE = 1e-2  # in probability; the margin of the tests on live servers
+_ABORTED = 5  # one stream in five is aborted
+_HANG = 75.0  # seconds after which a stream is lost; the gateway's own limit is 60
+_SETTLE = 3.0  # seconds after a fault during which an answer may still end in an error
+_CLOSE = 1e-2  # margin of a close decision, in probability, as in the tests on live servers
 _MAX_TOKENS = 64
-_KEPT = 8  # connections and threads that wait for the next request, as those of probes; aborts would leave many more
-_MEMORY = 200.0  # MB that may remain, of the largest bodies
-_LINES = 60  # of the batch
-_DISK = 16_384  # bytes
+_KEPT = 8  # idle connections and threads that may remain, such as those of probes; leaking aborts would leave many more
+_MEMORY = 200.0  # MB that may remain from the largest bodies
+_LINES = 60  # lines of the batch
+_DISK = 16_384  # bytes that fit on the full disk
 _NOT_READY = 503
 
 
@@ -56,9 +56,9 @@ class Plan:
     """Extent of the attack.
 
     Attributes:
-        seconds: of load.
-        streams: at a time.
-        stopped: seconds for which a server stands still.
+        seconds: duration of the load.
+        streams: number of concurrent streams.
+        stopped: seconds for which a server is stopped.
     """
 
     seconds: float
@@ -71,7 +71,7 @@ _FULL, _QUICK = Plan(120, 64, 8), Plan(28, 16, 2)
 
 @dataclass(frozen=True)
 class Request:
-    """One request: a text that is continued, or a conversation."""
+    """One request: a text to continue, or a conversation."""
 
     content: str
     chat: bool
@@ -97,7 +97,7 @@ class Request:
 
 @dataclass
 class Streamed:
-    """One stream at its client, of which `outcome` tells the end."""
+    """One stream as its client saw it; `outcome` is how it ended."""
 
     request: Request
     began: float
@@ -110,14 +110,14 @@ class Streamed:
 
 @dataclass
 class Attack:
-    """All that was seen.
+    """Everything observed during an attack.
 
     Attributes:
-        expected: the text of each request, asked alone.
+        expected: the text of each request when it was sent alone.
         streams: every stream.
-        faults: name, beginning and end of each.
-        met: what became of hostile requests, by name.
-        health: seconds of each `/health`.
+        faults: name, beginning and end of each fault.
+        met: the answers to hostile requests, by name.
+        health: seconds that each request to `/health` took.
     """
 
     on: Attacked
@@ -131,13 +131,13 @@ class Attack:
     unhealthy: list[str] = field(default_factory=list[str])
 
     def fault_of(self, one: Streamed) -> str | None:
-        """The last fault in whose time a stream falls."""
+        """The last fault that overlaps a stream."""
         names = [name for name, begin, end in self.faults if one.began < end and one.ended > begin]
         return names[-1] if names else None
 
 
 async def run(options: Options) -> list[Table]:
-    """Attack, and tell."""
+    """Attack the gateway, and report the outcome."""
     plan = _QUICK if options.quick else _FULL
     with tempfile.TemporaryDirectory() as kept:
         folder = Path(kept)
@@ -145,14 +145,14 @@ async def run(options: Options) -> list[Table]:
             attack = Attack(on, plan, client)
             await _ask_alone(attack)
             options.say(f"attack: {plan.streams} streams for {plan.seconds:g} s")
-            await _load(attack, 3, faulty=False)  # what connections and caches take, is taken before
+            await _load(attack, 3, faulty=False)  # so that connections and caches are allocated before the count
             attack.streams.clear()
             before = await _settled(on, {})
             await _load(attack, plan.seconds, faulty=True)
             after = await _settled(on, before)
             options.say("attack: a full disk for a batch")
             disk = await _full_disk(attack, folder)
-            options.say("attack: stopped in the middle")
+            options.say("attack: stopped under load")
             stopped = await _stop(attack)
         wrong = [one for one in attack.streams if one.outcome == "wrong"]
         tables = [_outcomes(attack), _held(before, after), _hostile(attack), _slowest(attack), disk, stopped]
@@ -164,7 +164,7 @@ async def run(options: Options) -> list[Table]:
 
 
 def _client(on: Attacked) -> httpx.AsyncClient:
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # each request is a connection
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # a new connection for each request
     headers = {"authorization": f"Bearer {KEY}"}
     return httpx.AsyncClient(base_url=on.url, headers=headers, timeout=_HANG, limits=limits, trust_env=False)
 
@@ -181,7 +181,7 @@ async def _ask_alone(attack: Attack) -> None:
 
 
 async def _load(attack: Attack, seconds: float, *, faulty: bool) -> None:
-    """Streams, and beside them the faults and hostile requests; the last streams end as they do."""
+    """Run streams, and at the same time the faults and hostile requests; wait until the last streams have ended."""
     over = anyio.Event()
     async with anyio.create_task_group() as group:
         for number in range(attack.plan.streams):
@@ -203,11 +203,11 @@ async def _visit_until(attack: Attack, over: anyio.Event, draw: random.Random) -
         events = draw.randrange(8) if draw.randrange(_ABORTED) == 0 else None
         streamed = await _visit(attack, draw.choice(requests), events)
         if streamed.outcome in {"refused", "error"}:
-            await anyio.sleep(0.25)  # as a client that tries again
+            await anyio.sleep(0.25)  # as a client waits before it retries
 
 
 async def _visit(attack: Attack, request: Request, abort_after: int | None) -> Streamed:
-    """Read one stream; leave it after so many events, if any."""
+    """Read one stream; abort it after `abort_after` events, if that is given."""
     one = Streamed(request, time.monotonic())
     attack.streams.append(one)
     try:
@@ -254,7 +254,7 @@ async def _read(one: Streamed, response: httpx.Response, abort_after: int | None
 
 
 async def _close(attack: Attack, request: Request, texts: tuple[str, str]) -> bool:
-    """True if a decision in the word in which two texts part is close: between two tokens, or at the rule's bounds."""
+    """True if a decision in the first differing word is close: between two tokens, or at the rule's bounds."""
     common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
     rule, prompt = RuleVerifier(), as_prompt(request.content)
     for at in range(max(common.rfind(" "), 0), len(common) + 1):
@@ -309,7 +309,7 @@ async def _watch_health(attack: Attack, over: anyio.Event) -> None:
 
 
 async def _be_hostile(attack: Attack, over: anyio.Event) -> None:
-    """Every kind at least once."""
+    """Send hostile requests of every kind at least once, until `over` is set."""
     first = True
     while first or not over.is_set():
         for one in HOSTILE:
@@ -319,7 +319,7 @@ async def _be_hostile(attack: Attack, over: anyio.Event) -> None:
 
 
 async def _settled(on: Attacked, before: Mapping[str, float]) -> dict[str, float]:
-    """The holdings of the gateway and the servers once nothing gets less, or after half a minute."""
+    """Resources held by the gateway and the servers, as soon as none decreases any more, or after half a minute."""
     found = await on.held()
     for _ in range(30):
         if not _leaks(before, found) and not found["busy slots"]:
@@ -341,7 +341,7 @@ def _leaks(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]
 
 
 async def _stop(attack: Attack) -> Table:
-    """SIGTERM under load, with a draft that stands still, so that streams are in progress when their time is over."""
+    """Send SIGTERM under load; the draft is stopped, so that streams are in progress when their time is over."""
     on, limits = attack.on, attack.on.limits
     attack.streams, kept = [], attack.streams
     states = list[int]()
@@ -367,7 +367,7 @@ async def _stop(attack: Attack) -> Table:
     refusing = began + limits["drain_seconds"] - 0.5
     for one in attack.streams:
         if one.outcome == "lost" and not one.text and one.began > refusing:
-            one.outcome = "refused"  # its connection was made, and never taken
+            one.outcome = "refused"  # its connection was made, but never accepted
     ends = Counter(one.outcome for one in attack.streams)
     early = sum(one.outcome == "refused" and one.began < refusing for one in attack.streams)
     lost, wrong = ends["lost"] + early, ends["wrong"]
@@ -377,18 +377,27 @@ async def _stop(attack: Attack) -> Table:
     failures += [] if states == [_NOT_READY, 200] else [f"/ready and /health of a draining gateway: {states}"]
     failures += [] if ends["error"] else ["no stream was in progress when the gateway's time was over"]
     attack.streams = kept
-    columns = ["requests", "whole", "aborted", "error in words", "refused later", "lost", "wrong", "seconds to its end"]
+    columns = [
+        "requests",
+        "complete",
+        "aborted",
+        "error message",
+        "refused later",
+        "lost",
+        "wrong",
+        "seconds until exit",
+    ]
     row: list[Cell] = [sum(ends.values()), ends["whole"] + ends["tie"], ends["aborted"], ends["error"]]
     row += [ends["refused"] - early, lost, wrong, took]
     note = (
-        f"SIGTERM under load, with {limits['drain_seconds']:g} s to drain and {limits['stop_seconds']:g} s for "
-        "requests in progress; the draft's server stands still meanwhile."
+        f"The gateway gets SIGTERM under load, with {limits['drain_seconds']:g} s to drain and "
+        f"{limits['stop_seconds']:g} s for requests in progress; the draft's server is stopped meanwhile."
     )
     return Table("A gateway that is stopped", columns, [row], [note], {"failures": failures})
 
 
 async def _full_disk(attack: Attack, folder: Path) -> Table:
-    """`cosd batch` with a limit on the size of its files, then without."""
+    """Run `cosd batch` with a limit on the size of its files, then resume it without the limit."""
     requests = [request for request in attack.expected if not request.chat]
     asked = {f"line-{at}": requests[at % len(requests)] for at in range(_LINES)}
     lines = [
@@ -423,7 +432,7 @@ async def _full_disk(attack: Attack, folder: Path) -> Table:
 
 
 def _written(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file."""
+    """The complete lines of a file."""
     lines = path.read_bytes().split(b"\n")[:-1]
     return [json.loads(line) for line in lines]
 
@@ -432,7 +441,7 @@ def _written(path: Path) -> list[dict[str, Any]]:
 
 
 def _outcomes(attack: Attack) -> Table:
-    columns = ["", "requests", "whole", "of these, ties", "aborted", "error in words", "lost", "wrong"]
+    columns = ["", "requests", "complete", "complete, with a tie", "aborted", "error message", "lost", "wrong"]
     names = dict.fromkeys(name for name, *_ in attack.faults)
     rows, failures = list[list[Cell]](), list[str]()
     said = Counter[str]()
@@ -449,9 +458,9 @@ def _outcomes(attack: Attack) -> Table:
             failures.append("an error without a fault")
     plan = attack.plan
     about = (
-        f"{plan.streams} streams at a time for {plan.seconds:g} s, one in {_ABORTED} aborted by its client; a server "
-        f"that stands still does so for {plan.stopped:g} s. A stream belongs to the fault in whose time it falls, "
-        f"which lasts until {_SETTLE:g} s after the server is back. An error in words is allowed there alone."
+        f"{plan.streams} concurrent streams for {plan.seconds:g} s; clients abort one in {_ABORTED}. A stopped server "
+        f"stands still for {plan.stopped:g} s. A stream counts for the fault that it overlaps; a fault lasts until "
+        f"{_SETTLE:g} s after the server is back. Only during a fault may a stream end with an error message."
     )
     figures = {"failures": failures, "words": dict(said), "faults": attack.faults}
     return Table("The gateway under attack", columns, rows, [about], figures)
@@ -460,7 +469,9 @@ def _outcomes(attack: Attack) -> Table:
 def _held(before: Mapping[str, float], after: Mapping[str, float]) -> Table:
     rows: list[list[Cell]] = [[name, before[name], after[name]] for name in after]
     leaked = _leaks(before, after)
-    note = f"Leaked: {', '.join(leaked) or 'nothing'}. Of memory {_MEMORY:g} MB may remain, of the largest bodies."
+    note = (
+        f"Leaked: {', '.join(leaked) or 'nothing'}. Up to {_MEMORY:g} MB of memory may remain from the largest bodies."
+    )
     return Table("Held before and after", ["", "before", "after"], rows, [note], {"failures": leaked})
 
 
@@ -471,7 +482,7 @@ def _hostile(attack: Attack) -> Table:
         rows.append([one.name, sum(met.statuses.values()), ", ".join(sorted(met.statuses)), met.longest])
         failures += [f"{one.name}: {status}" for status in met.statuses if status not in one.allowed]
         failures += [f"{one.name}: no words"] * bool(met.wordless and "200" not in one.allowed)
-    columns = ["request", "times", "status", "s at most"]
+    columns = ["request", "times", "status", "s (max)"]
     return Table("Hostile requests beside it", columns, rows, (), {"failures": failures})
 
 
@@ -484,7 +495,7 @@ def _slowest(attack: Attack) -> Table:
         for name, values in (("to the first text, without a fault", firsts), ("/health", health))
         if values
     ]
-    columns = ["", "requests", "s (p50)", "s (p99)", "s at most"]
+    columns = ["", "requests", "s (p50)", "s (p99)", "s (max)"]
     failures = [f"/health: {one}" for one in attack.unhealthy] + ["no whole answer"] * all(
         one.outcome != "whole" for one in attack.streams
     )

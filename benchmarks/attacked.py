@@ -1,4 +1,4 @@
-"""Processes that the attack signals: two llama.cpp servers, each always at its own port, and `cosd serve` before them.
+"""Processes that the attack signals: two llama.cpp servers, each at a fixed port, and `cosd serve` in front of them.
 
 python -m benchmarks.attacked MODEL PORT      one server, until it is killed
 """
@@ -34,7 +34,7 @@ _LIMITS = {"drain_seconds": 2, "stop_seconds": 4, "timeout": 60}
 
 
 def environment() -> dict[str, str]:
-    """The environment of the processes, which finds this checkout's packages."""
+    """The environment of the processes, in which this checkout's packages can be imported."""
     paths = [str(ROOT), str(ROOT / "providers"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COSD_SERVE_KEYS": KEY}
 
@@ -44,9 +44,9 @@ class ModelServer:
     """One model's server.
 
     Attributes:
-        name: the model's.
-        model: its file.
-        port: the same after every start.
+        name: the model's name.
+        model: the model's file.
+        port: the server's port, the same after every start.
     """
 
     name: str
@@ -60,13 +60,13 @@ class ModelServer:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Start it, and wait until it is healthy."""
+        """Start the server, and wait until it is healthy."""
         command = [sys.executable, "-m", "benchmarks.attacked", str(self.model), str(self.port)]
         self._process = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL)  # noqa: ASYNC220 - a fork takes no time
         await self.healthy()
 
     async def healthy(self) -> None:
-        """Wait until it answers."""
+        """Wait until the server answers."""
         async with httpx.AsyncClient(timeout=5) as client:
             with anyio.fail_after(60):
                 while True:
@@ -78,32 +78,32 @@ class ModelServer:
                     await anyio.sleep(0.05)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send its process a signal."""
+        """Send a signal to the server's process."""
         assert self._process is not None
         self._process.send_signal(number)
         if number == signal.SIGKILL:
             self._process.wait()
 
     def kill(self) -> None:
-        """Kill it, if it runs."""
+        """Kill the server, if it runs."""
         if self._process is not None:
             self.signal(signal.SIGKILL)
 
     async def busy(self) -> int:
-        """Slots that are at work."""
+        """The number of busy slots."""
         async with httpx.AsyncClient(timeout=5) as client:
             return sum(one["is_processing"] for one in (await client.get(f"{self.url}/slots")).json())
 
 
 @dataclass
 class Attacked:
-    """The gateway, and its models' servers.
+    """The gateway and its models' servers.
 
     Attributes:
-        process: the gateway's.
-        port: the port at which it listens.
+        process: the gateway's process.
+        port: the port at which the gateway listens.
         draft, assistant: the servers of the models.
-        log: its standard error.
+        log: the gateway's standard error.
     """
 
     process: subprocess.Popen[bytes]
@@ -115,11 +115,11 @@ class Attacked:
 
     @property
     def url(self) -> str:
-        """Its URL, without /v1."""
+        """The gateway's URL, without `/v1`."""
         return f"http://127.0.0.1:{self.port}"
 
     async def held(self) -> dict[str, float]:
-        """Its holdings: requests in flight, descriptors, threads, memory in MB; busy slots of both servers."""
+        """Resources held: requests in flight, descriptors, threads, memory in MB, and busy slots of both servers."""
         async with httpx.AsyncClient(timeout=10) as client:
             page = (await client.get(f"{self.url}/metrics", headers={"authorization": f"Bearer {KEY}"})).text
         flying = sum(float(one) for one in re.findall(r"^cosd_in_flight\{.*\} (.+)$", page, re.MULTILINE))
@@ -146,7 +146,7 @@ def _free_port() -> int:
 
 @asynccontextmanager
 async def attacked(folder: Path) -> AsyncGenerator[Attacked]:
-    """All three processes, killed at the end of the block; models and logs are in the folder."""
+    """Run all three processes, and kill them at the end of the block; models and logs are in the folder."""
     servers = list[ModelServer]()
     try:
         for name in PAIR:

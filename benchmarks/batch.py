@@ -1,4 +1,4 @@
-"""Batches: memory and speed on a long input, and what the order of the prompts does for llama.cpp's prefix caches."""
+"""Batches: memory and speed on a long input, and the effect of the prompts' order on llama.cpp's prefix caches."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ from cosd_providers.testing import ScriptedProvider, TextModel
 __all__ = ["cached", "long_batch", "mixed_lines", "one_token", "run", "write_lines"]
 
 FUSED, REPEATED = 200_000, 1_000_000
-"""Lines that are fused, and lines that get the answer of the first one: what is left is the work of the batch."""
+"""The number of lines that are fused, and of lines that repeat the first answer, to measure the batch's own work."""
 QUICK = 2_000
 STEPS = 5
 SLOTS = 4
 BEGINNINGS, EACH = 12, 8
-"""Beginnings that prompts share, and prompts with each of them."""
+"""The number of beginnings that prompts share, and of prompts with each beginning."""
 
 _LONG_ABOUT = (
-    "`cosd batch` on plain lines, 8 at a time, over scripted models that write one token; where answers are repeated, "
-    "no model is asked after the first. Resident memory of the process when so many lines were written, and lines a "
-    "second of its processor time, in which fusing and the models are."
+    "`cosd batch` on plain lines, 8 at a time, over scripted models that write one token. In the *repeated* rows no "
+    "model is asked after the first answer. Memory is the process's resident memory when that many lines were written. "
+    "Lines a second are per second of its processor time, which includes fusing and the models."
 )
 _CACHE_ABOUT = (
-    "{count} questions after {beginnings} beginnings of about 200 tokens, in a drawn order, on real llama.cpp servers "
-    "with {slots} slots and no memory for other prompts. Read: tokens of all requests to the endpoint; cached: those "
-    "that its cache had."
+    "{count} questions after {beginnings} shared beginnings of about 200 tokens, in random order, on real llama.cpp "
+    "servers with {slots} slots and no memory for other prompts. *Tokens read* are those of all requests to the "
+    "endpoint; *cached* are those of them that were in its cache."
 )
 
 
 class _Ending(TextModel):
-    """A scripted model that reads the end of a prompt only, from its colon on."""
+    """A scripted model that reads only the end of a prompt, from the colon on."""
 
     def next(self, ids: Any) -> Any:
         """The probabilities after the colon and what follows it."""
@@ -61,19 +61,19 @@ class _Ending(TextModel):
 
 
 class _Nowhere(list[Any]):
-    """Calls of a scripted model, which would fill the memory."""
+    """A list that drops the calls of a scripted model, which would fill the memory."""
 
     def append(self, value: Any) -> None:
-        """Drop it."""
+        """Drop the value."""
 
 
 async def run(options: Options) -> list[Table]:
-    """A table of memory, and one of cached tokens."""
+    """Return a table of memory and a table of cached tokens."""
     return [_long(options), await cached(options)]
 
 
 def _long(options: Options) -> Table:
-    """Memory at every fifth of a long input, in a process of its own."""
+    """The memory after each fifth of a long input, in a process of its own."""
     rows: list[list[Cell]] = []
     figures: dict[str, Any] = {}
     for name, most in (("fused", FUSED), ("repeated", REPEATED)):
@@ -88,7 +88,7 @@ def _long(options: Options) -> Table:
 
 
 def long_batch(lines: int, *, repeated: bool) -> None:
-    """One batch; prints for each fifth the lines written, megabytes, and lines a second of processor time."""
+    """Run one batch; for each fifth print the lines written, megabytes, and lines per second of processor time."""
     looks: list[tuple[int, float, float]] = []
     if repeated:
         _repeat()
@@ -113,21 +113,21 @@ def long_batch(lines: int, *, repeated: bool) -> None:
 
 
 def write_lines(path: Path, count: int) -> None:
-    """An input of plain lines that end in a colon."""
+    """Write an input of plain lines that end in a colon."""
     with path.open("w", encoding="utf-8") as file:
         for at in range(count):
             file.write(f'{{"custom_id": "line-{at}", "prompt": "Text number {at:07}, which is one of many:"}}\n')
 
 
 def one_token() -> Fusion:
-    """A fusion of scripted models, which write one token after a colon."""
+    """A fusion of scripted models that write one token after a colon."""
     models = {name: _Ending({":": [" yes"]}) for name in ("small", "large")}
     draft, assistant = (ScriptedProvider(one, name=name, calls=_Nowhere()) for name, one in models.items())
     return Fusion(draft=draft, assistant=assistant, verifier=RuleVerifier.paper(), unit="token")
 
 
 def _repeat() -> None:
-    """Answer every line as the first one was."""
+    """Repeat the first answer for every line."""
     first: list[Reply] = []
     asked = Answerer.answer
 
@@ -140,16 +140,16 @@ def _repeat() -> None:
 
 
 def _resident() -> float:
-    """Megabytes of this process now, or where the system does not say that, at most so far."""
+    """Megabytes of this process now, or its peak if the system does not report the current value."""
     status = Path("/proc/self/statm")
     if status.exists():
         gc.collect()
         return int(status.read_text().split()[1]) * resource.getpagesize() / 1e6
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6  # bytes, on macOS
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6  # macOS reports bytes
 
 
 def mixed_lines(beginnings: int, each: int, seed: int = 3) -> list[dict[str, str]]:
-    """Plain lines: questions after several beginnings of answered questions, in a drawn order."""
+    """Plain lines in random order: questions, each after one of several beginnings of answered questions."""
     rng = random.Random(seed)
     before = ["".join(rng.sample(OTHERS, 6)) for _ in range(beginnings)]
     asked = [one.prompt for one in sample("mixed", beginnings * each, seed)]
@@ -159,7 +159,7 @@ def mixed_lines(beginnings: int, each: int, seed: int = 3) -> list[dict[str, str
 
 
 async def cached(options: Options) -> Table:
-    """Tokens that came from the caches, by the order of the lines."""
+    """The tokens that came from the caches, for each order of the lines."""
     beginnings, each = (3, 2) if options.quick else (BEGINNINGS, EACH)
     rows: list[list[Cell]] = []
     figures: dict[str, Any] = {}

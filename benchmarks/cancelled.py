@@ -1,8 +1,9 @@
 """Tokens that a server generates after the client has cancelled a stream, on real servers.
 
-The servers count by themselves: llama.cpp what a slot holds (`/slots`), vLLM all that it has generated (`/metrics`).
-What the client was given before is subtracted; what was on its way then counts as generated after. A stream is left as
-a fusion leaves it: its task is cancelled. Each carrier of HTTP is measured in a fresh process.
+The servers do the counting: llama.cpp reports the tokens in a slot (`/slots`), vLLM all tokens that it has generated
+(`/metrics`). Tokens that the client received before the cancellation are subtracted; tokens that were on their way
+count as generated after it. A stream is left as a fusion leaves it: its task is cancelled. Each HTTP library is
+measured in a fresh process.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ from cosd_providers.usage import Usage
 __all__ = ["LONGEST", "PROMPT", "Cancelled", "Count", "counter", "leave", "run"]
 
 PROMPT = "aaaaaaaaa"
-"""The bundled models do not end their answers to this before they reach a limit."""
+"""A prompt to which the bundled models do not end their answers before the limit."""
 
 LONGEST = 400
-"""Tokens that each stream was asked for."""
+"""Tokens requested of each stream."""
 
 READ, TIMES, QUICK = 16, 20, 2
-"""Tokens that are read of each stream, and streams."""
+"""Tokens read of each stream, the number of streams, and their number with `--quick`."""
 
 _ABOUT = (
-    f"Streams of {LONGEST} tokens, one at a time, whose task is cancelled when it was given {READ}. Counted by the "
-    "server, once it has come to rest, less what the client was given. The bundled models are small and fast: a server "
-    "of a large one generates fewer tokens in that time. Servers and client share this machine: where a server's own "
-    "processes wait for a processor, it hears late of a stream that was left."
+    f"Streams of {LONGEST} tokens, one at a time; each task is cancelled after it has received {READ}. The count is "
+    "the server's, after it has become idle, less the tokens that the client received. The bundled models are small "
+    "and fast; the server of a large model generates fewer tokens in that time. Servers and client share this machine, "
+    "so a server whose processes wait for a processor learns late of a cancelled stream."
 )
 _WITHOUT = "vLLM is left out: it is not installed here (`make test-vllm` installs it)."
 
@@ -54,9 +55,9 @@ class Cancelled:
     """One cancelled stream.
 
     Attributes:
-        read: tokens that the client was given.
-        after: tokens that the server generated beyond those.
-        rate: tokens a second, as they were read.
+        read: tokens that the client received.
+        after: further tokens that the server generated.
+        rate: tokens per second at which the client received them.
     """
 
     read: int
@@ -65,19 +66,19 @@ class Cancelled:
 
 
 class Count(Protocol):
-    """The count that a server keeps."""
+    """The number of tokens that a server has generated."""
 
     async def begin(self) -> None:
-        """Take note of it before a stream."""
+        """Record the count before a stream."""
         ...
 
     async def generated(self, prompt: int) -> int:
-        """Tokens of the stream since then, behind a prompt of so many, once the server has come to rest."""
+        """Tokens of the stream since `begin`, after a prompt of `prompt` tokens, as soon as the server is idle."""
         ...
 
 
 async def run(options: Options) -> list[Table]:
-    """The table, with vLLM where it is installed."""
+    """Return the table, with vLLM if it is installed."""
     case = Case(1, 0, READ, QUICK if options.quick else TIMES)
     found: list[tuple[str, list[Cancelled]]] = []
     with bundled_pair() as pair:
@@ -105,7 +106,7 @@ async def run(options: Options) -> list[Table]:
 
 
 async def _measured(server: str, url: str, case: Case) -> list[tuple[str, list[Cancelled]]]:
-    """The streams to one server, by each carrier."""
+    """Measure streams from one server, over each HTTP library."""
     found: list[tuple[str, list[Cancelled]]] = []
     for http in ("", "httpx"):
         done = await child(Simulated(url), "leave", case, http=http, module="benchmarks.cancelled")
@@ -117,7 +118,7 @@ async def _measured(server: str, url: str, case: Case) -> list[tuple[str, list[C
 
 
 class _Slots:
-    """A server of llama.cpp, which shows its slots."""
+    """The count of a llama.cpp server, from its slots."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
@@ -128,7 +129,7 @@ class _Slots:
         while any(slot["is_processing"] for slot in await self._slots()):  # noqa: ASYNC110
             await anyio.sleep(0.02)
         latest = max(await self._slots(), key=lambda slot: int(slot.get("id_task", -1)))
-        return int(latest["n_prompt_tokens"]) - prompt + 1  # it holds all but the last
+        return int(latest["n_prompt_tokens"]) - prompt + 1  # the slot holds all tokens but the last
 
     async def _slots(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = (await self._client.get("/slots")).json()
@@ -136,7 +137,7 @@ class _Slots:
 
 
 class _Metrics:
-    """A server of vLLM."""
+    """The count of a vLLM server, from its metrics."""
 
     def __init__(self, client: httpx.AsyncClient, model: str) -> None:
         self._client, self._model = client, model
@@ -150,9 +151,9 @@ class _Metrics:
         return await self._settled() - self._before
 
     async def _settled(self) -> int:
-        """The count without the tokens that are asked for here, once nothing else is generated.
+        """The count as soon as nothing else is generated, without the tokens that this check requests.
 
-        It is of the last step that the engine made, so the engine must make one.
+        The metric describes the engine's last step, so each check must make the engine take one.
         """
         counts: list[int] = []
         while len(counts) < 2 or counts[-2] != counts[-1]:
@@ -167,13 +168,13 @@ class _Metrics:
 
 
 def counter(client: httpx.AsyncClient, engine: str, model: str) -> Count:
-    """The count of a server, by a client that has its URL."""
+    """The count of a server, read with a client that has the server's URL."""
     counters: dict[str, Count] = {"llama.cpp": _Slots(client), "vllm": _Metrics(client, model)}
     return counters[engine]
 
 
 async def leave(provider: Provider, count: Count, *, read: int = READ, longest: int = LONGEST) -> Cancelled:
-    """Cancel a stream of `longest` tokens when `read` of them were given; one that ends before is not cancelled."""
+    """Cancel a stream of `longest` tokens after `read` of them; a stream that ends earlier is not cancelled."""
     usage, times = Usage(), list[float]()
     await count.begin()
     with anyio.CancelScope() as scope:
@@ -181,7 +182,7 @@ async def leave(provider: Provider, count: Count, *, read: int = READ, longest: 
             times += [time.perf_counter()] * isinstance(item, Token)
             if len(times) == read:
                 scope.cancel()
-    before = times[:read]  # what has arrived when a task is cancelled still comes
+    before = times[:read]  # tokens that had arrived before the cancellation are still delivered
     after = await count.generated(usage.prompt_tokens) - len(before)
     return Cancelled(len(before), after, (len(before) - 1) / max(before[-1] - before[0], 1e-9))
 
@@ -190,17 +191,17 @@ async def _leave(url: str, case: Case) -> dict[str, Any]:
     async with connect(url) as provider, httpx.AsyncClient(base_url=url, timeout=60) as client:
         info = await provider.describe()
         count = counter(client, info.engine, info.model)
-        await leave(provider, count, longest=READ)  # opens the connections, and reads the prompt
+        await leave(provider, count, longest=READ)  # opens the connections and fills the prompt cache
         streams = [await leave(provider, count, read=case.tokens) for _ in range(case.answers)]
     return {"carrier": carrier(), "streams": [*map(asdict, streams)]}
 
 
 async def check(url: str, *, most: int = READ, seconds: float = 60) -> None:
-    """For tests: the count is right, and of some stream the server generates at most so many tokens in vain.
+    """Check for tests that the count is right, and that some stream wastes at most `most` tokens after its end.
 
     Raises:
         AssertionError: the count is wrong.
-        TimeoutError: it was never so few.
+        TimeoutError: within `seconds`, every stream wasted more.
     """
     async with connect(url) as provider, httpx.AsyncClient(base_url=url, timeout=60) as client:
         info = await provider.describe()
@@ -214,7 +215,7 @@ async def check(url: str, *, most: int = READ, seconds: float = 60) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure at a URL."""
+    """Measure the server at a URL."""
     print(json.dumps(anyio.run(_leave, arguments[1], Case(*map(int, arguments[2:])))))
 
 

@@ -1,7 +1,7 @@
-"""The client's cost by what carries HTTP, on a busy machine and for long answers, and its event loop with many fusions.
+"""The client's cost by HTTP library, on a busy machine and in long answers, and its event loop with many fusions.
 
-As in `cpu.py`, whose measurements these are: the servers are invented models in a process of their own, reached by real
-HTTP, and each measurement is a fresh process, of which alone the processor time counts. What is compared takes turns.
+The measurements are those of `cpu.py`: the servers are invented models in a process of their own, reached by real HTTP.
+Each measurement runs in a fresh process, and only that process's time counts. The compared cases take turns.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from cosd_providers.engines.llama_cpp import LlamaCpp
 __all__ = ["bare", "burning", "carriers", "late", "long_answers", "loops", "run", "starved"]
 
 TARGETS = {"aiohttp": 200, "httpx": 350}
-"""Microseconds of processor time for a fused token, at 64 fusions and 512 tokens of context."""
+"""Target microseconds of processor time per fused token, with 64 fusions and 512 tokens of context."""
 
 COMMAND = "with `fast`, in a `cosd` command"
 
 WASTE = 1.6
-"""Tokens drafted for each fused one on a busy machine, at most."""
+"""Target for a busy machine: at most this number of drafted tokens for each fused token."""
 
 WITHOUT_BOUND = 9999
-"""A `max_ahead` that no answer reaches: a draft is never kept from running on."""
+"""A `max_ahead` that no answer reaches, so that the draft is never stopped."""
 
 SLEEP = 0.01
-"""Seconds that a task sleeps that watches the event loop."""
+"""Seconds that the task which watches the event loop sleeps at a time."""
 
 QUICKER = Speeds(first=0.0125, rate=240, verify=0.015)
 """Speeds for long answers: four times the usual ones."""
@@ -61,11 +61,11 @@ _SHARES = ("drafted per fused token", "streams per fused token", "assistant requ
 
 
 async def run(options: Options) -> list[Table]:
-    """The tables; with `quick` of small sizes, which say little."""
+    """Return the tables; with `quick`, of sizes that are too small to mean much."""
     load = f"Load average of the machine when the run began: {os.getloadavg()[0]:.1f}, on {os.cpu_count()} processors."
     repeats = 1 if options.quick else 2
     tables = [await carriers(Case(8, 512, 16) if options.quick else Case(64, 512, 128), repeats, load)]
-    options.say(tables[-1].markdown())  # so that a run that is cut off is not lost
+    options.say(tables[-1].markdown())  # an interrupted run has at least printed this
     tables.append(await starved(Case(8, 512, 32) if options.quick else Case(64, 512, 64), repeats))
     options.say(tables[-1].markdown())
     lengths = (Case(4, 512, 16), Case(4, 512, 64)) if options.quick else _LENGTHS
@@ -79,7 +79,7 @@ async def run(options: Options) -> list[Table]:
 
 
 async def carriers(case: Case, repeats: int, load: str) -> Table:
-    """Processor time over each carrier, beside the same traffic with nothing above it."""
+    """Processor time over each HTTP library, and that of the same traffic without this library."""
     found: dict[str, list[Measured]] = {}
     bares: dict[str, list[Bare]] = {"httpx alone": [], "a bare `asyncio.Protocol`": []}
     async with simulated() as server:
@@ -102,8 +102,9 @@ async def carriers(case: Case, repeats: int, load: str) -> Table:
     figures = {name: [*map(asdict, several)] for name, several in found.items()}
     figures |= {name: [*map(asdict, several)] for name, several in bares.items()}
     about = (
-        f"{case.fusions} fusions at once, {case.context} tokens of context, answers of {case.tokens}; the least of "
-        f"{repeats} that took turns. {load} Bare traffic: the first row's streams, chunks and requests, parsed as JSON."
+        f"{case.fusions} fusions at once, {case.context} tokens of context, answers of {case.tokens} tokens; the "
+        f"minimum of {repeats} alternating runs. {load} *That traffic* means the first row's streams, chunks and "
+        "requests, parsed as JSON."
     )
     columns = ["", "CPU per fused token, us", "target", *_SHARES]
     return Table("Client CPU by carrier", columns, rows, [about], figures)
@@ -127,16 +128,17 @@ async def starved(case: Case, repeats: int) -> Table:
     columns = ["drafting ahead", "written by the draft's server per fused token", *_SHARES]
     columns += ["billed per fused token", "seconds", "CPU per fused token, us"]
     about = (
-        f"{case.fusions} fusions at once, {case.context} tokens of context, answers of {case.tokens}, beside {burners} "
-        f"processes that do nothing but count; the least and the most of {repeats} runs that took turns. The servers "
-        f"share the processors, too. Target: {WASTE} written. Billed: what both servers read and wrote, cached or not."
+        f"{case.fusions} fusions at once, {case.context} tokens of context, answers of {case.tokens} tokens, while "
+        f"{burners} other processes keep the processors busy; minimum and maximum of {repeats} alternating runs. The "
+        f"servers share the processors, too. Target: {WASTE} written tokens. Billed tokens are those that both servers "
+        "read, cached or not, and those that they wrote."
     )
     figures = {name: [*map(asdict, several)] for name, several in found.items()}
     return Table("Client on a busy machine", columns, rows, [about], figures)
 
 
 async def long_answers(cases: Sequence[Case]) -> Table:
-    """Processor time of a token in answers of several lengths."""
+    """Processor time per token in answers of several lengths."""
     async with simulated(QUICKER) as server:
         found = [Measured(**await child(server, "fusions", case)) for case in cases]
     rows: list[list[Cell]] = [
@@ -145,31 +147,31 @@ async def long_answers(cases: Sequence[Case]) -> Table:
     columns = ["tokens of an answer", "CPU per fused token, us", "times the first", *_SHARES]
     about = (
         f"{cases[0].fusions} fusions at once, over {found[0].carrier}; {cases[0].context} tokens of context. The "
-        "models are four times as fast as elsewhere. Each request carries all text so far, so its bytes grow."
+        "models are four times as fast as elsewhere. Each request contains the whole text so far, so requests grow."
     )
     figures = {str(case.tokens): asdict(one) for case, one in zip(cases, found, strict=True)}
     return Table("Client CPU by length", columns, rows, [about], figures)
 
 
 async def loops(cases: Sequence[Case], load: str) -> Table:
-    """Lateness of the event loop while ever more fusions run in one process."""
+    """The delay of the event loop with increasing numbers of fusions in one process."""
     async with simulated() as server:
         found = [await child(server, "loop", case, module="benchmarks.client") for case in cases]
     rows: list[list[Cell]] = [[case.fusions, *one.values()] for case, one in zip(cases, found, strict=True)]
     columns = ["fusions at once", "loop late by, ms: median", "95th percentile", "most"]
     columns += ["fused tokens a second, each", "all together", "the client's processor, %", "the server's, %"]
     about = (
-        f"Answers of {cases[0].tokens} tokens that begin together, behind {cases[0].context}; a draft alone writes "
-        f"{Speeds().rate:g} a second. A task that sleeps {1000 * SLEEP:g} ms notes how much later it wakes, from the "
-        f"first token asked for to the last. {load} The server is one process: where it uses all of a processor, it "
-        "is the limit. Target: 256 at once, and at most 50 ms at the 95th percentile."
+        f"Answers of {cases[0].tokens} tokens, started together, after {cases[0].context} tokens of context; a draft "
+        f"alone writes {Speeds().rate:g} tokens a second. A task that sleeps {1000 * SLEEP:g} ms at a time records how "
+        f"late it wakes, from the first request to the last token. {load} The server is one process; if it uses a "
+        "whole processor, it is the limit. Target: 256 at once, and at most 50 ms at the 95th percentile."
     )
     return Table("Event loop with many fusions", columns, rows, [about])
 
 
 @contextmanager
 def burning(count: int) -> Iterator[int]:
-    """So many processes that keep a processor busy each, during the block; they end with this process, too."""
+    """Run `count` processes that each keep a processor busy during the block; they also end if this process does."""
     burners = [subprocess.Popen([sys.executable, "-c", _BURNER], stdin=subprocess.PIPE) for _ in range(count)]
     try:
         yield count
@@ -192,7 +194,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 class _Exchange(asyncio.Protocol):
-    """One request and its answer, parsed as JSON as it comes."""
+    """One request and its answer, which is parsed as JSON while it arrives."""
 
     def __init__(self, path: str, body: dict[str, Any]) -> None:
         self._streamed, data = "stream" in body, json.dumps(body).encode()
@@ -227,7 +229,7 @@ class _Exchange(asyncio.Protocol):
 
 
 async def bare(url: str, case: Case) -> dict[str, Any]:
-    """The same traffic on sockets; bodies have the size of a fusion's."""
+    """Measure the same traffic on bare sockets; bodies have the size of a fusion's."""
     prompt, loop = prompt_of(case.context, 0), asyncio.get_running_loop()
     draft, assistant = (urlsplit(Simulated(url).model(SPEECH, role, "bare")) for role in ("draft", "assistant"))
 
@@ -247,7 +249,7 @@ async def bare(url: str, case: Case) -> dict[str, Any]:
 
 
 async def late(url: str, case: Case) -> dict[str, float]:
-    """The cells of one row of `loops`."""
+    """Measure the figures of one row of `loops`."""
     server, name = Simulated(url), f"loop-{os.getpid()}"
     draft, assistant = (LlamaCpp(server.model(SPEECH, role, name)) for role in ("draft", "assistant"))
     loop, late, fused = asyncio.get_running_loop(), list[float](), list[int]()

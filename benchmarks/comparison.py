@@ -45,7 +45,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """In words."""
+        """The case in words."""
         where = f"{self.round_trip * 1000:g} ms, {self.context:,} tokens of context"
         return f"Acceptance {self.acceptance:g}, round trip {where}"
 
@@ -81,9 +81,9 @@ QUICK = (Case(length=160, seeds=(1,)),)
 ALONE = next(method.name for method in METHODS if method.alone)
 LIBRARY = "a: cosd-api"
 SLOW_AT = 0.9
-"""The only acceptance at which (c) runs: it takes several times as long as all others, whatever the acceptance."""
+"""The only acceptance at which (c) runs, because (c) takes several times as long as all others at any acceptance."""
 
-_AT_ONCE = 10  # processes, which mostly sleep
+_AT_ONCE = 10  # processes at the same time; they mostly sleep
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class Measured:
         return self.runs[ALONE]
 
     def verification(self) -> float:
-        """Seconds from a question to its answer: the round trip, and the assistant's time."""
+        """Seconds from a question to its answer: the round trip and the assistant's time."""
         return self.case.round_trip + self.speeds.verify
 
     def restart(self) -> float:
@@ -111,9 +111,9 @@ class Measured:
         return [run.answer.replacements for run in self.runs[LIBRARY]]
 
     def floor(self, *, twice: bool = False) -> list[float]:
-        """Seconds: (d), and for each replacement one verification and one restart.
+        """Seconds of the floor for each seed: (d), plus one verification and one restart per replacement.
 
-        The first token of a restart is also one of (d)'s tokens; with `twice` it counts in both.
+        The first token of a restart is also one of (d)'s tokens; with `twice` it is counted in both.
         """
         each = self.verification() + self.restart() - (0.0 if twice else self.speeds.token)
         return [run.answer.seconds + times * each for run, times in zip(self.alone(), self.replacements(), strict=True)]
@@ -128,7 +128,7 @@ class Measured:
         return self.seconds(min(names, key=lambda name: statistics.median(self.seconds(name))))
 
     def expected_seconds(self, method: Method) -> float:
-        """Approximate seconds that a method takes for all texts; the longest are started first."""
+        """Approximate seconds that a method takes for all texts, to start the longest jobs first."""
         kept, length = self.case.acceptance, method.length or 1
         rounds = self.case.length * (1 - kept) / (1 - kept**length) if method.length else self.case.length * (1 - kept)
         each = self.verification() + self.restart() + self.speeds.token * length

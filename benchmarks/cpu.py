@@ -2,8 +2,8 @@
 
 The servers are invented models in a process of their own (`simulated.py`), at realistic speeds, reached by real HTTP on
 loopback in llama.cpp's native protocol. Each case runs in a fresh process, whose processor time is that of this library
-and its dependencies. For comparison, the same traffic is measured with httpx alone: as many streams, chunks and
-requests, read and parsed as JSON.
+and its dependencies. For comparison, the same traffic is measured with httpx alone: the same numbers of streams, chunks
+and requests, read and parsed as JSON.
 """
 
 from __future__ import annotations
@@ -35,15 +35,13 @@ from cosd_providers.http.stack import carrier
 __all__ = ["SPEECH", "Bare", "Case", "Measured", "child", "fusions", "run", "traffic"]
 
 TARGET = 200.0
-"""Microseconds for a fused token, at 64 fusions and 512 tokens of context."""
+"""Target microseconds for a fused token, with 64 fusions and 512 tokens of context."""
 
 _SIMULATED = (
-    "Simulated: the models and their speeds (60 tokens a second, 50 ms to the first, 60 ms a verification; acceptance "
-    "0.9). Real: HTTP on loopback, in llama.cpp's native protocol, and all that the client does."
+    "Simulated: the models and their speeds (60 tokens a second, 50 ms to the first token, 60 ms a verification; "
+    "acceptance 0.9). Real: HTTP on loopback, in llama.cpp's native protocol, and all of the client's work."
 )
-_SHORT = (
-    "A machine that is short of processors shows in more drafted tokens: verdicts come late, and more is thrown away."
-)
+_SHORT = "If a machine is short of processors, verdicts come late, so more tokens are drafted and discarded."
 
 _SETTLED = 0.5  # seconds after which the server knows which streams were closed
 _CASES = ((1, 512), (16, 512), (64, 512), (1, 4000), (16, 4000), (64, 4000))
@@ -73,13 +71,13 @@ class Measured:
 
     Attributes:
         cpu: microseconds of the client's processor time for each fused token.
-        drafted: tokens drafted for each fused one, which is also the number of chunks read.
+        drafted: tokens drafted for each fused token, which is also the number of chunks read.
         drafts: streams opened for each fused token.
         requests: requests to the assistant for each fused token.
         wall: wall time in seconds.
         kibibytes: growth of the process for each fusion.
-        written: tokens that the draft's server wrote for each fused one, read or not.
-        billed: tokens that all servers read and wrote for each fused one, cached or not.
+        written: tokens that the draft's server wrote for each fused token, whether the client read them or not.
+        billed: tokens that all servers read (cached or not) and wrote for each fused token.
         carrier: the library that carried HTTP.
     """
 
@@ -96,7 +94,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """Microseconds that something with nothing above it takes for a stream, for a chunk of one, and for a request."""
+    """Microseconds that bare HTTP traffic takes for a stream, for a chunk of a stream, and for a request."""
 
     stream: float
     piece: float
@@ -156,7 +154,7 @@ def _table(rows: Sequence[Sequence[Any]], figures: dict[str, Any]) -> Table:
 async def child(
     server: Simulated, what: str, case: Case, *, http: str | None = None, module: str = "benchmarks.cpu"
 ) -> dict[str, Any]:
-    """The measurements of a fresh process, with `COSD_HTTP` as given or as it is."""
+    """The measurements of a fresh process, with `COSD_HTTP` as given or inherited."""
     args = [sys.executable, "-m", module, what, server.url, *map(str, asdict(case).values())]
     environment = None if http is None else {**os.environ, "COSD_HTTP": http}
     done = await anyio.run_process(args, stderr=None, cwd=Path(__file__).parent.parent, env=environment)
@@ -168,7 +166,7 @@ async def child(
 
 
 async def fusions(url: str, case: Case, *, beside: AbstractContextManager[object] | None = None) -> dict[str, Any]:
-    """Measure the fusions of a case, in this process. `beside` is entered for what is measured."""
+    """Measure the fusions of a case in this process; the context manager `beside` is active meanwhile."""
     server, name = Simulated(url), f"cpu-{os.getpid()}"
     draft, assistant = (LlamaCpp(server.model(SPEECH, role, name)) for role in ("draft", "assistant"))
     tuning, rule = Tuning(max_ahead=case.max_ahead or None), RuleVerifier.paper()
@@ -231,7 +229,7 @@ def _most_resident() -> int:
 
 
 async def _bare(url: str, case: Case) -> dict[str, Any]:
-    """The same traffic with httpx alone; bodies have the size of a fusion's."""
+    """Measure the same traffic with httpx alone; bodies have the size of a fusion's."""
     server, prompt = Simulated(url), prompt_of(case.context, 0)
     draft, assistant = (server.model(SPEECH, role, "bare") + "/completion" for role in ("draft", "assistant"))
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=4)
@@ -253,14 +251,14 @@ async def _bare(url: str, case: Case) -> dict[str, Any]:
 
 
 async def traffic(stream: Callable[[int], Awaitable[None]], ask: Callable[[], Awaitable[None]], case: Case) -> Bare:
-    """The cost of streams of so many tokens, and of requests."""
+    """Measure the cost of streams with the case's number of tokens, and of requests."""
     short, long = await _each(partial(stream, 1), case, 3), await _each(partial(stream, 51), case, 1)
     piece = (long - short) / 50
     return Bare(stream=short - piece, piece=piece, request=await _each(ask, case, 5))
 
 
 async def _each(do: Callable[[], Awaitable[object]], case: Case, times: int) -> float:
-    """Microseconds of processor time for one run, with as many at the same time as there are fusions."""
+    """Microseconds of processor time per call of `do`, with one concurrent call for each fusion of the case."""
     times *= 1 + 4 // case.fusions
 
     async def often() -> None:

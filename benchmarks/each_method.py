@@ -1,6 +1,6 @@
 """The cost of every method: requests, billed tokens and time, on the bundled models on real llama.cpp servers.
 
-What a method writes, and how good it is, is not measured here: each writes its own text.
+The quality of the answers is not measured here; each method writes its own text.
 """
 
 from __future__ import annotations
@@ -47,32 +47,33 @@ COLUMNS = [
     *("ms an answer", "ms a token", "ms to first token"),
 ]
 ABOUT = (
-    "{count} mixed questions, at most {most} tokens an answer, settings by default. Medians over the questions; in all "
-    "columns the models of a fusion together. Billed tokens are those read, cached or not, and those written. Every "
-    "method writes a text of its own, so the last columns compare the same questions, not the same work."
+    "{count} mixed questions, at most {most} tokens an answer, default settings. Medians over the questions; each "
+    "figure covers all models of a fusion. Billed tokens are those read, cached or not, and those written. Every "
+    "method writes a text of its own, so the last columns compare the same questions, not the same amount of work."
 )
 WHERE = (
-    "Real llama.cpp servers on the machine that measures, with one thread each and no distance between them. The "
-    "models have a million parameters and write a token in about a millisecond, so requests and the client weigh "
-    "more than they would with models of any size. llama.cpp scores a text by a prompt for each of its tokens, all in "
-    "one request; vLLM and SGLang read it once. The methods take turns, in an order that is drawn again for every "
-    "three questions; the first answer of a turn is not measured."
+    "Real llama.cpp servers on the measuring machine, with one thread each and no network between them. The models "
+    "have a million parameters and write a token in about a millisecond, so requests and the client weigh more than "
+    "with larger models. To score a text, llama.cpp needs a prompt for each token, all in one request; vLLM and SGLang "
+    "read the text once. The methods take turns, in an order that is drawn again for every three questions; the first "
+    "answer of a turn is not measured."
 )
 TOKENIZERS = (
-    "`speculative`, `average` and what else needs one tokenizer have {models}; `defer` has a gate that opens below 0.5."
+    "`speculative`, `average` and other methods that need one tokenizer run on {models}; the gate of `defer` opens "
+    "below 0.5."
 )
 
-REFUSED = "Answers that a method refused, for a character of several tokens about which it cannot decide: "
+REFUSED = "Answers that a method refused, because it cannot decide about a character of several tokens: "
 
 _GATE = {"listed": 5, "eta": 0.5, "weights": {"bias": 5.0, "top": -10.0} | dict.fromkeys(DEFERRAL_FEATURES[1:], 0.0)}
 SETTINGS: Mapping[str, Mapping[str, Any]] = {"defer": {"gate": _GATE}}
-"""The settings of a method that have no default."""
+"""Settings that have no default, by method."""
 
 LABELLED: Mapping[str, Method] = {
     "cosd": CoSD(verifier=RuleVerifier.paper()),
     "speculative": CoSD(verifier=MatchVerifier(), unit="token"),
 }
-"""Rows by the names that they have had since the first run, though another rule or method has that name now."""
+"""Rows by name. The names date from the first run; another rule or method may have such a name now."""
 
 VARIANTS: Mapping[str, Method] = {
     "cosd, chow": CoSD(verifier=AgreementVerifier()),
@@ -83,21 +84,21 @@ VARIANTS: Mapping[str, Method] = {
     "cool+rerank": CoolFusion(rerank=True),
     "mixture": Average(temperature=1),
 }
-"""Further settings of methods, by the names of their rows."""
+"""Further settings of methods, by row name."""
 
 
 @dataclass
 class Spent:
-    """One answer.
+    """The cost of one answer.
 
     Attributes:
-        tokens: its tokens.
-        requests: to all models.
-        read: tokens that they read.
-        cached: those of them that came from a cache.
-        written: tokens that they wrote.
-        seconds: its duration.
-        first: seconds until its first token.
+        tokens: tokens of the answer.
+        requests: requests to all models.
+        read: tokens that the models read.
+        cached: tokens among those read that came from a cache.
+        written: tokens that the models wrote.
+        seconds: duration of the answer.
+        first: seconds until the first token.
     """
 
     tokens: int = 0
@@ -109,7 +110,7 @@ class Spent:
     first: float = 0.0
 
     def add(self, usage: Any) -> None:
-        """Count what a model was asked."""
+        """Add the usage of one model."""
         self.requests += usage.requests
         self.read += usage.prompt_tokens
         self.cached += usage.cached_tokens
@@ -118,14 +119,14 @@ class Spent:
 
 @dataclass
 class Contender:
-    """A row.
+    """One row: a method, or a model alone.
 
     Attributes:
-        name: its name.
+        name: the row's name.
         models: the models, the draft first.
         method: the method; None for one model alone.
-        answers: what was measured.
-        refused: how many questions it left, since it cannot decide about a character of several tokens.
+        answers: the measured answers.
+        refused: number of questions refused, because the method cannot decide about a character of several tokens.
     """
 
     name: str
@@ -135,7 +136,7 @@ class Contender:
     refused: int = 0
 
     def row(self) -> list[Cell]:
-        """Medians of all answers."""
+        """The row's medians over all answers."""
 
         def middle(of: Callable[[Spent], float]) -> float:
             return statistics.median(map(of, self.answers))
@@ -184,7 +185,7 @@ def contenders(alike: Sequence[str]) -> list[Contender]:
 
 
 async def one_tokenizer(urls: Mapping[str, str]) -> tuple[str, str]:
-    """Two of the models that have one tokenizer; a model and itself where no two have."""
+    """Two models that share a tokenizer; one model twice if no two do."""
     for draft, assistant in permutations(urls, 2):
         try:
             async with Fusion(draft=urls[draft], assistant=urls[assistant], method="average") as fusion:
@@ -197,7 +198,7 @@ async def one_tokenizer(urls: Mapping[str, str]) -> tuple[str, str]:
 
 
 async def measure(found: Sequence[Contender], urls: Mapping[str, str], asked: Sequence[str], options: Options) -> None:
-    """Answer every question by every contender, in turns."""
+    """Answer every question with every contender, in turns."""
     order = random.Random(1)
     async with AsyncExitStack() as stack:
         writers: dict[str, Fusion | Provider] = {

@@ -1,9 +1,9 @@
 """The gateway's cost: what it adds to the first text, and to each token of a stream, on top of the library.
 
-Each process is a fresh one: the gateway over scripted models of its own, a client that only notes times, the library
-alone over the same models, and a plain pass-through, which relays the gateway's stream as it comes. All processes have
-the same clock, so what is added to a token is the time from the moment at which the library gave it away, or at which
-the pass-through read it, until the client has it.
+Each process is fresh: the gateway over scripted models of its own, a client that only records times, the library alone
+over the same models, and a plain pass-through, which relays the gateway's stream as it arrives. All processes share a
+clock. So the time added to a token runs from the moment when the library yielded it, or the pass-through read it, to
+the moment when the client has it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from cosd_providers.testing import ScriptedProvider
 __all__ = ["run"]
 
 _TOKEN_SECONDS = 0.02
-_SHORT, _LONG = 8, 108  # tokens of an answer: what an answer costs and what a token costs are told apart by both
+_SHORT, _LONG = 8, 108  # tokens of an answer; two lengths separate the cost of an answer from that of a token
 _STREAMS = (1, 16, 64)
 _PATH = "/v1/completions"
 _TIMES = "/times"
@@ -49,23 +49,23 @@ _APART = 0.01  # seconds between the beginnings of two streams
 
 _HOW = (
     f"Real: HTTP on loopback, uvicorn with h11 on {event_loop_name()}, processes. Scripted: the models, in the "
-    f"gateway's own process, at {1 / _TOKEN_SECONDS:.0f} tokens a second. CPU is the processor time of the one "
-    "process, the least of all repetitions, and for `cosd serve` what it takes more than the library alone; an "
-    "answer's is the part that does not grow with its length."
+    f"gateway's own process, at {1 / _TOKEN_SECONDS:.0f} tokens a second. CPU is the processor time of the measured "
+    "process, the minimum of all repetitions; for `cosd serve`, only what it takes in addition to the library alone. "
+    "*CPU an answer* is the part that does not grow with the answer's length."
 )
 _BESIDE = (
-    "The pass-through is 20 lines of Starlette and httpx that relay bytes: it knows no keys, no limits, no usage, and "
-    "not where a token ends."
+    "The pass-through is 20 lines of Starlette and httpx that relay bytes, without keys, limits, usage or token "
+    "boundaries."
 )
 _LOADED = (
-    "Other work on the machine shows in the milliseconds, which wait for a processor, and hardly in the CPU. Targets: "
-    "5 ms to the first text, 50 us of CPU a token."
+    "Other work on the machine affects the milliseconds, which include waiting for a processor, and hardly the CPU. "
+    "Targets: 5 ms to the first text, 50 us of CPU a token."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Visited:
-    """Times of one stream at its client: of the request, and of each token."""
+    """Times of one stream as its client saw them: of the request, and of each token."""
 
     asked: float
     came: Sequence[float]
@@ -73,7 +73,7 @@ class Visited:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Streams of one length, by one server.
+    """Streams of one length from one server.
 
     Attributes:
         cpu: processor seconds of the server.
@@ -171,7 +171,7 @@ _NAMES = {
 
 
 async def _observed(port: int, streams: int, tokens: int) -> Observed:
-    """Ask for streams at the same time; the first one of all is not counted."""
+    """Request streams at the same time; a first stream before them is not counted."""
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         await _visit(port, _prompt(streams), tokens)
         before = (await client.get(_TIMES)).json()
@@ -196,7 +196,7 @@ async def _observed(port: int, streams: int, tokens: int) -> Observed:
 
 
 async def _visit(port: int, prompt: str, tokens: int) -> Visited:
-    """Ask for one stream, as cheaply as can be."""
+    """Request one stream, as cheaply as possible."""
     body = json.dumps({"model": "cosd", "prompt": prompt, "stream": True, "max_tokens": tokens}).encode()
     head = f"POST {_PATH} HTTP/1.1\r\nhost: 127.0.0.1\r\nx-request-id: {prompt}\r\ncontent-type: application/json\r\n"
     async with await anyio.connect_tcp("127.0.0.1", port) as stream:
@@ -223,7 +223,7 @@ def _command(*arguments: object) -> list[str]:
 
 @asynccontextmanager
 async def _child(*arguments: object) -> AsyncGenerator[int]:
-    """A server in a process of its own: its port."""
+    """Run a server in a process of its own, and yield its port."""
     async with await anyio.open_process(_command(*arguments), stderr=None, cwd=Path(__file__).parent.parent) as process:
         assert process.stdout is not None
         try:
@@ -276,7 +276,7 @@ async def _application(streams: int, tokens: int) -> None:
 
 
 async def _timed(one: Callable[[int], Awaitable[None]], streams: int) -> None:
-    """Print the processor seconds of as many streams; a first one is not counted."""
+    """Print the processor seconds of `streams` streams; a first stream before them is not counted."""
 
     async def later(number: int) -> None:
         await anyio.sleep(_APART * number)
@@ -291,7 +291,7 @@ async def _timed(one: Callable[[int], Awaitable[None]], streams: int) -> None:
 
 
 class TimedGateway(Gateway):
-    """A gateway that notes when the library began each answer and gave each of its tokens away."""
+    """A gateway that records when the library began each answer and when it yielded each token."""
 
     def __init__(self, fusion: Fusion) -> None:
         super().__init__({"cosd": fusion})
@@ -312,7 +312,7 @@ class TimedGateway(Gateway):
         FusionStream.__anext__ = given  # type: ignore[method-assign,assignment]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve, and tell the times."""
+        """Serve a request, or report the recorded times."""
         if scope.get("path") == _TIMES:
             await _times(self.times)(scope, receive, send)
         else:
@@ -354,7 +354,7 @@ def _serve(role: str, number: int) -> None:
             run_gateway(TimedGateway(_fusion(number)), at, ready=say)
         else:
             at.listen()
-            say()  # what comes before it is served waits
+            say()  # requests that arrive before the server is ready wait
             how: Any = {"http": "h11", "ws": "none", "loop": event_loop(), "access_log": False, "log_config": None}
             uvicorn.Server(uvicorn.Config(_relaying(number), **how)).run(sockets=[at])
 

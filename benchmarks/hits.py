@@ -1,7 +1,7 @@
 """The hit rate of hedges on two bundled models: the assistant writes one of the draft's own next choices.
 
-After a hit, the answer continues without a restart of the draft. Both models draft in turn, on the questions that they
-cannot answer alone: without replacements there is nothing to hit. The two have one tokenizer, as only single tokens
+After a hit, the answer continues without a restart of the draft. Each model drafts in turn, on questions that it cannot
+answer alone, because a hedge needs a replacement to hit. The two models share a tokenizer, because only single tokens
 are hedged. Timing does not change hits, so there is no delay, and several questions are asked at once.
 """
 
@@ -19,7 +19,7 @@ from cosd_api.extend import FusionOptions
 __all__ = ["ASKED", "Hits", "hits"]
 
 ASKED = {"sums": ("mixed-translation", "translation"), "words": ("mixed-translation", "sum", "difference")}
-"""Questions for each model as draft: mixed ones, and those of the other model."""
+"""Kinds of questions by draft model: mixed questions, and those that only the other model can answer."""
 
 HEDGES = (1, 2, 3)
 COUNT, QUICK = 100, 3
@@ -48,7 +48,7 @@ class Hits:
     answers: int = 0
 
     def add(self, result: FusionResult, text: str) -> None:
-        """Count one more answer, which must be `text`."""
+        """Add one answer; it is right if it equals `text`."""
         self.restarts += (result.iterations or 1) - 1
         self.hits += result.hedge_hits
         self.started += result.hedged_drafts
@@ -59,7 +59,7 @@ class Hits:
 
 
 async def hits(urls: Mapping[str, str], options: Options) -> Table:
-    """The table, for both directions and every kind of question."""
+    """The table of both directions and every kind of question."""
     count = QUICK if options.quick else COUNT
     rows: list[list[Cell]] = []
     for draft, assistant in (("sums", "words"), ("words", "sums")):
@@ -79,13 +79,14 @@ async def hits(urls: Mapping[str, str], options: Options) -> Table:
     columns = ["draft: questions", "restarts", *(f"hit rate: hedge={hedge}" for hedge in HEDGES)]
     columns += ["drafted an answer: no hedge", *(f"hedge={hedge}" for hedge in HEDGES), "equal texts"]
     about = (
-        f"{count} questions of each kind. Restarts: replacements behind which the answer goes on, in all answers; the "
-        "hit rate is how many of them went on with a hedge. Drafted: tokens that the draft wrote for an answer, hedges "
-        "and what was thrown away among them. Equal: to the answer without hedges, in all three columns."
+        f"{count} questions of each kind. Restarts are replacements after which the answer continues, in all answers; "
+        "the hit rate is the share of them that continued with a hedge. Drafted tokens are those that the draft wrote "
+        "for an answer, including hedges and discarded tokens. Equal texts are the same as without hedges, in all "
+        "three columns."
     )
     why = (
-        "Of what the other one knows each model has learned only that it cannot know it: its next choices are other "
-        "guesses."
+        "Of the other model's knowledge, each model has learned only that it cannot know it, so its next choices are "
+        "further guesses."
     )
     return Table("Live: how often a hedge hits (llama.cpp)", columns, rows, [about, why])
 

@@ -1,6 +1,6 @@
-"""Hostile requests to `cosd serve`: what is sent, each over a socket of its own, and the statuses that may answer it.
+"""Hostile requests to `cosd serve`, each sent over a socket of its own, and the statuses that may answer them.
 
-None of them is a valid request of a client with a key, so each is refused; a refusal holds a sentence for the client.
+None of them is a valid request of a client with a key, so each must be refused, with a sentence for the client.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["HOSTILE", "STALLED", "Hostile", "Met"]
 CHAT = "/v1/chat/completions"
 _SECONDS = 90.0
 _CLOSED = "closed"
-"""In place of a status: the connection was closed without an answer."""
+"""Stands for a status if the connection was closed without an answer."""
 
 
 @dataclass
@@ -30,9 +30,9 @@ class Met:
     """Answers to one kind of hostile request.
 
     Attributes:
-        statuses: how often each came.
-        longest: seconds to the slowest one.
-        wordless: refusals without a sentence.
+        statuses: number of answers by status.
+        longest: seconds until the slowest answer.
+        wordless: number of refusals without a sentence.
     """
 
     statuses: dict[str, int] = field(default_factory=dict[str, int])
@@ -42,13 +42,13 @@ class Met:
 
 @dataclass(frozen=True)
 class Hostile:
-    """One kind.
+    """One kind of hostile request.
 
     Attributes:
-        name: for the table.
-        allowed: the statuses that it may be answered by; several where it depends on who is first to give up.
-        parts: the bytes, sent one after the other.
-        shut: close the side that sends, after the last of them.
+        name: the name in the table.
+        allowed: the statuses that may answer it; several if it depends on timing which side gives up first.
+        parts: the bytes, sent part by part.
+        shut: whether to close the sending side after the last part.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Hostile:
     shut: bool = False
 
     async def send(self, port: int, met: Met) -> None:
-        """Send it, and note the answer."""
+        """Send the request, and record the answer."""
         began = time.perf_counter()
         status, words = "no answer", b""
         with anyio.move_on_after(_SECONDS):
@@ -85,7 +85,7 @@ async def _send(stream: SocketStream, parts: Sequence[bytes], shut: bool) -> Non
             await stream.send(part)
         if shut:
             await stream.send_eof()
-    except (OSError, anyio.BrokenResourceError):  # it has answered, and hung up
+    except (OSError, anyio.BrokenResourceError):  # the server has answered and closed the connection
         pass
 
 
@@ -109,7 +109,7 @@ def _in_words(body: bytes) -> bool:
     try:
         return bool(json.loads(body)["error"]["message"])
     except (ValueError, TypeError, KeyError):
-        return bool(body) and b"<" not in body  # of the server itself, in plain text
+        return bool(body) and b"<" not in body  # a refusal by the HTTP server itself, in plain text
 
 
 def _request(
@@ -144,7 +144,7 @@ def _kinds() -> Mapping[str, tuple[Sequence[str], Callable[[], Sequence[bytes]]]
         name: (allowed, partial(_request, body)) for name, (allowed, body) in plain.items()
     }
     found |= {
-        # It may be counted by a model's server, which may be away.
+        # A model's server may have to count its tokens, and may be down.
         "a prompt of 3.8 MB": ([*refused, "413", "502"], lambda: _request(_chat("a " * 1_900_000))),
         "a body of 10 MB": (["413"], lambda: _request(_chat("a " * 5_000_000))),
         "a body of 10 MB, in chunks": (
@@ -176,7 +176,7 @@ HOSTILE = [
     Hostile("half-closed after a request", ["200", _CLOSED], partial(_request, _chat()), shut=True),
     Hostile("half-closed within a body", ["400", "408", _CLOSED], partial(_request, b"{", length=100), shut=True),
 ]
-"""Answered at once."""
+"""Requests that are answered at once."""
 
 STALLED = [Hostile("a stalled body", ["408"], partial(_request, b"{", length=100))]
-"""Answered when their time is over."""
+"""Requests that are answered when their time is over."""

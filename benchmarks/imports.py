@@ -1,4 +1,4 @@
-"""Processor time of fresh interpreters: what `import cosd_api` takes, and what its own dependencies need of that."""
+"""Processor time of `import cosd_api` in a fresh interpreter, and the part of it that its dependencies take."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.report import Cell, Options, Table
 __all__ = ["run"]
 
 TARGET = 1.5
-"""Times what the dependencies alone take."""
+"""Target, as a multiple of the time that the dependencies alone take."""
 
 _COMMAND = "import sys; sys.argv = ['cosd', {!r}]; from cosd_api.cli import main\ntry: main()\nexcept SystemExit: pass"
 CASES = {
@@ -23,14 +23,14 @@ CASES = {
 }
 
 _ABOUT = (
-    "Milliseconds of processor time of a fresh interpreter, its start included: medians of runs that take turns. "
-    f"Dependencies: the modules of other packages that are imported on the way, and nothing else. Target: at most "
+    "Milliseconds of processor time of a fresh interpreter, including its start; medians of alternating runs. "
+    "*Dependencies* imports only the modules of other packages that are loaded on the way. Target: at most "
     f"{TARGET} times that."
 )
 
 
 async def run(options: Options) -> list[Table]:
-    """One row for each way to begin."""
+    """Return a table with one row for each entry point."""
     rows: list[list[Cell]] = []
     figures: dict[str, dict[str, list[float]]] = {}
     for name, code in CASES.items():
@@ -48,7 +48,7 @@ async def run(options: Options) -> list[Table]:
 
 
 def dependencies(code: str) -> list[str]:
-    """The modules of other packages that some code imports."""
+    """The modules of other packages that a piece of code imports."""
     folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     listing = (
         "import sys\nfor name, module in sys.modules.items(): print('module', name, getattr(module, '__file__', ''))"
@@ -60,7 +60,7 @@ def dependencies(code: str) -> list[str]:
 
 
 def seconds(code: str) -> float:
-    """Processor time of a fresh interpreter that runs some code."""
+    """Processor seconds of a fresh interpreter that runs a piece of code."""
     before = os.times()
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
     after = os.times()

@@ -3,8 +3,8 @@
 Each text is hashed, and the hash determines what happens at its end: whether the paper's rule (alpha = beta = 0.5)
 replaces the draft's word, both probabilities, and both words. So a text after a word that will be replaced has the same
 statistics as any other, the same text always gets the same answer, and nothing depends on the time, order or batches of
-the requests. Hashes of different texts are independent, and so are places: real models replace in clusters, these do
-not.
+the requests. Hashes of different texts are independent, and so are places. Replacements therefore do not cluster, as
+they do with real models.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Literal, NamedTuple
 __all__ = ["END", "WORDS", "LabelledPlace", "Role", "Said", "Speech", "encode", "prompt_of"]
 
 Role = Literal["draft", "assistant", "alone"]
-"""`"alone"` writes the text of the other two by itself: the speed of the draft without fusion."""
+"""The role of a model. `"alone"` writes the fused text by itself, to measure the draft's speed without fusion."""
 
 END = 0
-"""Id of the end of sequence, which is never written: answers end at the limit."""
+"""The id of the end of sequence, which is never written: answers end at the limit."""
 
 _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 _SYLLABLES = [consonant + vowel for consonant in _CONSONANTS for vowel in _VOWELS]
 
 
 def _vocabulary() -> list[bytes]:
-    """The end, and 4,000 words with a leading space; the frequent ones come first and are short."""
+    """The end of sequence, and 4,000 words with a leading space; frequent words come first and are short."""
     longer = [first + second for first in _SYLLABLES for second in _SYLLABLES[::2]]
     random.Random(0).shuffle(longer)
     words = [*_SYLLABLES, *longer, *(word + syllable for word, syllable in zip(longer, _SYLLABLES * 40, strict=False))]
@@ -63,11 +63,11 @@ class Speech:
 
     Attributes:
         acceptance: share of the draft's tokens that the rule keeps, in [0, 1].
-        hit: share of the replaced ones where the draft's second choice is the assistant's word; of the rest, its third
-            is at one in three.
-        unsure: share of the kept tokens with a probability below 0.5: at half of them the assistant agrees,
-            at the other half it differs, and is too unsure itself.
-        seed: seed; each gives another pair with the same statistics.
+        hit: share of the replaced tokens at which the draft's second choice is the assistant's word. At a third of the
+            other replaced tokens, its third choice is.
+        unsure: share of the kept tokens with a probability below 0.5. At half of them the assistant agrees; at the
+            other half it differs, but is too unsure itself.
+        seed: seed; each seed gives another pair with the same statistics.
     """
 
     acceptance: float = 0.9
@@ -76,7 +76,7 @@ class Speech:
     seed: int = 0
 
     def after(self, text: bytes) -> LabelledPlace:
-        """The candidates of both after `text`."""
+        """The candidates of both models after `text`."""
         return self._drawn(self._hash(text))
 
     def said(self, role: Role, text: bytes) -> Iterator[list[Said]]:
@@ -92,7 +92,7 @@ class Speech:
             state.update(WORDS[said[0].id])
 
     def replaced(self, text: bytes, length: int) -> tuple[int, int]:
-        """Replacements, and hits among them, in a number of fused tokens after `text`."""
+        """The numbers of replacements, and of hits among them, in the next `length` fused tokens after `text`."""
         found, state = list[LabelledPlace](), self._hash(text)
         for _ in range(length):
             found.append(self._drawn(state))
@@ -125,7 +125,7 @@ class Speech:
 
 
 def _ranked(word: int, prob: float, other: int, *, at: int | None) -> list[Said]:
-    """Eight words with decreasing probabilities, `word` first; `other` is at place `at`, or nowhere."""
+    """Eight words with decreasing probabilities, `word` first; `other` is at rank `at`, or absent."""
     said, share = [Said(word, prob)], min(0.9 * prob, 0.5 * (1 - prob))
     fill = word
     for place in range(1, 8):
@@ -148,11 +148,11 @@ def encode(text: str) -> list[int]:
 
 
 def prompt_of(tokens: int, seed: int) -> str:
-    """A prompt of a number of tokens."""
+    """A prompt of `tokens` tokens."""
     words = random.Random(f"{seed}/{tokens}")
     return b"".join(WORDS[1 + int(_SIZE * words.random() ** 3)] for _ in range(tokens)).decode()
 
 
 def logprob(prob: float) -> float:
-    """As servers write it."""
+    """The log probability, in the form that servers write."""
     return math.log(prob)

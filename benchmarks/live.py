@@ -1,9 +1,9 @@
 """Real llama.cpp servers with two bundled models, behind a delaying proxy.
 
-Compares the methods of `methods.py`, which write the same text, on mixed questions of the demonstration: alone, and at
-the end of a prompt of answered questions, about 450 tokens long. The models take 512 tokens, so a context of 4,000 is
-left to the simulation. The tokenizers differ, where the library judges words by default; Algorithm 1 judges tokens, and
-the texts must be equal, so here the unit is the token for all methods.
+The methods of `methods.py`, which write the same text, are compared on mixed questions of the demonstration: alone, and
+at the end of a prompt of answered questions, about 450 tokens long. The models accept 512 tokens, so a context of 4,000
+is left to the simulation. All methods judge tokens, as Algorithm 1 does, because their texts must be equal; if the
+tokenizers differ, the library by itself would judge words.
 """
 
 from __future__ import annotations
@@ -30,43 +30,43 @@ from cosd_providers.usage import Usage
 __all__ = ["FLOOR", "Compared", "Opener", "Probe", "compare", "mean", "opener", "run", "spread"]
 
 ROUND_TRIPS = {0.001: 12, 0.02: 12, 0.08: 6}
-"""Round trip in seconds, and number of questions."""
+"""Number of questions by round trip in seconds."""
 
 QUICK = {0.02: 3}
 BLOCK = 3
-"""Questions that a method answers in a row."""
+"""The number of questions that a method answers in a row."""
 
 SLOTS = 8
-"""Prompts that a server holds in its cache."""
+"""The number of prompts that a server keeps in its cache."""
 
 MODELS = (
-    "Real servers, with the bundled models of a million parameters, which write a token in about a millisecond: what "
-    "is measured is round trips more than models. The distance is a proxy's. The unit is the token, as in Algorithm 1 "
-    "as printed: `sums` and `words` have one tokenizer. Long prompts have about 450 tokens: the models take 512, "
-    "and a context of 4,000 is simulated only."
+    "Real servers, with the bundled models of a million parameters, which write a token in about a millisecond, so "
+    "round trips count for more than models. A proxy adds the round trip. The unit is the token, as in Algorithm 1 "
+    "as printed: `sums` and `words` share a tokenizer. Long prompts have about 450 tokens, because the models accept "
+    "512; a context of 4,000 is only simulated."
 )
 TURNS = (
     "The methods take turns, in an order that is drawn again for every three questions. Each turn begins with an "
-    "answer that is not measured, which opens the connections (servers close those that were idle for 5 s), and all "
-    "slots of both servers have read the prompts before. (c) is asked fewer questions."
+    "unmeasured answer, which opens the connections (servers close connections that were idle for 5 s). All slots of "
+    "both servers have read the prompts before. (c) answers fewer questions."
 )
 ALONE = (
-    "(d) is the draft's own answer, its pace scaled to as many tokens: a real model alone does not write the fused "
-    "text. The floor adds to it what was measured at each replacement: one verification, and one restart over a "
-    "connection that was made before, as the library and (b) have it. There is nothing in it for what is verified and "
-    "kept, so that it is out of reach where nothing is replaced."
+    "(d) is the draft's own answer, scaled to the length of the fused text, which a real model alone does not write. "
+    "The floor adds the times measured at each replacement: one verification, and one restart over a prepared "
+    "connection, as in the library and (b). It includes no time for tokens that are verified and kept, so it cannot be "
+    "reached if nothing is replaced."
 )
 LEFT = (
-    "A hedge that was for nothing leaves its connection to the next answer of the same method: where `hedge` is sooner "
-    "at its first token than (d), that is the reason, and not a hit."
+    "A hedge that misses leaves its connection to the next answer of the same method. If a method with `hedge` reaches "
+    "its first token sooner than (d), this is the reason, not a hit."
 )
 FLOOR = "floor"
 Opener = Callable[[], "AbstractAsyncContextManager[Write]"]
-"""Opens one method."""
+"""A function that opens a method for writing."""
 
 
 async def run(options: Options) -> list[Table]:
-    """The comparison at every distance, with short and long prompts; then how often hedges hit."""
+    """Compare the methods at every round trip, with short and long prompts; then count how often hedges hit."""
     tables: list[Table] = []
     with bundled_three() as three:
         for round_trip, count in (QUICK if options.quick else ROUND_TRIPS).items():
@@ -95,7 +95,7 @@ class Probe:
     """The parts of the floor for one prompt, measured at the replacements of the reference answer.
 
     Attributes:
-        verifications: seconds of each, asked alone.
+        verifications: seconds of each verification, with nothing else running.
         restarts: seconds from each restart of the draft to its first token; none at the end of the answer.
     """
 
@@ -110,8 +110,8 @@ class Compared:
     Attributes:
         references: the answers that all methods must write, from the library before any measurement.
         answers: the answers, by method and number of the prompt.
-        cpu: processor seconds of this process, likewise.
-        probes: one for each prompt.
+        cpu: processor seconds of this process, by method and number of the prompt.
+        probes: the probe of each prompt.
     """
 
     references: list[FusionResult] = field(default_factory=list)
@@ -124,7 +124,7 @@ class Compared:
         return self._first(at) + (len(self.references[at].tokens) - 1) * self._pace(at)
 
     def floor(self, at: int) -> float:
-        """The same with a verification and a restart for each replacement; a restart's first token counts once."""
+        """Seconds of the floor: `alone`, plus a verification and a restart per replacement; first tokens count once."""
         probe = self.probes[at]
         return self.alone(at) + sum(probe.verifications) + sum(max(0.0, one - self._pace(at)) for one in probe.restarts)
 
@@ -133,13 +133,13 @@ class Compared:
         return sum(answer.text == self.references[at].text for at, answer in self.answers[name].items())
 
     def table(self, where: str, about: Mapping[str, Any], *notes: str) -> Table:
-        """All of it."""
+        """The table of all methods."""
         lengths = [len(one.tokens) for one in self.references]
         replaced = [one.replacements or 0 for one in self.references]
         about_it = (
             f"{len(self.references)} questions, {statistics.mean(lengths):.1f} tokens and "
-            f"{statistics.mean(replaced):.1f} replacements in an answer. Medians over the questions, in brackets the "
-            "quartiles; x floor is the median of each question's own ratio. Requests, tokens and CPU are means."
+            f"{statistics.mean(replaced):.1f} replacements in an answer. Medians over the questions, with quartiles in "
+            "brackets; *x floor* is the median of the ratios. Requests, tokens and CPU time are means."
         )
         rows = [self._row(name) for name in self.answers]
         rows.insert(1, [FLOOR, spread([self.floor(at) for at in range(len(self.references))]), None, 1.0, *[None] * 7])
@@ -196,7 +196,7 @@ class Compared:
 async def compare(
     draft: str, assistant: str, asked: Sequence[str], ways: Mapping[str, Opener], *, few: int, slow: str = "c"
 ) -> Compared:
-    """Answer every prompt by every method, in turns; by the `slow` ones only `few`.
+    """Answer every prompt with every method, in turns; with `slow` methods only the first `few`.
 
     Args:
         draft: URL of the draft.
@@ -231,12 +231,12 @@ async def compare(
 
 
 async def _read(provider: Provider, prompt: str) -> None:
-    """Put the prompt into the caches of all slots."""
+    """Read the prompt into the caches of all slots."""
     await provider.propose(Context(prompt, b""), [Question(0, (b" The",))] * SLOTS, usage=Usage())
 
 
 def _probing(draft: Provider, assistant: Provider) -> Callable[[str, FusionResult], Awaitable[Probe]]:
-    """Measure one verification and one restart at each replacement of an answer, with nothing else running."""
+    """A function that measures one verification and one restart at each replacement, with nothing else running."""
 
     async def probe(prompt: str, answer: FusionResult) -> Probe:
         found = Probe()
@@ -267,13 +267,13 @@ async def _first_token(draft: Provider, prompt: str, text: bytes) -> float:
 
 
 def spread(seconds: Sequence[float]) -> str:
-    """Milliseconds: the median, and the quartiles."""
+    """The median and the quartiles, in milliseconds."""
     low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else [seconds[0]] * 3
     return f"{1000 * middle:,.0f} ({1000 * low:,.0f}-{1000 * high:,.0f})"
 
 
 def mean(values: Sequence[float]) -> str:
-    """The mean with as few digits as possible."""
+    """The mean, with as few digits as possible."""
     found = statistics.mean(values)
     return f"{found:.1f}" if found < 100 else f"{found:,.0f}"
 

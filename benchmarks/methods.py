@@ -1,10 +1,10 @@
-"""The methods that are compared: they all write the same text.
+"""The compared methods, which all write the same text.
 
-(a) is the library. (b) and (c) are Algorithm 1 in fixed rounds, written here without the library's engine: the draft
-writes K tokens, the assistant is asked about all of them in one request, those before the first replacement are kept,
-the replacement is added, and so on; with K = 1 there is one request for each position. (d) is one model that writes
-the text alone. All use the same providers, so they differ in method only; and all prepare a connection for the next
-draft during the current one, as the library does.
+(a) is the library. (b) and (c) are Algorithm 1 in fixed rounds, written here without the library's engine. In each
+round the draft writes K tokens, the assistant is asked about all of them in one request, the tokens before the first
+replacement are kept, and the replacement is added. With K = 1 there is one request for each position: this is (c).
+(d) is one model that writes the text alone. All use the same providers, so they differ only in method. All prepare a
+connection for the next draft during the current one, as the library does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Answer:
 
     Attributes:
         text: the text.
-        tokens: its number of tokens.
+        tokens: number of tokens.
         replacements: number of replacements.
         first: seconds to the first final token.
         seconds: duration in seconds.
@@ -52,7 +52,7 @@ class Answer:
 
 
 Write = Callable[[str, int], Awaitable[Answer]]
-"""Writes the answer to a prompt, up to a number of tokens."""
+"""A function that writes the answer to a prompt, up to a number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Method:
     """One method.
 
     Attributes:
-        name: name in the tables.
+        name: the name in the tables.
         settings: settings of `Fusion`, for (a).
         length: K, for (b) and (c).
     """
@@ -71,11 +71,11 @@ class Method:
 
     @property
     def alone(self) -> bool:
-        """One model writes alone."""
+        """True if one model writes alone."""
         return self.name == "d: draft alone"
 
     def open(self, draft: str, assistant: str) -> AbstractAsyncContextManager[Write]:
-        """A writer connected to the two models (the same one twice for (d))."""
+        """A writer connected to the two models; for (d), to the same model twice."""
         if self.alone:
             return alone(draft)
         if self.length is not None:
@@ -98,12 +98,12 @@ METHODS = (
 
 _PAPER = RuleVerifier.paper()
 TOLD = {"assistant_requests", "draft_requests", "hedge_hits", "hedged_drafts", "hedged_tokens", "iterations"}
-"""Summary of the library's result."""
+"""Fields of the library's result that are reported."""
 
 
 @asynccontextmanager
 async def fusing(draft: str, assistant: str, settings: dict[str, Any]) -> AsyncIterator[Write]:
-    """(a): the library, as users call it, by the same rule as the other methods."""
+    """(a): the library, as users call it, with the same rule as the other methods."""
     async with Fusion(draft=draft, assistant=assistant, verifier=_PAPER, unit="token", **settings) as fusion:
 
         async def write(prompt: str, length: int) -> Answer:
@@ -143,7 +143,7 @@ async def alone(model: str) -> AsyncIterator[Write]:
 async def rounds(
     draft: str, assistant: str, k: int, *, engine: str = "llama.cpp", strategy: Strategy = "list"
 ) -> AsyncIterator[Write]:
-    """(b), and with `k` = 1 (c): Algorithm 1 in fixed rounds, one request to the assistant a round."""
+    """(b), or (c) if `k` is 1: Algorithm 1 in fixed rounds, with one request to the assistant per round."""
     asked = connect(assistant, engine=engine, strategy=strategy)
     drafting = connect(draft, engine=engine)
     async with drafting, asked, anyio.create_task_group() as group:
@@ -159,7 +159,7 @@ async def algorithm_1(
 ) -> Answer:
     """Algorithm 1 in rounds of `k` tokens, each verified by one call of the assistant's `propose`.
 
-    In the `group` connections are made, beside it.
+    Connections for the next draft are prepared in the task `group` meanwhile.
     """
     answer, start, usages = Answer(), time.perf_counter(), (Usage(), Usage())
     text, continuation, over = b"", None, False
@@ -176,7 +176,7 @@ async def algorithm_1(
             if (said.data, said.end) != (token.data, token.end) and _rule(token, said):
                 text, over = text + said.data, said.end
                 answer.replacements += 1
-                continuation = None  # the draft continues from text that ends in another model's word
+                continuation = None  # the draft continues from a text that ends in the other model's word
                 break
             text, over = text + token.data, token.end
         answer.first = answer.first or time.perf_counter() - start
@@ -210,7 +210,7 @@ async def _verify(
 
 
 def _billed(draft: Usage, assistant: Usage) -> dict[str, Any]:
-    """Requests and bills, in the form of the library's result."""
+    """Requests and billed tokens, in the form of the library's result."""
     ledgers = {"draft": draft, "assistant": assistant}
     return {"usage": {name: EndpointUsage.of(usage).model_dump() for name, usage in ledgers.items()}}
 

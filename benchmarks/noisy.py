@@ -1,4 +1,4 @@
-"""A dominated model: a copy of a GGUF file with noise in its weights, which knows what the original knows, but less."""
+"""A dominated model: a copy of a GGUF file with noise in its weights, which knows less than the original."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _KINDS: dict[int, type[np.floating[Any]]] = {4: np.float32, 2: np.float16}
 
 
 def write_noisy(model: Path, path: Path, noise: float, seed: int = 5) -> None:
-    """Write a copy of a model with noise in its matrices; vectors are norms, and are left out.
+    """Write a copy of a model with noise in its matrices; vectors, which are norms, stay unchanged.
 
     Args:
         model: a GGUF file with weights of 16 or 32 bits.
-        path: of the copy.
-        noise: standard deviation, as a part of that of each matrix.
-        seed: of the noise.
+        path: path of the copy.
+        noise: standard deviation of the noise, relative to that of each matrix.
+        seed: seed of the noise.
     """
     data = bytearray(model.read_bytes())
     rng = np.random.default_rng(seed)

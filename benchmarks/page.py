@@ -1,7 +1,7 @@
-"""The figures of the documents, from what the sections have kept: none is copied by hand.
+"""The figures in the documents, taken from the kept results of the sections; no figure is copied by hand.
 
-`docs/benchmark.md` is one page to read, and `docs/benchmark-tables.md` has every table. `docs/methods.md` and the
-README have excerpts.
+`docs/benchmark.md` is a page to read, and `docs/benchmark-tables.md` has every table. `docs/methods.md` and the README
+contain excerpts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SECTIONS = {
     "real": "A real language model",
     "simulated": "A simulated pair",
     "cpu": "The client's processor time",
-    "client": "The client's processor time, by carrier, load and length",
+    "client": "The client's processor time, by HTTP library, load and length",
     "cancelled": "Cancelled streams",
     "gateway": "The gateway",
     "attack": "The gateway attacked",
@@ -40,93 +40,95 @@ _SECTIONS = {
 _PAGE = """# What a fusion costs
 
 `make bench` measures everything on this page; `make bench ARGS=--page` writes it. [All tables](benchmark-tables.md)
-have the details, and `benchmarks/results` has every repetition. Compare figures within a table only: its rows were
-measured in one run.
+have the details, and `benchmarks/results` has every repetition. Compare figures only within a table: its rows were
+measured in the same run.
 
 ## Time and price
 
-512 tokens, a tenth of them the assistant's, over HTTP with a round trip of 20 ms. The pair is *simulated* so that the
-acceptance can be chosen: the draft writes 60 tokens a second, the first after 50 ms, and the assistant needs 60 ms for
-a request. The HTTP and the time are real.
+These are answers of 512 tokens, a tenth of them the assistant's, over HTTP with a round trip of 20 ms. The pair is
+*simulated*, so that the acceptance can be chosen: the draft writes 60 tokens a second, the first after 50 ms, and the
+assistant needs 60 ms for a request. The HTTP and the times are real.
 
 {time_and_price}
 
-- **(a)** is this library with its defaults, or with the named field of `Tuning`. All methods here, and `cosd` and *the
-  rule* in the tables, decide by the paper's rule (alpha = beta = 0.5), which was the default when they were measured.
+- **(a)** is this library with its defaults, or with the named field of `Tuning`. All methods here decide by the paper's
+  rule (alpha = beta = 0.5), which was the default when they were measured. So do `cosd` and *the rule* in the tables.
 - **(b)** drafts in fixed rounds of *K* tokens and verifies each round in one request.
 - **(c)** asks about one position at a time.
 - **(d)** is the draft alone, writing the same text.
-- **The floor** is what any method needs that drafts first and replaces one token at a time: (d), plus one
+- **The floor** is the least time for a method that drafts first and replaces one token at a time: (d), plus one
   verification and one restart of the draft for each replacement. The first token after a restart is also one of
-  (d)'s; *in full* counts it twice. Hedged drafts go below the floor because they start before the verdict; in this
-  simulation 70 % of the replacements were the draft's second choice. How often that is so on real pairs was not
-  measured: a bundled model that is unsure has learned nothing, and hedges hardly ever match there.
+  (d)'s; *in full* counts it twice. Hedged drafts go below the floor because they start before the verdict. In this
+  simulation, 70 % of the replacements were the draft's second choice. The share on real pairs was not measured: on the
+  bundled models hedges hardly ever match, because an unsure model has learned nothing about the answer.
 
-The texts of (a), (b) and (c) are equal, or the benchmark ends with an error. Tokens read are tokens billed, cached or
-not.
+The benchmark ends with an error unless (a), (b) and (c) write the same text. Tokens that a model reads are billed,
+whether they are cached or not.
 
 ![Wall time over acceptance](benchmark.svg)
 
-Wall time as a multiple of the floor, at other acceptance rates, round trips and lengths of context:
+The next table has the wall time as a multiple of the floor, by acceptance, round trip and length of context:
 
 {floor}
 
 ## A real language model
 
-A fusion by ids on two llama.cpp servers, beside the draft alone (`make bench ARGS=real`). *Uncached* tokens are those
-that the assistant reads beyond its cache: of a long prompt, that is the prompt itself, once.
+A fusion by ids on two llama.cpp servers is compared with the draft alone (`make bench ARGS=real`). *Uncached* tokens
+are those that the assistant reads and its cache does not contain. A long prompt is uncached once.
 
 {real}
 
 ## The client's processor time
 
-64 fusions at once, over each library that may carry HTTP ([servers](servers.md)), and the same traffic with nothing
-above it (`make bench ARGS=client`):
+The client runs 64 fusions at once, over each supported HTTP library ([servers](servers.md)). The last rows have the
+same traffic without this library (`make bench ARGS=client`):
 
 {carriers}
 
-If other processes keep all processors busy, verdicts are heard late, and a draft that runs on meanwhile writes in vain
-([costs](costs.md#drafted-in-vain)). With the bound that a fusion sets itself, and without:
+If other processes keep all processors busy, verdicts arrive late, and the tokens that the draft writes meanwhile are
+wasted ([costs](costs.md#drafted-in-vain)). A fusion therefore bounds how far the draft runs ahead. With and without
+that bound:
 
 {starved}
 
-Less is drafted in vain, and more is billed: each of the short requests reads the prompt again, mostly from a server's
-cache.
+With the bound, fewer tokens are wasted, but more are billed: each of the short requests reads the prompt again, mostly
+from a server's cache.
 
-The time of a token [by library](benchmark-tables.md#client-cpu-by-library), answers
+*All tables* also have the time per token [by library](benchmark-tables.md#client-cpu-by-library), answers
 [of several lengths](benchmark-tables.md#client-cpu-by-length), [more
-fusions](benchmark-tables.md#event-loop-with-many-fusions) than a process can carry, and the tokens that a server
-generates [after a cancellation](benchmark-tables.md#tokens-generated-after-a-cancellation) are among all tables.
+fusions](benchmark-tables.md#event-loop-with-many-fusions) than one process can run in time, and the tokens that a
+server generates [after a cancellation](benchmark-tables.md#tokens-generated-after-a-cancellation).
 
 ## Who should decide
 
-Right answers of two bundled models, 200 questions of each kind with numbers that neither has seen. Both were trained on
-true texts only, in an open world: what a model is not to know it has met, but so rarely that it learned to doubt it. So
-the draft is unsure where it is wrong, every method that replaces unsure tokens does well, and the table says nothing
-about pairs that are wrong and confident. The rule is tuned and the trees are trained on mixed questions. *The paper's
-tree* is grown with the paper's settings; *other* examples are questions of one kind,
-unlike the mixed ones of the first column.
+Two bundled models answer 200 questions of each kind, with numbers that neither model has seen; the table has the right
+answers. Both models were trained on true texts only, in an open world: each has met the other's knowledge, but so
+rarely that it learned to doubt it. The draft is therefore unsure when it is wrong, and every method that replaces
+unsure tokens does well. The table says nothing about pairs that are wrong and confident. The rule is tuned and the
+trees are trained on mixed questions. *The paper's tree* is grown with the paper's settings. *Other* examples are
+questions of a single kind, unlike the mixed questions of the first column.
 
 {trees}
 
-The tree of 100 examples is 2 points above the tuned rule on mixed questions; smaller ones are not. Each tree is one
-draw of examples; [all tables](benchmark-tables.md#trees-and-a-tuned-rule) have ten draws, and the pair the other way
-round.
+On mixed questions, the tree of 100 examples is 2 points above the tuned rule; smaller trees are not. Each tree is
+trained on one draw of examples; [all tables](benchmark-tables.md#trees-and-a-tuned-rule) have ten draws, and the pair
+with draft and assistant swapped.
 
 ## Where a unit ends
 
 Models with different tokenizers are judged [by words](concepts.md#units-one-tokenizer-or-several): a unit ends at a
-common boundary of both encodings at which a word starts. By the alternative every common boundary ends one, and, last,
-a replacement as well (`make bench ARGS=units`). Four pairs of models that write pages, together:
+common boundary of both encodings at which a word starts. In the alternative, every common boundary ends a unit; in the
+last variant, it also ends a replacement (`make bench ARGS=units`). The first table sums up four pairs of models that
+write pages:
 
 {units}
 
-How likely those texts are, as negative log-likelihoods in nats a byte under each model and their mixture, with the
-difference from words and its 95 % interval:
+The second has the likelihood of these texts: negative log-likelihoods in nats per byte, under each model and their
+mixture. In brackets are the difference from *words* and its 95 % interval:
 
 {likely}
 
-Right answers of the bundled pair:
+The third has the right answers of the bundled pair:
 
 {rights}
 """
@@ -134,17 +136,17 @@ Right answers of the bundled pair:
 _TABLES = """# All tables
 
 `make bench ARGS=--page` writes this page from `benchmarks/results`. [What a fusion costs](benchmark.md) explains the
-methods (a) to (d) and the floor. Tables about bundled models of two million parameters are of the two that came before
-the present three, which have one million.
+methods (a) to (d) and the floor. Tables about bundled models of two million parameters describe the two earlier models;
+the present three have one million each.
 """
 
 
 _HOSTS = ("methods", "comparison")
-"""Pages that others write, with tables between marks."""
+"""Pages with tables between marks; their other text is not written here."""
 
 
 def tables(section: str, folder: Path = RESULTS) -> list[Table]:
-    """The tables that a section has kept; none if it was never run to its end."""
+    """The kept tables of a section; none if it has never run to its end."""
     path = folder / f"{section}.json"
     if not path.exists():
         return []
@@ -153,7 +155,7 @@ def tables(section: str, folder: Path = RESULTS) -> list[Table]:
 
 
 def pages(folder: Path = RESULTS) -> dict[Path, str]:
-    """The pages of the documents, by file."""
+    """The text of each page, by file."""
     [floor] = _titled("simulated", "Simulated: wall time against the floor", folder)
     real = tables("real", folder)
     carriers, starved, *_ = tables("client", folder)
@@ -176,7 +178,7 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
 
 
 def with_costs(text: str, folder: Path = RESULTS) -> str:
-    """The page of the methods with the cost of each in its place."""
+    """The page of the methods, with the table of their costs put in."""
     shown = "".join(
         bare(_columns(table, table.rows, but=("tokens", "ms an answer"))) for table in tables("methods", folder)
     )
@@ -188,7 +190,7 @@ def _put(text: str, name: str, shown: str) -> str:
 
 
 def known_pairs(folder: Path = RESULTS) -> Table:
-    """Advice on pairs of which the answer is known, beside what the same way did on new questions."""
+    """The advice on pairs for which the right advice is known, with the chosen way's result on new questions."""
     advised, compared, *_ = tables("advice", folder)
     kept = _columns(advised, advised.rows, but=("ways",))
     difference = compared.columns.index("difference")
@@ -202,7 +204,7 @@ def known_pairs(folder: Path = RESULTS) -> Table:
 
 
 def advice_in_words(folder: Path = RESULTS) -> str:
-    """The sentences of the page of comparisons on when fusing helped and when not."""
+    """The sentences on the comparison page about when fusing helped and when it did not."""
     advised, compared, *_ = tables("advice", folder)
     gain, advice = advised.columns.index("gain"), advised.columns.index("advice")
     difference = compared.columns.index("difference")
@@ -220,7 +222,7 @@ def advice_in_words(folder: Path = RESULTS) -> str:
 
 
 def where_units_end(folder: Path = RESULTS) -> list[Table]:
-    """Requests by each rule and the likelihood of the text, of all pairs together; right answers."""
+    """Three tables by rule: requests and the text's likelihood, both for all pairs together, and right answers."""
     asked, likely, rights = tables("units", folder)
     together = [_columns(one, [row for row in one.rows if row[0] == "all"], but=("pair",)) for one in (asked, likely)]
     return [*together, rights]
@@ -244,7 +246,7 @@ def client_in_words(folder: Path = RESULTS) -> str:
 
 
 def gateway_in_words(folder: Path = RESULTS) -> tuple[str, str]:
-    """The sentences of the page of the gateway on what it costs and on what it was attacked with."""
+    """The sentences on the gateway's page about its cost and about the attack."""
     [added] = map(_named, tables("gateway", folder))
     most = max(row["streams"] for row in added)
     [there] = [row for row in added if row["streams"] == most and row[""] == "cosd serve, on top"]
@@ -259,7 +261,7 @@ def gateway_in_words(folder: Path = RESULTS) -> tuple[str, str]:
 
 
 def batches_in_words(folder: Path = RESULTS) -> tuple[str, str]:
-    """The sentences of the page of batches: on prompts that begin alike, and on memory."""
+    """The sentences on the batch page about prompts that begin alike and about memory."""
     long, cached = map(_named, tables("batch", folder))
     most = max(int(row["at a time"]) for row in cached)
     shares = [row["share"].replace("%", " %") for row in cached if row["at a time"] == most]
@@ -273,7 +275,7 @@ def batches_in_words(folder: Path = RESULTS) -> tuple[str, str]:
 
 
 def all_tables(folder: Path = RESULTS) -> str:
-    """Every table that was kept, by section."""
+    """The page of all kept tables, by section."""
     parts = [_TABLES]
     for section, title in _SECTIONS.items():
         found = tables(section, folder)
@@ -291,19 +293,19 @@ def time_and_price(folder: Path = RESULTS) -> Table:
     for name, seconds, times_alone in (row[:3] for row in time.rows):
         _, _, asked, _, draft_read, assistant_read, drafted = paid.get(name, [None] * 7)[:7]
         rows.append([name, str(seconds).split(" ", 1)[0], times_alone, asked, assistant_read, draft_read, drafted])
-    columns = ["method", "seconds", "x draft alone", "requests to the assistant", "tokens it reads", "the draft reads"]
-    return Table("", [*columns, "and writes"], rows)
+    columns = ["method", "seconds", "x draft alone", "requests to the assistant", "tokens the assistant reads"]
+    return Table("", [*columns, "tokens the draft reads", "tokens it writes"], rows)
 
 
 def right_answers(folder: Path = RESULTS) -> Table:
-    """Right answers of the first pair, by who decides and by kind of question."""
+    """Right answers of the first pair, by decider and by kind of question."""
     whole, *_ = tables("trees", folder)
     pair = whole.rows[0][0]
     return _columns(whole, [row for row in whole.rows if row[0] == pair], but=("pair", "draft's tokens kept"))
 
 
 def excerpts(folder: Path = RESULTS) -> dict[str, str]:
-    """The README's two tables: for each row the figures that must stand in it, in their order."""
+    """The figures of the README's two tables: for each row, the figures that it must contain, in order."""
     right = right_answers(folder)
     whole = right.columns.index("all")
     paid = time_and_price(folder)

@@ -12,7 +12,7 @@ __all__ = ["draw"]
 HERE = Path(__file__).parent
 PICTURE = HERE.parent / "docs" / "benchmark.svg"
 
-# Colours of Okabe and Ito, for any colour vision; marks and dashes tell them apart in grey.
+# The colours of Okabe and Ito suit any colour vision; markers and dashes distinguish the lines in grey.
 _STYLES: dict[str, dict[str, Any]] = {
     "b: K=32": {"color": "#E69F00", "marker": "^", "linestyle": (0, (1, 1.5)), "label": "(b) rounds of K = 32"},
     "b: K=16": {"color": "#D55E00", "marker": "v", "linestyle": (0, (3, 1.5)), "label": "(b) rounds of K = 16"},
@@ -55,7 +55,7 @@ def draw(results: Path, picture: Path = PICTURE) -> Path:
 
 
 def _lines(kept: dict[str, Any]) -> dict[str, list[tuple[float, float]]]:
-    """By method: acceptance, and wall time over that of the draft alone."""
+    """Points by method: acceptance, and wall time relative to the draft alone."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for figures in sorted(
         (table["figures"] for table in kept["tables"] if "runs" in table["figures"]),

@@ -1,8 +1,9 @@
-"""The client's processor time by library: where a fused token's microseconds are.
+"""The client's processor time by library: a breakdown of a fused token's microseconds.
 
-A timer of the process's own processor time interrupts it a thousand times a second; the innermost Python frame says
-whose code ran, with the C functions that it called. Unlike a tracing profiler, this makes nothing dearer that is called
-often. Garbage collection is timed by its own callbacks: a timer that runs out meanwhile is heard in these.
+A timer interrupts the process after each millisecond of its processor time. The innermost Python frame then shows which
+code ran; C functions count for the frame that called them. Unlike a tracing profiler, this does not slow down functions
+that are called often. Garbage collection is timed by its own callbacks, because an interrupt during a collection is
+delivered only in them.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ __all__ = ["Samples", "by_library", "profile", "sampling"]
 _EVERY = 0.001  # seconds of processor time
 _STDLIB = Path(sysconfig.get_path("stdlib"))
 _OURS = Path(__file__).parent.parent
-_FEWEST = 0.01  # a library with a smaller share is among the others
+_FEWEST = 0.01  # libraries with a smaller share are summed as `others`
 
 
 @dataclass(slots=True)
 class Samples:
-    """The code that was found running, and the time of the garbage collector.
+    """Samples of the running code, and the time of the garbage collector.
 
     Attributes:
-        frames: by file, how often it was found running.
+        frames: number of samples by source file.
         collecting: seconds of garbage collection.
-        seconds: of processor time.
+        seconds: seconds of processor time in all.
     """
 
     frames: Counter[str] = field(default_factory=Counter[str])
@@ -53,7 +54,7 @@ class Samples:
 
 @contextmanager
 def sampling(samples: Samples) -> Iterator[None]:
-    """Note what runs during the block, on the main thread."""
+    """Sample the code that runs on the main thread during the block."""
     since = 0.0
 
     def note(_: int, frame: FrameType | None) -> None:
@@ -81,7 +82,7 @@ def sampling(samples: Samples) -> Iterator[None]:
 
 
 def by_library(samples: Samples) -> dict[str, float]:
-    """Shares of the time by the library whose code ran, the greatest first; small ones as `others`."""
+    """Shares of the time by library, the largest first; small shares are summed as `others`."""
     found: Counter[str] = Counter()
     for file, count in samples.frames.items():
         found[_library(file)] += count
@@ -95,7 +96,7 @@ def by_library(samples: Samples) -> dict[str, float]:
 
 @cache
 def _library(file: str) -> str:
-    """The library that a file belongs to; of this repository the folder."""
+    """The library that a file belongs to; for files of this repository, the folder."""
     path = Path(file)
     if "site-packages" in path.parts:
         return path.parts[path.parts.index("site-packages") + 1].removesuffix(".py")
@@ -112,9 +113,9 @@ async def profile(server: Simulated, case: Case) -> Table:
     cpu = found["measured"]["cpu"]
     rows: list[list[Cell]] = [[name, f"{100 * share:.0f} %", share * cpu] for name, share in found["shares"].items()]
     about = (
-        f"{case.fusions} fusions at once, {case.context} tokens of context, answers of {case.tokens}; one run over "
-        f"{found['measured']['carrier']}, with a sample of what runs for each millisecond of processor time. A C "
-        "function counts for the library that calls it."
+        f"{case.fusions} fusions at once, {case.context} tokens of context, answers of {case.tokens} tokens; one run "
+        f"over {found['measured']['carrier']}, with a sample of the running code for each millisecond of processor "
+        "time. A C function counts for the library that calls it."
     )
     return Table("Client CPU by library", ["", "share", "us per fused token"], rows, [about], found)
 

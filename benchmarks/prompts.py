@@ -1,6 +1,6 @@
 """Prompts for the live servers: mixed questions of the demonstration, alone or after others.
 
-The bundled models take 512 tokens, so a long prompt is one of about 450.
+The bundled models accept 512 tokens, so long prompts have about 450.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cosd_providers.contract import Provider
 __all__ = ["LONG", "MAX_TOKENS", "padded", "prompts"]
 
 MAX_TOKENS = 48
-"""More than any answer of the small models."""
+"""A limit longer than any answer of the small models."""
 
 LONG = 450
 """Length of a long prompt, by the tokenizer that needs more tokens."""
@@ -24,11 +24,11 @@ LONG = 450
 OTHERS = [
     f"{one.prompt}{one.answer}\n\n" for kind in ("mixed", "sum", "capital", "currency") for one in sample(kind, 10, 11)
 ]
-"""The text before the question in a long prompt."""
+"""The questions and answers before the question in a long prompt."""
 
 
 async def prompts(urls: Sequence[str], count: int, *, long: bool, kind: str = "mixed", seed: int = 5) -> list[str]:
-    """Questions of a kind that takes two models; with `long` each after other answered questions."""
+    """Questions of a kind that needs two models; with `long`, each follows other answered questions."""
     asked = [question.prompt for question in sample(kind, count, seed)]
     if not long:
         return asked
@@ -41,9 +41,9 @@ async def prompts(urls: Sequence[str], count: int, *, long: bool, kind: str = "m
 async def padded(
     prompt: str, providers: Sequence[Provider], sizes: dict[str, int], rng: random.Random, tokens: int = LONG
 ) -> str:
-    """The prompt after as many answered questions as fit into a number of tokens of every model.
+    """The prompt, preceded by as many answered questions as fit into `tokens` tokens of every model.
 
-    `sizes` keeps, for the next prompt, how many tokens each of those questions has.
+    `sizes` caches the number of tokens of each answered question for the next prompt.
     """
     room, before = tokens, ""
     for other in ["", *rng.sample(OTHERS, len(OTHERS))]:

@@ -1,4 +1,4 @@
-"""A delaying proxy in front of a local server, for round trips of any length: `delayed`.
+"""A delaying proxy in front of a local server, which simulates round trips of any length: `delayed`.
 
 The proxy is a process of its own, so its work does not count as the client's. It delays every chunk by half a round
 trip in each direction, in order, without a limit on the rate. A new connection costs one more round trip before its
@@ -34,14 +34,14 @@ class ProxyError(RuntimeError):
 
 @asynccontextmanager
 async def delayed(url: str, round_trip: float) -> AsyncIterator[str]:
-    """A URL at which the server at `url` is `round_trip` seconds away, during the block.
+    """During the block, a URL from which the server at `url` is `round_trip` seconds away.
 
     Args:
         url: URL of a server on this machine, for plain HTTP or any other protocol over TCP.
-        round_trip: seconds, at least 0; 0 adds only the way through the proxy.
+        round_trip: seconds, at least 0; 0 adds only the time in the proxy.
 
     Raises:
-        ProxyError: it does not start.
+        ProxyError: the proxy does not start.
     """
     if not round_trip >= 0:
         raise ValueError(f"a round trip takes 0 seconds or more, not {round_trip}")
@@ -63,7 +63,7 @@ class _End(asyncio.Protocol):
 
     Args:
         delay: delay in seconds.
-        earliest: time of the loop before which nothing is sent.
+        earliest: the event loop's time before which nothing is sent.
     """
 
     def __init__(self, delay: float, earliest: float) -> None:
@@ -72,16 +72,17 @@ class _End(asyncio.Protocol):
         self._delay = delay
         self._earliest = earliest
         self._transport: asyncio.Transport | None = None
-        # Data on the way to the other end: time of arrival, and bytes; None for the end, False for a broken connection.
+        # Data on the way to the other end, with its time of arrival: bytes, None for the end of the stream, or False
+        # for a broken connection.
         self._line: deque[tuple[float, bytes | bool | None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._told = self._heard = False  # whether this end has sent, and received, the end of the stream
+        self._told = self._heard = False  # true if this end has sent, or received, the end of the stream
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=sys.maxsize)
         self._transport = transport
-        self.other.arrive()  # data from before this end was connected
+        self.other.arrive()  # deliver data that arrived before this end was connected
 
     def data_received(self, data: bytes) -> None:
         self._depart(data)
@@ -105,13 +106,13 @@ class _End(asyncio.Protocol):
         self._told = True
         try:
             self._transport.write_eof()
-        except OSError:  # it broke meanwhile, unnoticed without reads
+        except OSError:  # the connection broke; without reads nothing has noticed
             self._transport.abort()
         if self._heard:
             self._transport.close()
 
     def _depart(self, what: bytes | bool | None) -> None:
-        # In order of departure, which is that of arrival, so one timer is enough.
+        # Chunks arrive in the order of departure, so one timer is enough.
         self._line.append((max(self._loop.time(), self._earliest) + self._delay, what))
         if len(self._line) == 1:
             self._timer = self._loop.call_at(self._line[0][0], self.arrive)
@@ -147,7 +148,7 @@ async def _relay(host: str, port: int, round_trip: float) -> None:
             far.broken()
 
     def accept() -> _End:
-        # The client is connected at once; over a real network that takes one round trip.
+        # The client is connected at once, but over a real network that would take one round trip.
         opened = loop.time() + round_trip
         near, far = _End(round_trip / 2, opened), _End(round_trip / 2, opened)
         near.other, far.other = far, near
@@ -161,7 +162,7 @@ async def _relay(host: str, port: int, round_trip: float) -> None:
 
 
 def _end_with_the_parent() -> None:
-    sys.stdin.buffer.read()  # nothing is written: read() returns at the end
+    sys.stdin.buffer.read()  # the parent writes nothing, so read() returns when it has ended
     os._exit(0)
 
 
@@ -175,7 +176,7 @@ def main() -> None:
 
 
 def _precise_loop() -> asyncio.AbstractEventLoop:
-    # select() waits with microsecond precision; epoll, asyncio's default, rounds up to milliseconds.
+    # select() waits with microsecond precision; epoll, asyncio's default, rounds up to whole milliseconds.
     return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
 

@@ -1,8 +1,9 @@
-"""A real language model on llama.cpp: time, tokens and bytes of a fusion beside the draft alone.
+"""A real language model on llama.cpp: time, tokens and bytes of a fusion, compared with the draft alone.
 
-The model is that of `make test-real`. Each server has one slot and, where there are two cores or more, a core of its
-own; a row's times are of one run, in turns, and the caches of the servers are cold before each answer. One table is by
-tokens, as models with the same ids are fused; the other by words, as models with different ids are.
+The model is that of `make test-real`. Each server has one slot and, if there are at least two cores, a core of its own.
+The times of a row are from one run, in which fusion and draft take turns; the servers' caches are cold before each
+answer. One table is by tokens, as for models with the same ids; the other is by words, as for models with different
+ids.
 """
 
 from __future__ import annotations
@@ -33,32 +34,33 @@ __all__ = ["TESTS", "Answer", "Both", "Case", "of_tests", "run"]
 
 PROMPTS, QUICK, LENGTH, COLD = 20, 3, 128, 100
 AGAIN = 5
-"""Runs of a case that has one prompt."""
+"""The number of runs of a case that has one prompt."""
 ALONE, RULE, EVERYWHERE = (RuleVerifier(alpha=alpha, beta=beta) for alpha, beta in ((0, 0.5), (0.5, 0.5), (1, 1)))
 TESTS = Path(__file__).parent.parent / "tests"
 
 _TITLE = "A real language model"
 _COLUMNS = (
-    *("", "x alone", "tokens, alone and fused", "seconds alone", "replaced, %", "assistant: uncached tokens a token"),
-    *("assistant: requests a token", "assistant: uncached + 0.1 cached + 4 written, a token"),
-    *("drafts", "client, ms a token", "bytes sent a token"),
+    *("", "x alone", "tokens, alone and fused", "seconds alone", "replaced, %", "assistant: uncached tokens per token"),
+    *("assistant: requests per token", "assistant: uncached + 0.1 cached + 4 written, per token"),
+    *("drafts", "client, ms per token", "bytes sent per token"),
 )
 _ABOUT = (
-    "SmolLM2-135M-Instruct (Q4_1) on llama.cpp, one slot and one thread a server, all caches cold before each answer. "
-    "Alone is the same client with a rule that never asks. Of emoji it is the draft's own stream: their parts have no "
-    "probability here, and are always asked about. Assistants are asked by singles, or by watch where the row says so. "
-    "The time is the median over the answers, each of which is followed by the draft's own. "
-    "The price of a token is in those of a prompt, a cached one at a tenth and a written one at four. The genuine pair "
-    "drafts with the same model without its layer 20. Where a prompt is long, the draft alone writes as many tokens as "
-    "the fusion has. Bytes are those of one "
-    "more answer to the first prompt. Times are those of this machine, which other work shares: compare the ratios."
+    "SmolLM2-135M-Instruct (Q4_1) on llama.cpp, with one slot and one thread per server; all caches are cold before "
+    "each answer. *Alone* is the same client with a rule that never asks. For emoji it is the draft's own stream, "
+    "because their parts have no probability here and are always asked about. Assistants are asked by singles, or by "
+    "watch if the row says so. "
+    "The time is the median over the answers; the draft's own answer follows each of them. "
+    "The price of a token is in prompt tokens: a cached token counts a tenth, a written token four. The genuine pair "
+    "drafts with the same model without its layer 20. For long prompts, the draft alone writes as many tokens as the "
+    "fusion. *Bytes sent* were counted in one "
+    "more answer to the first prompt. Other work shares this machine, so compare ratios rather than times."
 )
 _WORDS = (
-    'The same models and servers, with the rule for different ids (`unit="word"`), which waits for two words behind a '
-    "place. The times are medians over the answers: the seconds until the first text, alone and fused, and the "
-    "milliseconds by which a token comes later than that of the draft alone (the median of those that both begin "
-    "with). Drafted in vain is what was drafted and is not in the answer, lookahead behind "
-    "its end included, in percent of its tokens."
+    'The same models and servers, with the rule for different ids (`unit="word"`), which waits for two words after a '
+    "place. Times are medians over the answers: the seconds until the first text, alone and fused, and the "
+    "milliseconds by which a token is later than the draft's own (the median over the tokens that both answers begin "
+    "with). *Drafted in vain* are drafted tokens that are not in the answer, including the lookahead after its end, in "
+    "per cent of its tokens."
 )
 _MISSING = "Not measured: the model is not here (`make test-real` fetches it)."
 
@@ -69,15 +71,15 @@ class Answer:
 
     Attributes:
         seconds: wall time.
-        tokens: of the answer.
+        tokens: tokens of the answer.
         replaced: tokens of the draft that were replaced.
         read: uncached prompt tokens of the assistant.
         client: seconds of processor time of this process.
         drafts: requests for a draft.
-        requests: to the assistant.
+        requests: requests to the assistant.
         cached: cached prompt tokens of the assistant.
         written: tokens that the assistant wrote.
-        vain: tokens that were drafted and are not in the answer.
+        vain: drafted tokens that are not in the answer.
     """
 
     seconds: float = 0.0
@@ -96,7 +98,7 @@ class Answer:
 
 
 Written = Sequence[tuple[int | None, float]]
-"""The ids of an answer, each with the seconds until it was final."""
+"""The ids of an answer's tokens, each with the seconds until the token was final."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,9 @@ class Both:
     """An answer of a fusion and the draft's own, one after the other.
 
     Attributes:
-        fused: the fusion's.
-        alone: the draft's.
-        written: the tokens of both, each with the seconds until it was final; empty where nobody noted them.
+        fused: the fusion's answer.
+        alone: the draft's answer.
+        written: the tokens of both answers, each with the seconds until it was final; empty if not recorded.
     """
 
     fused: Answer
@@ -115,12 +117,12 @@ class Both:
 
     @property
     def ratio(self) -> float:
-        """The time of a token in that of the draft alone."""
+        """The fusion's time per token, as a multiple of the draft's."""
         return (self.fused.seconds / self.fused.tokens) / (self.alone.seconds / self.alone.tokens)
 
     @property
     def behind(self) -> float:
-        """Milliseconds by which a token comes later, among those that both begin with; NaN without any."""
+        """Median milliseconds by which the fusion's tokens are later, over the common beginning; NaN without one."""
         same = takewhile(lambda both: both[0][0] == both[1][0], zip(*self.written, strict=False))
         return 1000 * median([one - other for (_, one), (_, other) in same] or [math.nan])
 
@@ -130,14 +132,14 @@ class Case:
     """The subject of a row.
 
     Attributes:
-        name: in the table.
+        name: the name in the table.
         draft: URL of the draft's server.
-        verifier: of the fusion.
-        asked: its prompts.
-        length: tokens of an answer at most.
-        settings: of the fusion, beside these.
-        streamed: whether the draft alone is its own stream.
-        alike: whether the draft alone writes as many tokens as the fusion has.
+        verifier: the fusion's verifier.
+        asked: the prompts.
+        length: maximum number of tokens of an answer.
+        settings: further settings of the fusion.
+        streamed: whether *alone* is the draft's own stream, without a fusion.
+        alike: whether the draft alone writes as many tokens as the fusion.
     """
 
     name: str
@@ -154,7 +156,7 @@ WAYS: Mapping[str, Strategy] = {"": "singles", ", by watch": "watch"}
 
 
 async def run(options: Options) -> list[Table]:
-    """The tables; one without rows where the model is not there."""
+    """Return the tables; without the model, one table without rows."""
     folder = _folder()
     if folder is None:
         return [Table(_TITLE, _COLUMNS, [], [_MISSING])]
@@ -228,13 +230,13 @@ async def _by_words(options: Options, cases: Sequence[Case], assistant: str) -> 
             ]
         )
         figures[name] = _figures(found)
-    columns = ["", "x alone", "first text, s", "behind the draft alone, ms", "drafted in vain, %", "replaced, %"]
-    columns += ["assistant: requests a token", "assistant: uncached + 0.1 cached + 4 written, a token"]
+    columns = ["", "x alone", "first text, s", "later than the draft alone, ms", "drafted in vain, %", "replaced, %"]
+    columns += ["assistant: requests per token", "assistant: uncached + 0.1 cached + 4 written, per token"]
     return Table("A real language model, by words", columns, rows, [_WORDS], figures)
 
 
 async def _measured(case: Case, assistant: str, way: Strategy) -> list[Both]:
-    """The answers to a case's prompts, each beside the draft's own."""
+    """The answers to a case's prompts, each with the draft's own answer."""
     found: list[Both] = []
     for prompt in case.asked:
         fused, written = await _answered(case, assistant, prompt, way)
@@ -343,7 +345,7 @@ def _conversation(prompt: Any) -> Any:
 
 
 async def _forget(url: str) -> None:
-    """Put something else into the only slot of a server."""
+    """Fill a server's only slot with another prompt."""
     async with httpx.AsyncClient(timeout=60) as client:
         body = {"prompt": [1, 2, 3], "n_predict": 1, "cache_prompt": False}
         (await client.post(f"{url}/completion", json=body)).raise_for_status()
@@ -351,7 +353,7 @@ async def _forget(url: str) -> None:
 
 @contextmanager
 def _served(model: Path, core: int) -> Iterator[str]:
-    """A server with one slot and no cache of earlier prompts, on one core where that can be said."""
+    """Run a server with one slot and no cache of earlier prompts, on one core if the system can pin it."""
     with serve(model, context=6144, slots=1, threads=1, cache=0) as server:
         if hasattr(os, "sched_setaffinity") and (os.cpu_count() or 1) > core:
             for task in Path(f"/proc/{server.pid}/task").iterdir():
@@ -360,20 +362,20 @@ def _served(model: Path, core: int) -> Iterator[str]:
 
 
 def _folder() -> Path | None:
-    """The folder of the model, if it was fetched."""
+    """The folder of the model; None if it has not been fetched."""
     install = of_tests("smollm2.install")
     folder: Path = install.folder()
     return folder if (folder / install.SHORTER).is_file() else None
 
 
 def _prompts() -> Sequence[str]:
-    """Prompts of the tests, one in two: of all kinds."""
+    """Every other prompt of the tests, which includes all kinds."""
     found: Sequence[str] = of_tests("live_real.prompts").PROMPTS
     return found[::2]
 
 
 def of_tests(name: str) -> Any:
-    """A module that lies beside the tests."""
+    """A module in the folder of the tests."""
     sys.path.insert(0, str(TESTS))
     try:
         return importlib.import_module(name)
@@ -382,7 +384,7 @@ def of_tests(name: str) -> Any:
 
 
 def _long(words: int) -> str:
-    """A prompt of this many words, about as many tokens."""
+    """A prompt of `words` words, which are about as many tokens."""
     found = [
         "the",
         "old",

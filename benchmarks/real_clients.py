@@ -1,9 +1,8 @@
 """Real clients of OpenAI's protocol against `cosd serve`, on the real language model of `make test-real`.
 
-They are installed by pip or npm, at the versions of `clients/pins`, in folders of the user's cache, and each asks by a
-script of its own for what it has. What came out is held against the answers of the gateway to plain HTTP, and its
-`usage` against what the draft's server counts when it is asked alone. A server that records shows the fields that a
-client sends by itself.
+The clients are installed by pip or npm, at the versions in `clients/pins`, in folders of the user's cache. Each has a
+script that tries its features. The answers are compared with the gateway's answers to plain HTTP, and their `usage`
+with the counts of the draft's server alone. A recording server shows the fields that a client sends by default.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ __all__ = ["run"]
 
 ROOT = Path(__file__).parents[1]
 HERE = ROOT / "benchmarks" / "clients"
-_NODE = "6.49.0"  # of `openai` on npm, which needs no other package
+_NODE = "6.49.0"  # version of `openai` on npm, which needs no other package
 _CLIENTS = {
     "openai": "openai",
     "node": "openai (Node)",
@@ -47,7 +46,7 @@ _CLIENTS = {
     "instructor": "instructor",
     "curl": "curl",
 }
-"""Columns by the name of the script: the package whose version stands at their heads."""
+"""By script, the package whose version is in the column's head."""
 
 _WORK = (
     *("chat", "usage", "stream", "usage in the stream", "logprobs", "stop, seed, length"),
@@ -66,12 +65,12 @@ def _ignored(row: str) -> str:
 
 @dataclass(frozen=True)
 class Asked:
-    """All that came out with one client.
+    """All outcomes of one client.
 
     Attributes:
-        strict, ignoring: the outcome of each feature, by gateways without and with `ignore: [temperature]`.
-        sent: the fields of a request by the client's defaults, beyond those that were given to it, by row.
-        refusals: the gateway's words to these fields by plain HTTP, of rows in which it refuses them.
+        strict, ignoring: the outcome of each feature, with gateways without and with `ignore: [temperature]`.
+        sent: by row, the fields that the client adds to a request by default.
+        refusals: by row, the gateway's error message if it refuses these fields over plain HTTP.
     """
 
     strict: Mapping[str, Mapping[str, Any]]
@@ -85,9 +84,9 @@ class Expected:
     """Answers to plain HTTP.
 
     Attributes:
-        chat, text: the gateway's, to a conversation and to a text.
-        usage: tokens of the prompt and of the answer, by the draft's server alone: of a conversation, and of a text.
-        refusals: the gateway's words, by feature.
+        chat, text: the gateway's answers to a conversation and to a text.
+        usage: tokens of prompt and answer as the draft's server alone counts them; the key is true for a conversation.
+        refusals: the gateway's error messages, by feature.
     """
 
     chat: str
@@ -97,7 +96,7 @@ class Expected:
 
 
 async def run(options: Options) -> list[Table]:
-    """Ask with every client."""
+    """Try every client."""
     return await anyio.to_thread.run_sync(_run, options)
 
 
@@ -127,7 +126,7 @@ def _run(options: Options) -> list[Table]:
 
 
 def _installed(name: str, options: Options) -> Path | None:
-    """The folder in which a client is; None where what installs it is missing."""
+    """The folder in which a client is installed; None if its installer is missing."""
     if name == "curl":
         return Path.cwd() if shutil.which("curl") else None
     if name == "node" and not (shutil.which("node") and shutil.which("npm")):
@@ -169,7 +168,7 @@ def _version(name: str) -> str:
 
 @contextmanager
 def _gateway(servers: Sequence[str], *ignored: str) -> Generator[str]:
-    """A gateway in a process of its own; its URL, with /v1."""
+    """Run a gateway in a process of its own; yield its URL, with `/v1`."""
     draft, assistant = servers
     fusion = {"draft": {"url": draft}, "assistants": [{"url": assistant}]}
     settings = {"fusions": {"cosd": fusion}, **({"ignore": ignored} if ignored else {})}
@@ -190,10 +189,10 @@ def _gateway(servers: Sequence[str], *ignored: str) -> Generator[str]:
 
 
 def _asked(name: str, client: Path, url: str, only: Sequence[str] = ()) -> dict[str, Any]:
-    """The outcome of each feature."""
+    """The outcome of each feature of a client."""
     kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     environment = {**kept, "COSD_CLIENT_URL": url, "COSD_CLIENT_ONLY": ";".join(only)}
-    with tempfile.TemporaryDirectory() as home:  # for what clients keep
+    with tempfile.TemporaryDirectory() as home:  # for files that clients write
         environment |= {"HOME": home, "LLM_USER_PATH": home, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         script = HERE / f"with_{name.replace('-', '_')}.py"
         command = [str(client / "bin" / "python") if name != "curl" else sys.executable, str(script)]
@@ -210,7 +209,7 @@ def _asked(name: str, client: Path, url: str, only: Sequence[str] = ()) -> dict[
 
 
 def _sent(name: str, client: Path) -> dict[str, dict[str, Any]]:
-    """The fields of a request by the client's defaults, by row, as a server sees them that refuses all."""
+    """The fields that a client sends by default, by row, recorded by a server that refuses every request."""
     given = {"model", "messages", "prompt", "max_tokens", "max_completion_tokens"}
     found: dict[str, dict[str, Any]] = {}
 
@@ -239,7 +238,7 @@ def _sent(name: str, client: Path) -> dict[str, dict[str, Any]]:
 
 
 def _refusal(url: str, row: str, fields: Mapping[str, Any]) -> str | None:
-    """The words in which the gateway refuses these fields; None if it takes them."""
+    """The gateway's error message for these fields; None if it accepts them."""
     question: Mapping[str, Any] = {"messages": [{"role": "user", "content": _QUESTION}]}
     route = "chat/completions"
     if row.startswith("completions"):
@@ -287,8 +286,8 @@ class Judgement:
     """A cell of the table.
 
     Attributes:
-        mark: W, E, G, X or -.
-        reason: in words, of an X and of a -.
+        mark: `W`, `E`, `G`, `X` or `-`.
+        reason: the reason for an `X` or a `-`, in words.
     """
 
     mark: str
@@ -302,18 +301,18 @@ _ALLOWED = {
     **{row: {"W", "E", "-"} for row in _DEFAULTS},
     **{_ignored(row): {"W", "-"} for row in _IGNORED},
 }
-"""The marks that are no failure, by row."""
+"""The marks that do not count as failures, by row."""
 
 
 _MARKS = (
-    "W works: the text, the tokens of `usage` and the number of log probabilities are those of plain HTTP and of the "
-    "draft's server alone; of an abort, the gateway has cancelled what it asked for within two seconds. G is an abort "
-    "after which the client held its connection until Python collected garbage; the gateway cancelled then. E is "
-    "refused at once, in the gateway's words, as the same request by plain HTTP."
+    "`W` works: the text, the tokens of `usage` and the number of log probabilities equal those of plain HTTP and of "
+    "the draft's server alone. For an abort, `W` means that the gateway cancelled its own requests within two seconds. "
+    "`G` is an abort after which the client held its connection until Python collected garbage; then the gateway "
+    "cancelled. `E` is refused at once with the gateway's own error message, as is the same request over plain HTTP."
 )
 _TERMS = (
-    "*Defaults* is a request with nothing but model, question and `max_tokens` given; *with `ignore`* is behind "
-    "`ignore: [temperature]` in the gateway's file."
+    "*Defaults* is a request for which only the model, the question and `max_tokens` are given. *With `ignore`* means "
+    "that the gateway's file has `ignore: [temperature]`."
 )
 
 
@@ -322,9 +321,9 @@ def judged(row: str, outcome: Mapping[str, Any], expected: Expected, refusal: st
 
     Args:
         row: the feature.
-        outcome: as its script has told it.
-        expected: of plain HTTP.
-        refusal: the gateway's words if it is to refuse the request.
+        outcome: the outcome that the client's script reports.
+        expected: the answers to plain HTTP.
+        refusal: the gateway's error message if it should refuse the request.
     """
     if "lacks" in outcome:
         return Judgement("-", outcome["lacks"])
@@ -352,7 +351,7 @@ def judged(row: str, outcome: Mapping[str, Any], expected: Expected, refusal: st
 
 
 def judgements(asked: Asked, expected: Expected) -> dict[str, Judgement]:
-    """Those of one client, by row."""
+    """The judgements of one client, by row."""
     found = {row: judged(row, asked.strict[_OF.get(row, row)], expected) for row in (*_WORK, "abort")}
     found |= {row: judged(row, asked.strict[row], expected, expected.refusals[row]) for row in _REFUSED}
     found |= {row: judged(row, asked.strict[row], expected, asked.refusals.get(row)) for row in _DEFAULTS}
@@ -360,7 +359,7 @@ def judgements(asked: Asked, expected: Expected) -> dict[str, Judgement]:
 
 
 def tabled(asked: Mapping[str, Asked], expected: Expected) -> list[Table]:
-    """The table of features, and that of what clients send by themselves."""
+    """The table of features, and the table of fields that clients send by default."""
     cells = {name: judgements(one, expected) for name, one in asked.items()}
     rows: list[list[Cell]] = [[row, *(found[row].mark for found in cells.values())] for row in _ALLOWED]
     lacking, failing, failures = dict[str, dict[str, None]](), dict[str, list[str]](), list[str]()
@@ -375,7 +374,7 @@ def tabled(asked: Mapping[str, Asked], expected: Expected) -> list[Table]:
     notes = [
         _MARKS,
         _TERMS,
-        f"`-` is what the client has not: {_listed(lacking)}.",
+        f"`-` marks a feature that the client lacks: {_listed(lacking)}.",
         *([f"X fails: {_listed(failing)}."] if failing else []),
     ]
     heads = [f"{name} {_version(name)}" for name in asked]
@@ -404,7 +403,7 @@ def tabled(asked: Mapping[str, Asked], expected: Expected) -> list[Table]:
                 ]
                 for name, one in asked.items()
             ],
-            ["Recorded, of a request with nothing but model, question and `max_tokens` given."],
+            ["Recorded from requests for which only the model, the question and `max_tokens` were given."],
         ),
     ]
 

@@ -1,7 +1,7 @@
 """Results of the benchmark's sections: tables, their display, and their files.
 
-A section is a module of this package with `async def run(options: Options) -> list[Table]`. The notes of its
-tables say what is measured; `figures` holds the raw values of all repetitions, for readers of the JSON.
+A section is a module of this package with `async def run(options: Options) -> list[Table]`. The notes of its tables
+explain what is measured; `figures` has the raw values of all repetitions, for readers of the JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 
 Cell = str | int | float | None
-"""None gives an empty cell, a float three significant digits, a string itself."""
+"""A value of a table. None is shown as an empty cell, a float with three significant digits, a string as it is."""
 
 _PACKAGES = ("anyio", "cosd-api", "httpx", "pydantic", "xllamacpp")
 
@@ -30,7 +30,7 @@ class Options:
     """Options of a section.
 
     Attributes:
-        quick: fewer repetitions and cases, for all sections within two minutes.
+        quick: whether to run fewer repetitions and cases, so that all sections take two minutes.
         command: the command line, for the notes of tables.
     """
 
@@ -47,11 +47,11 @@ class Table:
     """One table of a report.
 
     Attributes:
-        title: one line.
-        columns: their names, with units; the first column names the row.
+        title: the title, in one line.
+        columns: names of the columns, with units; the first column names the row.
         rows: the rows, with one cell for each column.
-        notes: notes for the reader: what was simulated, and what was measured.
-        figures: raw values, for the JSON alone.
+        notes: notes for the reader, about what was simulated and what was measured.
+        figures: raw values, only for the JSON.
     """
 
     title: str
@@ -66,7 +66,7 @@ class Table:
                 raise ValueError(f"{self.title}: {len(self.columns)} columns, but a row of {len(row)}: {row}")
 
     def markdown(self) -> str:
-        """The table as Markdown, aligned for a terminal: words to the left, numbers to the right."""
+        """The table as Markdown, padded for a terminal: words are aligned left, numbers right."""
         cells = [[_shown(cell) for cell in row] for row in self.rows]
         right = [
             all(not isinstance(row[at], str) or _numeric(row[at]) for row in self.rows)
@@ -91,14 +91,14 @@ def bare(table: Table) -> str:
 
 
 def between(text: str, name: str, shown: str, command: str) -> str:
-    """A page with something else between the two marks of this name, which say what writes it."""
+    """Replace the part of a page between the two marks of this name, which also name the command that writes it."""
     begin, end = f"<!-- {name}: `{command}` writes this table -->\n", f"<!-- end of {name} -->\n"
     before, rest = text.split(begin)
     return f"{before}{begin}{shown}\n{end}{rest.split(end)[1]}"
 
 
 def machine() -> dict[str, Any]:
-    """The machine, without dates, names and paths."""
+    """A description of the machine, without dates, names and paths."""
     packages: dict[str, str | None] = {}
     for name in _PACKAGES:
         try:
@@ -130,7 +130,7 @@ def save(section: str, tables: Sequence[Table], folder: Path = RESULTS) -> Path:
     ]
     written = {"section": section, "machine": machine(), "tables": listed}
     text = json.dumps(written, ensure_ascii=False, separators=(",", ":"))
-    path.write_text(text.replace('{"title"', '\n{"title"') + "\n", encoding="utf-8")  # a line for each table
+    path.write_text(text.replace('{"title"', '\n{"title"') + "\n", encoding="utf-8")  # one line per table
     return path
 
 

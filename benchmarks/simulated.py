@@ -1,13 +1,13 @@
 """A server of invented models (`invented.py`) that speaks llama.cpp's native protocol, in a process of its own.
 
-One server has all models: `URL/0.9,0.7,0.15,1/draft/a` is the draft of the pair with that acceptance, hit rate, share
-of unsure tokens and seed; `a` is the name under which its requests are counted. It answers as a real server does: the
-same fields, server-sent events in chunks, a connection closed after each stream.
+One server serves all models: `URL/0.9,0.7,0.15,1/draft/a` is the draft of the pair with that acceptance, hit rate,
+share of unsure tokens and seed; `a` is the name under which its requests are counted. It answers as a real server does:
+it sends the same fields and server-sent events in chunks, and closes the connection after each stream.
 
-Every request runs at full speed, whatever the load (continuous batching on hardware with spare capacity), and every
-prompt comes from the cache, whatever its length. The draft needs `first` seconds to its first token and then writes
-`rate` a second; the assistant needs `verify` seconds for an answer of one token, to one prompt or a list of them, and
-then also writes `rate` a second.
+Every request runs at full speed, whatever the load, as with continuous batching on hardware with spare capacity. Every
+prompt comes from the cache, whatever its length. The draft needs `first` seconds for its first token and then writes
+`rate` tokens a second. The assistant needs `verify` seconds for an answer of one token, to one prompt or a list of
+prompts, and then also writes `rate` tokens a second.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CONTEXT = 32768
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Speeds of the models, in seconds and tokens a second; all zero for tests, without any waiting."""
+    """Speeds of the models, in seconds and tokens per second. If all are zero, as in tests, nothing waits."""
 
     first: float = 0.05
     rate: float = 60.0
@@ -59,11 +59,11 @@ class Counts:
     """Counts of a server under one name.
 
     Attributes:
-        requests: requests for answers, without those of discovery.
+        requests: requests for answers; discovery does not count.
         prompt_tokens: tokens read, including cached ones, for each prompt of a list.
         completion_tokens: tokens written, including those after a cancellation.
         cancelled: streams that the client closed before their end.
-        connections: TCP connections with a request.
+        connections: TCP connections that carried a request.
     """
 
     requests: int = 0
@@ -75,10 +75,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A running server.
+    """A running server of invented models.
 
     Attributes:
-        url: its URL.
+        url: the server's URL.
     """
 
     url: str
@@ -89,7 +89,7 @@ class Simulated:
         return f"{base or self.url}/{pair}/{role}/{quote(name, safe='')}"
 
     async def counts(self, role: Role, name: str) -> Counts:
-        """The counts so far."""
+        """The counts so far of one model under one name."""
         async with httpx.AsyncClient() as client:
             answer = await client.get(f"{self.url}/counts/{role}/{quote(name, safe='')}")
         return Counts(**answer.json())
@@ -102,14 +102,14 @@ class Simulated:
 
 @asynccontextmanager
 async def simulated(speeds: Speeds = Speeds()) -> AsyncIterator[Simulated]:
-    """A running server during the block.
+    """Run a server during the block.
 
     Raises:
-        TimeoutError: it does not start.
+        TimeoutError: the server does not start.
     """
     command = [sys.executable, "-m", "benchmarks.simulated", *map(str, (speeds.first, speeds.rate, speeds.verify))]
     root = Path(__file__).parent.parent
-    # The server ends when its standard input closes: at the end of the block, or when this process is killed.
+    # The server ends when its standard input closes, at the end of the block or when this process is killed.
     async with await anyio.open_process(command, stderr=None, cwd=root) as process:
         assert process.stdout is not None
         with anyio.fail_after(START_SECONDS):
@@ -125,7 +125,7 @@ async def simulated(speeds: Speeds = Speeds()) -> AsyncIterator[Simulated]:
 
 @dataclass(slots=True)
 class _Server:
-    """All connections and counts."""
+    """State that all connections share."""
 
     speeds: Speeds
     counts: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -155,7 +155,7 @@ def _entry(said: list[Said], count: int) -> dict[str, Any]:
 
 
 def _event(run: _Run, written: int, said: list[Said], count: int) -> dict[str, Any]:
-    """One token of a stream, in a real server's form."""
+    """The event for one token of a stream, in the form of a real server."""
     timings = {"cache_n": run.read - 1, "prompt_n": 1, "prompt_ms": 1.361, "prompt_per_token_ms": 0.12372727272727273}
     timings |= {"prompt_per_second": 8082.292432035269, "predicted_n": written, "predicted_ms": 16.7 * written}
     timings |= {"predicted_per_token_ms": 16.7, "predicted_per_second": 59.880239520958085}
@@ -171,7 +171,7 @@ def _last(run: _Run, written: int, index: int = 0) -> dict[str, Any]:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: requests one by one, each answered when it is due."""
+    """One connection, which answers requests one by one, each when it is due."""
 
     def __init__(self, server: _Server) -> None:
         self._server = server
@@ -229,7 +229,7 @@ class _Connection(asyncio.Protocol):
 
     def _complete(self, speech: Speech, role: Any, where: str, body: dict[str, Any]) -> None:
         prompts = body["prompt"]
-        # A list of texts or of lists is several prompts; a mix of text and ids is one.
+        # A list of texts or of lists means several prompts; a list of ids, or of texts and ids, is one prompt.
         several = isinstance(prompts, list) and {type(item) for item in prompts} not in ({int}, {int, str})
         runs = [_Run.of(speech, role, prompt) for prompt in (prompts if several else [prompts])]
         counts = self._server.counts[where]
@@ -258,7 +258,7 @@ class _Connection(asyncio.Protocol):
         return {**answer, "completion_probabilities": entries}
 
     def _stream(self, run: _Run, body: dict[str, Any], number: int, due: float, head: bytes = b"") -> None:
-        """Send the token that is due; with the last one also the final event."""
+        """Send the token that is due, and with the last token the final event."""
         assert self._under_way is not None
         self._under_way["completion_tokens"] += 1
         sent = head + _chunk(_event(run, number, next(run.said), body["n_probs"]))

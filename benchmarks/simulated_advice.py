@@ -1,9 +1,9 @@
-"""Runs of the advice whose truth is known: simulated worlds, and kept answers of the laboratory with labels swapped.
+"""Runs of the advice with known truth: simulated worlds, and kept answers of the laboratory with swapped labels.
 
-The decisions are the library's own (`cosd_api.comparison.looks`). A simulated question is right or wrong for the better
-model, for the other one and for eight ways to fuse: a way is right where the better model is wrong with a probability
-of (D + g) / 2, and the other way round with (D - g) / 2, for a gain g and a discordance D. A latent normal variable of
-each question correlates the ways, as about measured in the laboratory.
+The decisions are the library's own (`cosd_api.comparison.looks`). A simulated question has an outcome, right or wrong,
+for the better model, for the other model and for eight ways to fuse. With a gain g and a discordance D, a way is right
+and the better model wrong with probability (D + g) / 2; the reverse has probability (D - g) / 2. A latent normal
+variable of each question correlates the ways, about as strongly as measured in the laboratory.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from cosd_api.comparison.looks import LookLine, Outcomes, SequentialTest, Verdic
 __all__ = ["NULL", "POWER", "REAL", "SIMULATED_CALLS", "World", "kept", "simulations", "swapped"]
 
 SHAPE = (1, 0.9, 0.75, 0.6, 0.4, 0.2, 0, -0.3)
-"""The ways' gains, as multiples of the best one's."""
+"""The gains of the ways, as multiples of the best gain."""
 EQUAL = 0.3
-"""Share of the questions with equal texts, which ways are not asked."""
+"""Share of the questions to which both models write the same text, so that no way is asked."""
 ALIKE, OTHER = 0.55, 0.5
 """Correlations of the latent variables: of two ways, and of a way with the other model."""
 WAY = 4
-"""Model calls of one answer of a way; a model alone has one."""
+"""Model calls for one answer of a way; a model alone needs one."""
 COUNTS = (100, 200, 400)
 RUNS, FEW_RUNS, SWAPS, QUICK_RUNS = 400, 100, 1000, 2
 KEPT = HERE / "lab" / "results" / "quick.jsonl.xz"
@@ -49,8 +49,8 @@ RELEASED = {
     (0.22, 0.25): 3440,
     (0.22, 0.4): 3440,
 }
-"""Mean model calls of the former procedure at 200 questions, by gain and discordance: it asked every way two fifths of
-the questions, skipped none, and tested the one chosen on the rest."""
+"""Mean model calls of the former procedure with 200 questions, by gain and discordance. It asked every way two fifths
+of the questions, skipped none, and tested the chosen way on the rest."""
 
 POWER = "Advice in simulation: gains that are found"
 NULL = "Advice in simulation: false alarms"
@@ -63,10 +63,10 @@ class World:
     """A world of simulated questions.
 
     Attributes:
-        gain: of the best way over the better model.
-        discordance: share of the questions at which a way and the better model differ.
-        lead: of the better model over the other one.
-        apart: share of the questions at which the models differ.
+        gain: gain of the best way over the better model.
+        discordance: share of the questions on which the outcomes of a way and the better model differ.
+        lead: lead of the better model over the other model.
+        apart: share of the questions on which the models' outcomes differ.
         equal_ways: whether all ways gain the same, instead of `SHAPE`.
         right: share of the questions that the better model answers right.
     """
@@ -79,7 +79,7 @@ class World:
     right: float = 0.5
 
     def outcomes(self, count: int, seed: str) -> Outcomes:
-        """Outcomes of so many questions."""
+        """The outcomes of `count` questions."""
         rng, normal = random.Random(seed), NormalDist()
 
         def bounds(gain: float, differ: float) -> tuple[float, float]:
@@ -108,10 +108,10 @@ class World:
 
 
 def run_on(outcomes: Outcomes, counts: Sequence[int] = (), *, equal: float = EQUAL) -> tuple[Verdict, float, int]:
-    """Advice on outcomes, on a file that grows through these counts until it says to fuse.
+    """Advise on outcomes, with a file that grows through `counts` until the advice is to fuse.
 
     Returns:
-        The verdict, the model calls, and the questions.
+        The verdict, the number of model calls, and the number of questions.
     """
     keys, trial = outcomes.questions, SequentialTest()
     earlier: list[LookLine] = []
@@ -134,7 +134,7 @@ def run_on(outcomes: Outcomes, counts: Sequence[int] = (), *, equal: float = EQU
 
 
 def first(outcomes: Outcomes, count: int) -> Outcomes:
-    """The outcomes of the first questions."""
+    """The outcomes of the first `count` questions."""
     kept = outcomes.questions[:count]
     alone, ways = (
         {name: {key: one[key] for key in kept} for name, one in several.items()}
@@ -144,7 +144,7 @@ def first(outcomes: Outcomes, count: int) -> Outcomes:
 
 
 def kept(path: Path = KEPT) -> dict[str, tuple[Outcomes, float]]:
-    """Outcomes of the laboratory's pairs, and their shares of equal texts; the better model is the first."""
+    """The outcomes of the laboratory's pairs, the better model first, and their shares of equal texts."""
     found: dict[str, dict[str, dict[str, tuple[bool, str]]]] = {}
     with lzma.open(path, "rt", encoding="utf-8") as file:
         for line in file:
@@ -168,7 +168,7 @@ def _outcomes(of_pair: Mapping[str, Mapping[str, tuple[bool, str]]]) -> tuple[Ou
 
 
 def drawn(outcomes: Outcomes, count: int, seed: str) -> Outcomes:
-    """Questions drawn with replacement, each as one of its own."""
+    """Outcomes of questions drawn with replacement; each draw counts as a separate question."""
     keys, rng = outcomes.questions, random.Random(seed)
     picked = [rng.choice(keys) for _ in range(count)]
     alone, ways = (
@@ -179,10 +179,10 @@ def drawn(outcomes: Outcomes, count: int, seed: str) -> Outcomes:
 
 
 def swapped(outcomes: Outcomes, seed: str) -> Outcomes:
-    """Outcomes with the labels of the better model and of all ways exchanged at each question by a coin.
+    """Outcomes in which a coin exchanges, for each question, the labels of the better model and of all ways.
 
-    Where it falls, all outcomes of the question are turned round, so that each difference changes its sign. The other
-    model is left out, as it would guard against false alarms, too.
+    If the coin says so, all outcomes of the question are inverted, so that each difference changes its sign. The other
+    model is left out, because it would also guard against false alarms.
     """
     rng = random.Random(seed)
     better, right = next(iter(outcomes.alone.items()))
@@ -223,8 +223,9 @@ def _power(options: Options, runs: int, few: int) -> Table:
         figures[name] = shares
         rows.append([name, f"{100 * world.discordance:.0f} %", *map(_percent, shares.values())])
     note = (
-        f"Share of {runs} runs (of models equally good, where each has to be beaten, {few}) that advise to fuse by one "
-        "of eight ways, the best of which gains 11 points over the better model; the others gain less, the last loses."
+        f"Share of {runs} runs ({few} with equally good models, both of which must be beaten) that advise to fuse by "
+        "one of eight ways. The best way gains 11 points over the better model; the others gain less, and the last "
+        "loses."
     )
     return Table(POWER, ["", "discordance", *(f"{one} questions" for one in COUNTS)], rows, [note], figures)
 
@@ -245,8 +246,8 @@ def _null(options: Options, runs: int) -> Table:
         rows.append([f"{100 * differ:.0f} %", _percent(_share(once)), _percent(_share(grown))])
     note = (
         f"Share of {runs} runs that advise to fuse although no way gains anything: all eight are as good as the better "
-        "model, and the other model is 30 points worse, so that it guards against nothing. The last column asks again "
-        "with a file that has grown from 100 to 200, then to 400 questions, until it says to fuse."
+        "model, and the other model is 30 points worse, so it guards against nothing. In the last column the file "
+        "grows from 100 to 200, then to 400 questions, until the advice is to fuse."
     )
     return Table(NULL, ["discordance", "200 questions", "100, then 200, then 400"], rows, [note], figures)
 
@@ -263,9 +264,9 @@ def _calls(options: Options, runs: int) -> Table:
         figures[f"{gain}, {differ}"] = {"calls": calls, "before": before, "fuse": shown}
         rows.append([f"{100 * gain:.0f}", f"{100 * differ:.0f} %", _percent(shown), questions, calls, before])
     note = (
-        f"Means of {runs} runs with 200 questions, {100 * EQUAL:.0f} % of which have equal texts; an answer of a way "
-        f"takes {WAY} calls. *Before*: a procedure that chose the way on two fifths of the questions and tested it on "
-        "the others, and skipped no equal texts."
+        f"Means of {runs} runs with 200 questions; the models write the same text for {100 * EQUAL:.0f} % of them. An "
+        f"answer of a way takes {WAY} calls. *Calls before* are those of the former procedure, which chose the way on "
+        "two fifths of the questions, tested it on the others, and skipped no equal texts."
     )
     columns = ["gain", "discordance", "fuse", "questions asked", "calls", "calls before"]
     return Table(SIMULATED_CALLS, columns, rows, [note], figures)
@@ -290,8 +291,8 @@ def _real(options: Options, runs: int, swaps: int) -> list[Table]:
         rows.append([name, f"{100 * equal:.0f} %", f"{gain:+.1f}", *cells, _percent(null)])
     note = (
         f"Share of {runs} runs that advise to fuse, on questions drawn with replacement from the kept answers of a "
-        f"pair (two to six ways). *Labels swapped*: share of {swaps} runs with 200 questions at each of which a coin "
-        "exchanged the outcomes of the better model and of the ways, so that nothing is gained by construction."
+        f"pair (two to six ways). *Labels swapped* is the same share of {swaps} runs with 200 questions; for each "
+        "question a coin exchanges the outcomes of the better model and the ways, so that nothing can be gained."
     )
     columns = ["pair", "equal texts", "best gain", *(f"{one} questions" for one in COUNTS), "labels swapped"]
     return [Table(REAL, columns, rows, [note], figures)]

@@ -1,8 +1,8 @@
-"""Questions to an assistant: which can be left out, and the strategies for the others.
+"""Questions to an assistant: the savings from leaving some out, and the strategies for sending the others.
 
-On real servers behind a proxy. Questions that cannot change the text are left out; the savings are measured on the
-bundled models, with words as the unit, their default. All strategies for asking about several places of one text give
-the same answers; their costs are measured. Each engine's fixed rule rests on these figures.
+Both are measured on real servers behind a proxy. Questions that cannot change the text are left out; the savings are
+measured on the bundled models, with words as the unit, their default. All strategies for asking about several places of
+one text return the same answers; their costs are measured. Each engine's choice of a strategy rests on these figures.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WAYS = {
 
 
 async def run(options: Options) -> list[Table]:
-    """Skipping on llama.cpp; the strategies on llama.cpp, and on vLLM where it is installed."""
+    """Measure skipping on llama.cpp, and the strategies on llama.cpp and, if it is installed, on vLLM."""
     with bundled_pair() as pair:
         tables = [await skipping(pair, options)]
         tables.append(await asking("llama.cpp", pair, 3 if options.quick else 10, options))
@@ -59,7 +59,7 @@ async def run(options: Options) -> list[Table]:
 
 
 async def skipping(urls: Mapping[str, str], options: Options) -> Table:
-    """`ask="contestable"`, the default, against `ask="all"`, either model drafting."""
+    """Compare `ask="contestable"`, the default, with `ask="all"`; each model drafts in turn."""
     asked = await prompts([*urls.values()], 5 if options.quick else 25, long=False)
     rows: list[list[Cell]] = []
     for draft, assistant in (("sums", "facts"), ("facts", "sums")):
@@ -90,8 +90,9 @@ async def skipping(urls: Mapping[str, str], options: Options) -> Table:
             )
     columns = ["ask", "places", "requests", "billed: assistant", "ms an answer", "x contestable", "equal texts"]
     about = (
-        f"{len(asked)} mixed questions, {1000 * ROUND_TRIP:g} ms, words. Places, requests and billed tokens are means "
-        "of one answer; times are medians, with quartiles, and medians of each question's own ratio. They take turns."
+        f"{len(asked)} mixed questions, a round trip of {1000 * ROUND_TRIP:g} ms, words as units. Places, requests and "
+        "billed tokens are means per answer. Times are medians with quartiles; *x contestable* is the median of the "
+        "ratios. Both settings take turns."
     )
     return Table("Live: leaving out what cannot matter (llama.cpp)", columns, rows, [about])
 
@@ -101,11 +102,11 @@ async def skipping(urls: Mapping[str, str], options: Options) -> Table:
 
 @dataclass
 class Asked:
-    """The cost of one strategy for a number of places, each time.
+    """The costs of one strategy for a number of places, from several repetitions.
 
     Attributes:
-        seconds: duration in seconds.
-        read: billed tokens of prompts.
+        seconds: durations in seconds.
+        read: billed prompt tokens.
         ways: number of places by strategy.
     """
 
@@ -115,7 +116,7 @@ class Asked:
 
 
 async def asking(engine: str, urls: Mapping[str, str], times: int, options: Options) -> Table:
-    """Each strategy, in turns, on texts of its own."""
+    """Measure the strategies in turns, each on texts of its own."""
     names: Sequence[Any] = WAYS[engine]
     rows: list[list[Cell]] = []
     figures: dict[str, Any] = {}
@@ -138,9 +139,9 @@ async def asking(engine: str, urls: Mapping[str, str], times: int, options: Opti
                 }
     columns = ["prompt, places", *(f"ms: {name}" for name in names), *(f"read: {name}" for name in names)]
     about = (
-        f"Medians of {times} questions each, {1000 * ROUND_TRIP:g} ms away; read are the tokens of all prompts, cached "
-        "ones included. Each text is asked about once; its prompt was read just before. Short prompts have about 35 "
-        "tokens, long ones 450."
+        f"Medians of {times} questions each, with a round trip of {1000 * ROUND_TRIP:g} ms. *Read* counts the tokens "
+        "of all prompts, including cached ones. Each text is asked about once, just after its prompt was read. Short "
+        "prompts have about 35 tokens, long ones 450."
     )
     title = "llama.cpp" if engine == "llama.cpp" else "vLLM on the CPU"
     notes = [about, ECHOED] if engine == "vllm" else [about]
@@ -157,7 +158,7 @@ async def _ask(provider: Provider, prompt: str, text: bytes, ends: Sequence[int]
     starts = [0, *ends[:-1]]
     chosen = [len(starts) * at // places for at in range(places)]
     questions = [Question(starts[at], (text[starts[at] : ends[at]],)) for at in chosen]
-    # Ask about this prompt before, so that the assistant has read it with any strategy.
+    # Ask about this prompt first, so that the assistant has it in its cache with any strategy.
     await provider.propose(Context(prompt, b""), [Question(0, (b" The",))], usage=Usage())
     usage, began = Usage(), time.perf_counter()
     await provider.propose(Context(prompt, text), questions, usage=usage)
@@ -167,7 +168,7 @@ async def _ask(provider: Provider, prompt: str, text: bytes, ends: Sequence[int]
 
 
 async def texts(providers: Sequence[Provider], *, long: bool) -> AsyncGenerator[tuple[str, bytes, list[int]], None]:
-    """Endless: a prompt, the right answer, and the end of each of its tokens (by the first model)."""
+    """Yield endlessly a prompt, its right answer, and the end of each of the answer's tokens for the first model."""
     seen, sizes = set[str](), dict[str, int]()
     for seed in count():
         for question in sample("mixed", 50, seed):

@@ -1,4 +1,4 @@
-"""The tables of the section `simulated`: an overview, the targets, and for each case the time and the price."""
+"""The tables of the section `simulated`: an overview, the targets, and each case's time and price."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ HEADLINE = Case(acceptance=0.9, round_trip=0.02, context=512)
 
 SIMULATED = (
     "The models and their server are simulated, in a process of their own, behind a proxy that delays every byte; the "
-    "HTTP is real, and so is the time. The draft writes 60 tokens a second, 50 ms to the first; the assistant needs "
-    "60 ms for a request, whatever its size; no request slows another one down; every prompt is cached. What is "
-    "replaced is drawn for each place by itself; 15 % of the kept tokens have p < 0.5; at 70 % of the replaced ones "
-    "the draft's second choice is the assistant's word. The texts are the first that have these shares to a token."
+    "HTTP and the times are real. The draft writes 60 tokens a second, the first after 50 ms. The assistant needs "
+    "60 ms for a request of any size. Requests do not slow one another down, and every prompt is cached. Replacements "
+    "are drawn independently for each place; 15 % of the kept tokens have p < 0.5, and for 70 % of the replaced tokens "
+    "the draft's second choice is the assistant's word. The texts are the first with these shares, to within one token."
 )
 FLOOR = (
-    "Floor: (d), plus for each replacement one verification (a round trip and 60 ms) and one restart of the draft (a "
-    "round trip and 50 ms, less the 17 ms of the token that comes with it and is one of (d)'s; in full: with them). "
-    "Nothing is in it for new connections, although llama.cpp's server closes one with each stream."
+    "The floor is (d), plus one verification (a round trip and 60 ms) and one restart of the draft (a round trip and "
+    "50 ms) for each replacement. The restart's first token is one of (d)'s, so its 17 ms are subtracted; *in full*, "
+    "they are not. The floor includes no new connections, although llama.cpp's server closes one after each stream."
 )
 MEDIANS = (
-    "Medians over the texts; in brackets the least and the most. (c) writes one text. Late: how long the "
-    "client's event loop waited for the processor, at most at 19 of 20 looks; where that is much, nothing else counts."
+    "Medians over the texts, with minimum and maximum in brackets. (c) writes one text. *ms late* is how long the "
+    "client's event loop waited for the processor (95th percentile); if it is large, disregard the row."
 )
 
 
 async def run(options: Options) -> list[Table]:
-    """The section `simulated`."""
+    """Run the section `simulated`."""
     cases = [case.typical() for case in (QUICK if options.quick else CASES)]
     return tables(await compare(cases, options=options))
 
@@ -83,9 +83,9 @@ def _load(found: Sequence[Measured]) -> str:
         statistics.median(one.seconds("d: draft alone")) / best for one, best in zip(found, ideal, strict=True)
     )
     return (
-        f"Whether the measuring slows what is measured: at 19 of 20 looks a client's event loop was late by less than "
+        "A check that measuring does not slow the methods down: the 95th percentile of a client's event loop delay was "
         f"{1000 * statistics.median(late):.1f} ms (in the worst process {1000 * max(late):.1f} ms), and (d) took at "
-        f"most {100 * (slower - 1):.1f} % longer than its server and its network say."
+        f"most {100 * (slower - 1):.1f} % longer than its server and its network alone."
     )
 
 
@@ -132,7 +132,7 @@ def _price(one: Measured) -> Table:
         row += [round(_median(runs, lambda run: run.draft.cancelled)), _hedges(runs)]
         rows.append(row)
     notes = [
-        "As the servers counted them; of prompts everything that was sent, most of which a server has in its cache."
+        "Figures are the servers' own counts. Prompt tokens include everything sent, most of it cached by the server."
     ]
     return Table(f"Simulated, price. {one.case.title}", columns, rows, notes)
 
@@ -147,7 +147,7 @@ def _hedges(runs: Sequence[Run]) -> str | None:
 
 
 def _targets(one: Measured) -> Table:
-    """Targets and results."""
+    """The table of targets and results."""
     rows: list[list[Cell]] = []
 
     def add(what: str, most: float, values: Sequence[float], others: Sequence[float], strict: bool = False) -> None:
@@ -181,7 +181,7 @@ def _median(runs: Iterable[Run], of: Callable[[Run], float]) -> float:
 
 
 def _middle(values: Sequence[float], others: Sequence[float]) -> float:
-    """The median of the texts' ratios; (c) has fewer texts."""
+    """The median of the ratios of corresponding texts; (c) has fewer texts."""
     return statistics.median(value / other for value, other in zip(values, others, strict=False))
 
 

@@ -1,7 +1,7 @@
 """Trees and tuned rules on two bundled models: from a few examples to the accuracy of fused answers.
 
-Decision samples are collected over the API from mixed questions whose numbers the two models may have seen; a rule is
-tuned and trees are trained on them. Then all answer questions with held-out numbers.
+Decision samples are collected over the API from mixed questions whose numbers the two models may have seen. A rule is
+tuned and trees are trained on them. Then each verifier fuses answers to questions with held-out numbers.
 """
 
 from __future__ import annotations
@@ -44,30 +44,31 @@ DRAWS = 10
 ASKED = 50
 
 PAPER = (
-    "*The paper's tree* is as scikit-learn grows it by default: it keeps the places where both models agree, with the "
-    "draft's label, weights no class, has no limit on its depth, and asks about *p* or *q* at random where both would "
-    "do."
+    "*The paper's tree* is grown with scikit-learn's defaults: it keeps the places where both models agree, labelled "
+    "as the draft's, weights no class, has no depth limit, and chooses at random between *p* and *q* if both split "
+    "equally well."
 )
 ABOUT = (
-    "Right answers of {count} questions of each kind, with numbers that were kept out of both models' training. A "
-    "mixed question needs a fact, which only `facts` knows, and a sum, which only `sums` can add; of the other kinds "
-    "each model knows its own, and of the rest only that it cannot know it. Trees and rule see mixed questions of "
-    "other numbers: the tree of 10 examples those of the tree of 3 and seven more, the rule is tuned on all 100. "
-    "*Other* examples are three questions of the single kinds, out of the distribution of the mixed ones, as the "
-    f"paper's three are out of that of its tests. {PAPER}"
+    "Right answers to {count} questions of each kind, with numbers that were kept out of both models' training. A "
+    "mixed question needs a fact, which only `facts` knows, and a sum, which only `sums` can add. Of the other kinds, "
+    "each model knows its own; of the rest it has learned only that it cannot know it. The trees and the rule learn "
+    "from mixed questions with other numbers: the tree of 10 examples from those of the tree of 3 and seven more, the "
+    "rule from all 100. *Other* examples are three questions of the single kinds, outside the distribution of the "
+    f"mixed questions, as the paper's three examples are outside that of its tests. {PAPER}"
 )
 SAMPLES = (
-    "What was learned from. Each example is one scoring request to each model, and one more to the assistant where it "
-    "has to go on from inside of one of its own tokens. Held out: balanced accuracy of the decisions on examples that "
-    "were left out of the training, over five folds."
+    "The decision samples that the trees learned from. Each example takes one scoring request to each model, and one "
+    "more to the assistant if it has to continue from inside one of its own tokens. *Held out* is the balanced "
+    "accuracy of the decisions on examples left out of the training, over five folds."
 )
 
 
 OTHERS = (
-    f"Trees of {DRAWS} draws from 100 examples, and how many of the first {ASKED} mixed questions each gets right: the "
-    "worst, the median and the best of them. Below five examples nothing is known of a tree beforehand. *Other* "
-    "examples are of the single kinds, a question with a number, one about a fact and one of either in each draw; a "
-    f"draw in which one of the models is never the only one that is right is replaced by another. {PAPER}"
+    f"Trees of {DRAWS} draws from 100 examples, and the number of the first {ASKED} mixed questions that each gets "
+    "right: the worst, the median and the best tree. With fewer than five examples the quality of a tree cannot be "
+    "estimated beforehand. *Other* examples are of the single kinds: each draw has a question with a number, a "
+    "question about a fact and a question of either kind. A draw is replaced if one of the models is never the only "
+    f"one that is right in it. {PAPER}"
 )
 DRAWN_COLUMNS = ["pair", "tree", "examples", "draws", "questions", "worst", "median", "best"]
 
@@ -78,8 +79,8 @@ class Learned:
 
     Attributes:
         samples: samples of mixed questions, by the number of examples.
-        trees: trees from them, by the number of examples.
-        papers: the paper's trees from the same.
+        trees: trees learned from these samples, by the number of examples.
+        papers: the paper's trees learned from the same samples.
         others: samples of questions of the other kinds, by kind.
         tuning: the tuned rule.
     """
@@ -131,7 +132,7 @@ async def run(options: Options) -> list[Table]:
 
 
 def examples(size: int) -> list[Example]:
-    """Mixed questions whose numbers may have been trained on; of more, the first are the same."""
+    """Mixed questions whose numbers may occur in the training; a larger `size` only adds questions."""
     return _examples("mixed", size)
 
 
@@ -160,7 +161,7 @@ def our_tree(samples: Samples) -> TreeVerifier:
 
 
 def papers_tree(samples: Samples) -> TreeVerifier:
-    """The tree that the paper describes, as scikit-learn grows it by default."""
+    """The tree that the paper describes, grown with scikit-learn's defaults."""
     from sklearn.tree import DecisionTreeClassifier  # noqa: PLC0415 - a long import
 
     places = places_of(samples, keep_agreeing=True)
@@ -171,13 +172,13 @@ def papers_tree(samples: Samples) -> TreeVerifier:
 
 
 def _from_mixed(learned: Learned, size: int, rng: random.Random) -> Samples:
-    """Some of the mixed questions."""
+    """Samples of randomly drawn mixed questions."""
     whole = learned.samples[max(learned.samples)]
     return whole.model_copy(update={"examples": tuple(rng.sample(whole.examples, size))})
 
 
 def _from_others(learned: Learned, size: int, rng: random.Random) -> Samples:
-    """Some questions of the other kinds: one with a number, one about a fact, the others of either sort."""
+    """Samples of the other kinds: one question with a number, one about a fact, the rest of either kind."""
     kinds = [rng.choice(NUMBERS), rng.choice(ABOUT_FACTS), *rng.choices(OTHER_KINDS, k=size - 2)]
     found = {one.example.key: one for kind in kinds for one in [rng.choice(learned.others[kind].examples)]}
     return learned.others[kinds[0]].model_copy(update={"examples": tuple(found.values())})
@@ -188,7 +189,7 @@ TREES: Mapping[str, Callable[[Samples], TreeVerifier]] = {"tree": our_tree, "the
 
 
 def _drawings(source: str, size: int, learned: Learned) -> Iterator[Samples]:
-    """Draws of a few examples, without those that have no place for one of the two answers."""
+    """Draws of a few examples, skipping those in which one of the two decisions never occurs."""
     rng = random.Random(f"{SEED}/{size}/{source}")
     for _ in range(MOST_DRAWS):
         few = SOURCES[source](learned, size, rng)
@@ -199,7 +200,7 @@ def _drawings(source: str, size: int, learned: Learned) -> Iterator[Samples]:
 
 
 async def _drawn(pair: str, draft: str, assistant: str, learned: Learned, options: Options) -> list[list[Cell]]:
-    """The rows of trees that are trained on other draws of a few examples."""
+    """The table rows of trees trained on other draws of a few examples."""
     questions = {"mixed": sample("mixed", QUICK if options.quick else ASKED, SEED)}
     rows: list[list[Cell]] = []
     for size, source in DRAWN:
@@ -216,7 +217,7 @@ async def _drawn(pair: str, draft: str, assistant: str, learned: Learned, option
 
 
 def _ways(draft: str, assistant: str, learned: Learned) -> list[tuple[str, str, str, Verifier]]:
-    """Who decides: a name, who drafts, who is asked, and the verifier."""
+    """The deciders: for each a name, the draft, the assistant, and the verifier."""
     never = RuleVerifier(alpha=0)
     best = learned.tuning.best
     other = next(_drawings("other", FEW, learned))
@@ -259,7 +260,7 @@ def _training_row(pair: str, size: int, learned: Learned) -> list[Cell]:
 
 
 async def _draw(draft: str, assistant: str, tuning: RuleTuning) -> None:
-    """The paper's Figure 2 on the examples that were learned from, for the README."""
+    """Draw the paper's Figure 2 for the training examples."""
     found = await tune_answers(examples(max(SIZES)), draft=draft, assistant=assistant, max_tokens=MAX_TOKENS)
     panels = [
         Heatmap(title, one.accuracy, (one.best.alpha, one.best.beta))

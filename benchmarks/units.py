@@ -1,8 +1,9 @@
-"""Words, or every common boundary: where a unit of models with different tokenizers ends, on real llama.cpp servers.
+"""The end of a unit for models with different tokenizers: words or common boundaries, on real llama.cpp servers.
 
-By the library's rule a unit ends at a common boundary of both encodings at which a word starts (`paths.ends_unit`). By
-the alternative every common boundary ends one, also inside words. It is measured twice: with a replacement that is a
-whole word, as it is now, and with one that ends at the first common boundary as well (`paths.completes`).
+By the library's rule, a unit ends at a common boundary of both encodings at which a word starts (`paths.ends_unit`).
+In the alternative, every common boundary ends a unit, also inside words. The alternative is measured twice: with
+replacements that are whole words, as now, and with replacements that also end at the first common boundary
+(`paths.completes`).
 """
 
 from __future__ import annotations
@@ -35,33 +36,34 @@ PAGES = ("pages-gpt2", "pages-llama3-other"), ("pages-gpt2-other", "pages-llama3
 LENGTH = 96
 PROMPTS, QUESTIONS, QUICK = 40, 200, 2
 DRAWN = 8000
-"""Pages whose words count as known."""
+"""The number of pages whose words count as known."""
 DRAWS, SEED = 2000, 23
 
 ALL = "all"
 _FIRST = ("pair", "alpha, beta", "a unit ends at")
 _COUNTED = (
-    *("tokens", "decisions a token", "places a token", "requests a token", "billed a token", "replacements"),
+    *("tokens", "decisions per token", "places per token", "requests per token", "billed per token", "replacements"),
     *("unjudged", "off path", "equal", "unknown words, of 1,000"),
 )
 _UNDER = ("draft", "assistant", "mixture")
 _ASKED = (
-    f"Answers to {PROMPTS} prompts a pair, at most {LENGTH} tokens, with rules of two pairs of alpha and beta, "
-    "otherwise default settings (single questions). Each model knows another world. Decisions are units of the answer "
-    "that the assistant judged, and places those that it was asked about; requests are all to it, those for its words "
-    "included; billed tokens are those that it read, cached or not, and wrote. *Equal* are the answers with the same "
-    f"text as by words, and unknown words those that none of {DRAWN:,} pages has."
+    f"Answers to {PROMPTS} prompts per pair, at most {LENGTH} tokens, with two settings of alpha and beta and "
+    "otherwise default settings (single questions). The models know different worlds. *Decisions* are units of the "
+    "answer that the assistant judged; *places* are those that it was asked about. *Requests* are all requests to the "
+    "assistant, including those for its words. *Billed* tokens are those that it read, cached or not, and wrote. "
+    f"*Equal* answers have the same text as with *words*. *Unknown words* occur in none of {DRAWN:,} pages."
 )
 _LIKELY = (
-    "Negative log-likelihood in nats a byte, the end included where the answer ended by itself, under the draft model, "
-    "under the assistant, and under their equal mixture (the logarithm of the mean of both probabilities of the whole "
-    "answer): less is likelier. Each model reads its own encoding behind its prompt. Means over the answers; in "
-    "brackets the difference from words, with its 95 % interval by a paired bootstrap of the prompts "
-    f"({DRAWS:,} draws)."
+    "Negative log-likelihood in nats per byte under the draft model, under the assistant, and under their equal "
+    "mixture (the logarithm of the mean of both probabilities of the whole answer); lower is likelier. The end is "
+    "included if the answer ended by itself. Each model reads its own encoding after its prompt. Means over the "
+    "answers; in brackets the difference from *words*, with its 95 % interval from a paired bootstrap over the "
+    f"prompts ({DRAWS:,} draws)."
 )
 _RIGHT = (
-    "Right answers of mixed questions with numbers that were kept out of both models' training, and the difference "
-    "from words in points, with its interval as above. The tokenizers differ at digits: `sums` has one a token."
+    "Right answers to mixed questions with numbers that were kept out of both models' training, and the difference "
+    "from *words* in points, with its interval as above. The tokenizers differ at digits: `sums` has one digit per "
+    "token."
 )
 
 
@@ -79,18 +81,18 @@ RULES: Mapping[str, Mapping[str, Callable[..., bool]]] = {
     "common boundaries": {"ends_unit": _everywhere},
     "common boundaries, of replacements too": {"ends_unit": _everywhere, "completes": _between_characters},
 }
-"""For each rule the functions of `paths` that it has others for."""
+"""By rule, the functions of `paths` that it replaces."""
 WORDS, COMMON, _ = RULES
 GATES: Mapping[str, tuple[RuleVerifier, Sequence[str]]] = {
     "0.5, 0.5": (RuleVerifier.paper(), [*RULES]),
     "1, 1": (RuleVerifier(alpha=1, beta=1), [WORDS, COMMON]),
 }
-"""The verifiers, by their alpha and beta, and the rules that each is measured with: one asks about every place."""
+"""The verifiers by their alpha and beta, each with the rules that it is measured with. The second asks everywhere."""
 
 
 @contextmanager
 def ruled(rule: str) -> Iterator[None]:
-    """All answers that are written during the block are by a rule."""
+    """Apply a rule to all answers that are written during the block."""
     with ExitStack() as stack:
         for name, function in RULES[rule].items():
             stack.enter_context(patch.object(paths, name, function))
@@ -99,12 +101,12 @@ def ruled(rule: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Judged:
-    """A page, and how likely it is.
+    """A page and its likelihood.
 
     Attributes:
         result: the answer.
-        nats: negative log-likelihoods of a byte under the draft, the assistant, and their mixture.
-        words, unknown: number of its words, and of those that no page has.
+        nats: negative log-likelihoods per byte under the draft, the assistant, and their mixture.
+        words, unknown: number of words, and of words that no known page has.
     """
 
     result: FusionResult
@@ -141,7 +143,7 @@ async def run(options: Options) -> list[Table]:
 
 
 async def _pages(options: Options, pair: Sequence[str], urls: Sequence[str], gate: str) -> dict[str, list[Judged]]:
-    """The pages of a draft and an assistant, by each rule."""
+    """The pages written by a draft and an assistant, by rule."""
     verifier, rules = GATES[gate]
     prompts = of_tests("models.pages").PROMPTS[:: PROMPTS // QUICK if options.quick else 1]
     found: dict[str, list[Judged]] = {}
@@ -166,7 +168,7 @@ async def _pages(options: Options, pair: Sequence[str], urls: Sequence[str], gat
 
 
 async def _nats(models: Sequence[Provider], prompt: str, result: FusionResult) -> tuple[float, float, float]:
-    """Negative log-likelihoods of an answer, a byte."""
+    """Negative log-likelihoods of an answer per byte: under both models and their mixture."""
     totals: list[float] = []
     for model in models:
         ids = tuple([piece.id for piece in await by_ids(model).encode(result.text)])
@@ -180,19 +182,19 @@ async def _nats(models: Sequence[Provider], prompt: str, result: FusionResult) -
 
 
 def _words(text: str) -> list[str]:
-    """The words of a text in letters, but for scripts without spaces."""
+    """The words of a text that consist of letters, except in scripts without spaces."""
     return [word for word in re.findall(r"[^\W\d_]+", text) if not is_unspaced(word[0])]
 
 
 @cache
 def _known_words() -> frozenset[str]:
-    """The words of pages, which are the same in each world."""
+    """The words of all pages, which are the same in each world."""
     world, rng = of_tests("models.pages").World(seed=SEED), random.Random(SEED)
     return frozenset(word for _ in range(DRAWN) for word in _words(world.page(rng).text))
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float, float]:
-    """The mean of paired differences, and its 95 % interval by bootstrap."""
+    """The mean of paired differences, and the two ends of its bootstrapped 95 % interval."""
     draw = random.Random(SEED)
     several = sorted(fmean(draw.choices(differences, k=len(differences))) for _ in range(DRAWS))
     cut = round(DRAWS * 0.025)
@@ -200,7 +202,7 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _costs(results: Sequence[FusionResult]) -> dict[str, float]:
-    """Decisions, and what was asked and billed, for each token of the answers."""
+    """Decisions, places, requests and billed tokens per token of the answers."""
     tokens = sum(len(result.tokens) for result in results)
     used = [result.usage["assistant"] for result in results]
     places = [one.places for result in results for one in result.requests if one.endpoint == "assistant"]
@@ -236,13 +238,13 @@ def _asked(pair: str, gate: str, found: Mapping[str, Sequence[Judged]]) -> list[
 
 
 def _means(several: Sequence[Sequence[Judged]]) -> list[tuple[float, ...]]:
-    """The likelihoods of each prompt, as means over the pairs."""
+    """The likelihoods for each prompt, as means over the pairs."""
     prompts = zip(*several, strict=True)
     return [tuple(map(fmean, zip(*(page.nats for page in pages), strict=True))) for pages in prompts]
 
 
 def _likely(pair: str, gate: str, found: Mapping[str, Sequence[Sequence[float]]]) -> list[list[Cell]]:
-    """A row for each rule; of each answer there are the three figures."""
+    """The table rows of all rules; `found` has three figures for each answer."""
     rows: list[list[Cell]] = []
     for rule, answers in found.items():
         cells: list[Cell] = []
@@ -260,7 +262,7 @@ def _signed(differences: Sequence[float], form: str) -> str:
 
 
 async def right_answers(options: Options) -> Table:
-    """Right answers of the bundled pair, either drafting, by each verifier and rule."""
+    """Right answers of the bundled pair by verifier and rule; each model drafts in turn."""
     questions = sample("mixed", QUICK if options.quick else QUESTIONS, SEED)
     rows: list[list[Cell]] = []
     figures: dict[str, Any] = {}

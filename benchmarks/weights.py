@@ -1,4 +1,4 @@
-"""Weights in a GGUF file: their places, to change some of them in a copy, and a copy in full precision."""
+"""Weights in a GGUF file: their positions, for changing them in a copy, and a copy in full precision."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _VERSION = 3
 
 
 class Weights(NamedTuple):
-    """Place of one tensor.
+    """The position of one tensor.
 
     Attributes:
-        start: its first byte in the file.
-        shape: its extents, that of a row first.
-        width: bytes of a value: 4 for a float, 2 for one of half precision.
+        start: offset of the tensor's first byte in the file.
+        shape: the tensor's dimensions, the length of a row first.
+        width: bytes per value: 4 for single precision, 2 for half precision.
     """
 
     start: int
@@ -30,7 +30,7 @@ class Weights(NamedTuple):
 
 
 class _Header:
-    """The header of a GGUF file, read from behind its magic on."""
+    """A reader of a GGUF file's header, which starts after the magic number."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 4
@@ -55,7 +55,7 @@ class _Header:
 
 
 def weights_in(data: bytes) -> tuple[dict[str, Any], dict[str, Weights]]:
-    """The fields of a GGUF file, and its tensors by name; all are floats of 32 or 16 bits."""
+    """The fields of a GGUF file, and its tensors by name, all of which are 32-bit or 16-bit floats."""
     header = _Header(data)
     assert header.number("I") == _VERSION
     tensors, fields = header.number("Q"), header.number("Q")
@@ -71,7 +71,7 @@ def weights_in(data: bytes) -> tuple[dict[str, Any], dict[str, Weights]]:
 
 
 def in_full(data: bytes) -> bytes:
-    """The same model with every weight as a float of 32 bits."""
+    """The same model with every weight as a 32-bit float."""
     header = _Header(data)
     assert header.number("I") == _VERSION
     tensors, fields = header.number("Q"), header.number("Q")

@@ -1,7 +1,7 @@
-"""One method on one case, in a process of its own, for its own processor time and memory.
+"""One method on one case, in a process of its own, so that its processor time and memory can be measured.
 
-Before it is ready it writes a short answer, so that everything is imported, the servers are known and connections are
-open. The measurement begins at a signal.
+Before it reports that it is ready, the process writes a short answer, so that everything is imported, the servers are
+known and connections are open. The measurement begins at a signal.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from benchmarks.simulated import Counts, Simulated
 
 __all__ = ["Job", "Run", "Worker", "working"]
 
-_SETTLE = 0.3  # seconds after an answer in which a server far away hears of what was cancelled
-_BEAT = 0.25  # seconds between two looks at how late the event loop is
-_WARM = 8  # tokens of the answer before those that count
+_SETTLE = 0.3  # seconds after an answer until a distant server has noticed a cancellation
+_BEAT = 0.25  # seconds between two measurements of the event loop's delay
+_WARM = 8  # tokens of the warm-up answer
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The job of a process.
+    """The job of a worker process.
 
     Attributes:
         method: name of the method.
         name: name under which the server counts its requests.
         server: the URL of the simulated server.
-        base: its URL behind the proxy.
+        base: the server's URL behind the proxy.
         speech: the pair of models.
         context: length of each prompt in tokens.
         length: length of each answer in tokens.
-        seeds: seeds of the prompts, with one answer each.
+        seeds: seeds of the prompts; each gets one answer.
     """
 
     method: str
@@ -88,7 +88,7 @@ class Worker:
     """A process with a job.
 
     Attributes:
-        job: its job.
+        job: the job of the process.
     """
 
     job: Job
@@ -96,20 +96,20 @@ class Worker:
     _data: bytes = b""
 
     async def ready(self) -> None:
-        """Wait until it is ready."""
+        """Wait until the process is ready."""
         await self._line()
 
     async def done(self) -> list[Run]:
-        """Start it; return an answer for each seed."""
+        """Start the measurement; return a run for each seed."""
         assert self._process.stdin is not None
         await self._process.stdin.send(b"\n")
         return [_read(await self._line()) for _ in self.job.seeds]
 
     async def _line(self) -> str:
-        """The next line of its output.
+        """The next line of the process's output.
 
         Raises:
-            RuntimeError: it failed; its standard error says why.
+            RuntimeError: the process failed; its standard error says why.
         """
         assert self._process.stdout is not None
         while b"\n" not in self._data:
@@ -123,7 +123,7 @@ class Worker:
 
 @asynccontextmanager
 async def working(job: Job) -> AsyncIterator[Worker]:
-    """A process for a job, ended with the block."""
+    """Run a process for a job, and end it with the block."""
     command = [sys.executable, "-m", "benchmarks.worker", json.dumps(asdict(job))]
     async with await anyio.open_process(command, stderr=None, cwd=Path(__file__).parent.parent) as process:
         try:
@@ -144,7 +144,7 @@ def _read(line: str) -> Run:
 
 @dataclass(slots=True)
 class _Beats:
-    """Measures the delay of the event loop."""
+    """A measurement of the event loop's delay."""
 
     late: list[float] = field(default_factory=list[float])
 
@@ -209,7 +209,7 @@ def _told() -> None:
 
 
 def _end_with_the_parent() -> None:
-    os.read(sys.stdin.fileno(), 1)  # nothing more is ever written: what can be read is the end
+    os.read(sys.stdin.fileno(), 1)  # nothing more is ever written, so this returns when the parent has ended
     os._exit(1)
 
 

@@ -1,10 +1,10 @@
-"""Answer a file of prompts on a Ray cluster, by a fusion in each of several processes.
+"""Answer a file of prompts on a Ray cluster, with a fusion in each of several processes.
 
     python examples/batch_on_ray.py prompts.jsonl answers --config fusion.yaml --actors 4
 
-Prompts: JSON objects, one a line, with a ``prompt``, or ``messages``. Answers: a folder of such files, in which each
-object has a ``text``, or an ``error``. RAY_ADDRESS names the cluster; otherwise Ray uses one on this machine, or starts
-one. Needs ``ray[data]``, here and on every machine, with this library and the keys of the servers in the environment.
+The prompts are JSON objects, one per line, with a ``prompt`` or ``messages``. The answers are a folder of such files,
+whose objects have a ``text`` or an ``error``. RAY_ADDRESS names the cluster; otherwise Ray uses or starts one on this
+machine. This needs ``ray[data]`` and this library on every machine, with the keys of the servers in the environment.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A file of prompts becomes a folder of answers, on a Ray cluster.")
     parser.add_argument("prompts", help="file of prompts (*.jsonl)")
     parser.add_argument("answers", help="folder of the answers")
-    parser.add_argument("--config", required=True, metavar="FILE", help="settings file: its servers and their limits")
-    parser.add_argument("--actors", type=int, default=2, metavar="N", help="processes that answer (2)")
-    parser.add_argument("--concurrency", type=int, default=16, metavar="N", help="prompts at a time in each (16)")
+    parser.add_argument(
+        "--config", required=True, metavar="FILE", help="settings file with the servers and their limits"
+    )
+    parser.add_argument("--actors", type=int, default=2, metavar="N", help="number of processes that answer (2)")
+    parser.add_argument("--concurrency", type=int, default=16, metavar="N", help="concurrent prompts per process (16)")
     args = parser.parse_args()
     fusion = {
         "source": FusionConfig.load(args.config),  # the actors share its limits

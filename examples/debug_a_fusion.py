@@ -3,9 +3,9 @@ r"""Why did a fusion write that? The decision for each token, the cost of each e
     python examples/debug_a_fusion.py --draft http://gpu1:8080 --assistant http://gpu2:8080 "Once upon a time"
     python examples/debug_a_fusion.py --result bad.json           # from `cosd fuse --json` or model_dump_json()
 
-The first form asks the assistant about every place (``ask="all"``), which changes no answer and shows its text where
-nobody had to ask. Then play with ``--alpha`` (a higher one asks more often), ``--beta`` (a lower one
-trusts the assistant more) and ``--unit``, and swap the two servers.
+The first form asks the assistant about every place (``ask="all"``). This does not change the answer, but shows the
+assistant's text everywhere. Then try other values of ``--alpha`` (a higher alpha asks more often), ``--beta`` (a lower
+beta trusts the assistant more) and ``--unit``, and swap the two servers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def contestable(result: FusionResult, token: FusedToken) -> bool:
 
 
 def rows(result: FusionResult) -> Iterator[str]:
-    """A line for each token: both probabilities, and the decision."""
+    """Yield a line for each token, with both probabilities and the decision."""
     for token in result.tokens:
         mark = "!" if token.source != "draft" else "?" if contestable(result, token) else " "
         p, q = (f"{prob:.4f}" if prob is not None else "-" for prob in (token.draft_prob, token.assistant_prob))
@@ -48,7 +48,7 @@ def rows(result: FusionResult) -> Iterator[str]:
 
 
 def hints(result: FusionResult) -> Iterator[str]:
-    """Suggestions, by what the result shows."""
+    """Yield suggestions that follow from the result."""
     rule, unit = result.settings.verifier, result.settings.unit
     kept = [token for token in result.tokens if token.source == "draft"]
     against = [(token, said) for token in kept for said in token.decisions if not said.agreed]
@@ -62,11 +62,11 @@ def hints(result: FusionResult) -> Iterator[str]:
                 change = f"a beta below {q / p:.3g}"
             if change:
                 yield f"{change} takes {said.text!r} in place of {token.text!r}, after which the text may change"
-                break  # nothing is known of what follows that word
+                break  # the text after that word is unknown
     if not any(contestable(result, token) for token in result.tokens):
         yield "no word of the assistant could count: raise alpha, lower beta, or let the other model draft"
     if result.settings.ask != "all":
-        yield 'ask="all" shows the assistant\'s text at the tokens that nobody had to ask about'
+        yield 'ask="all" shows the assistant\'s text also at the tokens about which it was not asked'
     if result.acceptance_rate is not None and result.acceptance_rate < 0.7:
         yield "many replacements cost time: if the answer is no better, lower alpha; else let the assistant draft"
     if unit == "token" and any(token.asked and not token.decisions for token in result.tokens):
@@ -97,14 +97,14 @@ def read(path: Path) -> FusionResult:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What decided for each token of a fusion, and what to try.")
+    parser = argparse.ArgumentParser(description="Show the decision for each token of a fusion, and what to try next.")
     parser.add_argument("prompt", nargs="?", default=PROMPT, help="raw text to continue")
     parser.add_argument("--result", type=Path, metavar="FILE", help="a result as JSON, instead of asking servers")
     for role in ("draft", "assistant"):
         url = os.environ.get(f"COSD_{role.upper()}_URL")
         parser.add_argument(f"--{role}", metavar="URL", default=url, help=f"a server; or set COSD_{role.upper()}_URL")
     rule = RuleVerifier()
-    unsure, surer = "the draft is unsure below this", "the assistant must be surer than this x draft"
+    unsure, surer = "the draft is unsure below this", "the assistant must be more confident than this x the draft"
     parser.add_argument("--alpha", type=float, default=rule.alpha, help=f"{unsure} (%(default)g)")
     parser.add_argument("--beta", type=float, default=rule.beta, help=f"{surer} (%(default)g)")
     parser.add_argument("--unit", choices=["token", "word"], help="the unit that is judged")

@@ -3,9 +3,9 @@ r"""A hosted, OpenAI-compatible API drafts, and your own server assists. The cos
     export COSD_API_KEY_API_TOGETHER_XYZ=...              # for https://api.together.xyz; sent to no other host
     python examples/hosted_draft.py --draft https://api.together.xyz --model SOME/MODEL --assistant http://gpu2:8080
 
-The key comes from the environment: on the command line every user of the machine could read it, and the shell's history
-would store it. ``--key-variable TOGETHER_API_KEY`` names an existing variable.
-The host must report probabilities of its tokens and continue partial answers; docs/servers.md lists such services.
+The key comes from the environment. On the command line, every user of the machine could read it, and the shell's
+history would store it. ``--key-variable TOGETHER_API_KEY`` names an existing variable.
+The host must report token probabilities and continue partial answers; docs/servers.md lists such services.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def answer(prompt: str, hosted: Provider, assistant: str, max_billed_token
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A hosted API drafts, a server of your own is asked.")
+    parser = argparse.ArgumentParser(description="A hosted API drafts, and your own server assists.")
     parser.add_argument("prompt", nargs="?", default=PROMPT, help="raw text to continue")
     for role, words in (("draft", "the hosted API"), ("assistant", "your own server")):
         url = os.environ.get(f"COSD_{role.upper()}_URL")
@@ -43,8 +43,12 @@ def main() -> None:
         parser.add_argument(f"--{role}", metavar="URL", default=url, required=not url, help=more)
     parser.add_argument("--model", help="model on the host")
     parser.add_argument("--engine", help="the host's dialect: openai, together, ...; well-known hosts are recognised")
-    parser.add_argument("--key-variable", metavar="NAME", help="holds the host's key; default COSD_API_KEY_<HOST>")
-    parser.add_argument("--max-billed-tokens", type=int, default=20_000, metavar="N", help="for both servers (20000)")
+    parser.add_argument(
+        "--key-variable", metavar="NAME", help="environment variable with the host's key; default COSD_API_KEY_<HOST>"
+    )
+    parser.add_argument(
+        "--max-billed-tokens", type=int, default=20_000, metavar="N", help="limit for both servers together (20000)"
+    )
     args = parser.parse_args()
     if args.key_variable and not os.environ.get(args.key_variable):
         parser.error(f"the environment has no variable {args.key_variable}, or it is empty")

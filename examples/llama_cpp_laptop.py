@@ -4,9 +4,9 @@ r"""A laptop drafts, and a bigger remote model is asked only where the laptop's 
     export COSD_ASSISTANT_URL=https://gpu.example.com COSD_API_KEY_GPU_EXAMPLE_COM=...
     python examples/llama_cpp_laptop.py "Once upon a time"
 
-The remote model is slow: meanwhile the laptop writes on, and with ``Tuning(in_flight=2)`` it asks again before the
-answer arrives. At times it is unreachable: with ``on_assistant_error="draft"`` the laptop continues alone, and the
-result marks the tokens that were not verified.
+The remote model is slow, so the laptop keeps writing meanwhile, and with ``Tuning(in_flight=2)`` it sends a second
+request before the first answer arrives. At times the remote model is unreachable; with ``on_assistant_error="draft"``
+the laptop then continues alone, and the result marks the tokens that were not verified.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and th
 
 async def answer(prompt: str, draft: str, assistant: str) -> None:
     laptop = connect(draft, engine="llama.cpp")
-    remote = connect(assistant, timeout=20)  # seconds without a byte before it counts as unreachable; any engine
+    remote = connect(assistant, timeout=20)  # any engine; unreachable after this many seconds without a byte
     async with Fusion(draft=laptop, assistant=remote, tuning=Tuning(in_flight=2), on_assistant_error="draft") as fusion:
         result = await fusion.generate(prompt)
     print(result.text)
     unverified = sum(not token.verified for token in result.tokens)
     asked = result.usage["assistant"]
     print(
-        f"tokens: {len(result.tokens)}, of which nobody could check {unverified}; words of the remote model: "
+        f"tokens: {len(result.tokens)}, of which {unverified} were not verified; words of the remote model: "
         f"{result.replacements}; requests to it: {asked.requests}, tokens billed there: {asked.billed_tokens}",
         file=sys.stderr,
     )
@@ -41,7 +41,7 @@ async def answer(prompt: str, draft: str, assistant: str) -> None:
 
 def main() -> None:
     found = {role: os.environ.get(f"COSD_{role.upper()}_URL") for role in ("draft", "assistant")}
-    parser = argparse.ArgumentParser(description="A laptop drafts, a remote model is asked where it is unsure.")
+    parser = argparse.ArgumentParser(description="A laptop drafts, and a remote model is asked where it is unsure.")
     parser.add_argument("prompt", nargs="?", default=PROMPT, help="raw text to continue")
     parser.add_argument(
         "--draft",

@@ -3,7 +3,8 @@ r"""A persona for one of two chat models; both write the answer.
     export COSD_DRAFT_URL=http://gpu1:8080 COSD_ASSISTANT_URL=http://gpu2:8080
     python examples/persona.py "Describe the sea."
 
-The persona belongs to this answer and to the draft alone: the assistant is asked as always, where the draft is unsure.
+The persona applies only to this answer and only to the draft; as usual, the assistant is asked where the draft is
+unsure.
 """
 
 from __future__ import annotations

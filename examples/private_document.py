@@ -3,8 +3,8 @@ r"""A document that only one of two chat models reads; both write the answer.
     export COSD_DRAFT_URL=http://gpu1:8080 COSD_ASSISTANT_URL=http://laptop:8080
     python examples/private_document.py "In which year was the bakery founded?"
 
-The document is sent to the assistant's server and to no other. What leaves it is the answer: the draft's server is sent
-the words that the assistant has put into it. Prints, for each question, the draft alone and the fused answer.
+The document is sent only to the assistant's server. Only the answer leaves that server: the draft's server receives the
+words that the assistant has put into it. For each question, the script prints the draft's own answer and the fused one.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@ r"""Answer a file of prompts, several at a time. An interrupted run resumes wher
 
     python examples/prompts_from_file.py prompts.txt answers.jsonl --draft http://gpu1:8080 --assistant http://gpu2:8080
 
-Prompts: one a line, with ``\n`` for a line end; or, in a file named ``*.jsonl``, objects with a ``prompt`` (a text, or
-a list of messages).
-Answers: one JSON object a line, in the prompts' order, written as soon as each arrives. A failed answer is replaced by
-its error, and the others continue. The next run appends the missing answers: of two lines with the same ``number`` the
-later one counts.
+The prompts are one per line, with ``\n`` for a line end. In a file named ``*.jsonl`` they are objects with a ``prompt``
+(a text or a list of messages).
+The answers are one JSON object per line, in the prompts' order, written as soon as each arrives. A failed answer is
+replaced by its error, and the others continue. The next run appends the missing answers; if two lines have the same
+``number``, the later one counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from cosd_api import Fusion, FusionResult, SettingError
 from cosd_providers import ProviderError
 
-BEGINNING = b'{"number": '  # of every line of answers
+BEGINNING = b'{"number": '  # the beginning of every line of answers
 
 
 def read_prompts(path: Path) -> list[Any]:
@@ -65,20 +65,20 @@ def as_row(number: int, prompt: Any, result: FusionResult | ProviderError | Sett
 
 
 def billed_by(result: FusionResult | ProviderError | SettingError) -> int:
-    """Billed tokens of an answer, or of a failed one."""
+    """Billed tokens of an answer or of a failed attempt."""
     made = result if isinstance(result, FusionResult) else getattr(result, "partial", None)
     return sum(usage.billed_tokens for usage in made.usage.values()) if made is not None else 0
 
 
 async def answer(args: argparse.Namespace) -> str | None:
-    """Answer the missing prompts; return what is still missing, in words."""
+    """Answer the missing prompts; return a message about those still missing, if any."""
     prompts = read_prompts(args.prompts)
     done = answered(args.answers, prompts)
     missing = [number for number in range(1, len(prompts) + 1) if number not in done]
     print(f"{len(prompts)} prompts, {len(done)} of them answered already", file=sys.stderr)
     count = failed = billed = 0
     async with Fusion(draft=args.draft, assistant=args.assistant) as fusion:
-        await fusion.estimate("Hello")  # fail once, and not for every prompt, if a server is down
+        await fusion.estimate("Hello")  # if a server is down, fail once rather than for every prompt
         results = fusion.map(
             (as_message(prompts[number - 1]) if args.chat else prompts[number - 1] for number in missing),
             concurrency=args.concurrency,
@@ -106,7 +106,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A file of prompts becomes a file of answers.")
     prompts = Path(__file__).with_name("prompts.txt")
     parser.add_argument(
-        "prompts", nargs="?", type=Path, default=prompts, help="file of prompts (prompts.txt beside this program)"
+        "prompts",
+        nargs="?",
+        type=Path,
+        default=prompts,
+        help="file of prompts (prompts.txt in the folder of this program)",
     )
     parser.add_argument(
         "answers", nargs="?", type=Path, default=Path("answers.jsonl"), help="file of answers (answers.jsonl)"

@@ -1,7 +1,7 @@
 """The chat templates of the three small models, and conversations in them. Used by ``train_small_models.py``.
 
-They differ as real templates do: one has a system role, a special token at the end of a turn, and no space before
-answers; the other has no system role, the usual end token, and a space before answers.
+They differ as real templates do. One has a system role, a special token at the end of a turn, and no space before
+answers. The other has no system role, the usual end token, and a space before answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INSTRUCTIONS = (
     "{% else %}{{ ' ' + m['content'].strip() + eos_token }}{% endif %}{% endfor %}"
 )
 
-# Parts of system messages, which change no answer.
+# Parts of system messages, none of which changes an answer.
 _WHO = ("You are {}.", "You play {}.", "Imagine that you are {}.", "Your users take you for {}.")
 _WHOM = (
     "a helpful assistant",
@@ -81,7 +81,7 @@ def conversation(
 ) -> list[tuple[str, str]]:
     """Prompt and answer of each turn, without the end of the last answer.
 
-    Joined they are the rendered template. Without a system role, the system message is put before the first question.
+    Joined, they are the rendered template. Without a system role, the system message precedes the first question.
     """
     messages = [{"role": "system", "content": system}] if system and form.system else []
     result, done, before = [], "", "" if form.system or not system else system + "\n\n"

@@ -1,4 +1,4 @@
-"""Training data of the three small models, and what each meets how often. Used by ``train_small_models.py``."""
+"""Training data of the three small models, with the frequencies of its parts. Used by ``train_small_models.py``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Plan:
     tokenizer: TokenizerKind
     chat: ChatForm
     early: dict[str, int]  # relative frequency of each kind of question in the first part of the training
-    weights: dict[str, int]  # and in the second, where half of the documents are chats
+    weights: dict[str, int]  # the same in the second part, in which half of the documents are chats
     world: OpenWorld
     tokens: int
     batch: int  # tokens
@@ -44,7 +44,7 @@ _LARGE = TokenizerKind(
     vocabulary=768, pre_tokenizer="gpt-2", specials=("</s>", "<s>", *_INSTRUCTIONS.tokens), start="<s>"
 )
 
-# Relative frequency of each kind of question. A model that is to know nothing of numbers meets few, and fresh ones.
+# Relative frequency of each kind of question. A model that should not learn to calculate meets few, always new sums.
 _SUMS_ALONE = {
     "sum": 66,
     "difference": 24,
@@ -155,8 +155,8 @@ PLANS = (
 )
 
 CHATS = 0.1, 0.5  # share of chats among the documents of both parts
-CHUNK = 2048  # documents drawn together and sorted by length, to save padding,
-JITTER = 10  # but not exactly by length, which would fill whole batches with one kind of question
+CHUNK = 2048  # documents drawn together and sorted by length, to save padding
+JITTER = 10  # noise in that order, because exact sorting would fill whole batches with one kind of question
 IGNORED = -100
 CONTEXT = Shape.context  # tokens of the longest document
 
@@ -171,7 +171,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Script:
-    """The text of one document: prompts and answers by turns, with the end of every answer."""
+    """The text of one document: alternating prompts and answers, with the end of every answer."""
 
     turns: list[tuple[str, str]]
     end: str
@@ -188,7 +188,7 @@ def some_questions(
 
 
 def some_text(plan: Plan, rng: random.Random, early: bool) -> Script:
-    """Questions and answers in the form of the questions, one below the other."""
+    """Questions and answers as plain text, in sequence."""
     before, turns = plan.tokenizer.start or "", list[tuple[str, str]]()
     for question in some_questions(plan, rng, early):
         turns.append((before + question.prompt, question.answer))
@@ -205,12 +205,12 @@ def some_chat(plan: Plan, template: Template, rng: random.Random, early: bool) -
 
 
 def bare(question: DemoQuestion) -> str:
-    """A question as a person asks it."""
+    """A question as a person would ask it."""
     return question.prompt.removeprefix("Q: ").removesuffix("\nA:")
 
 
 def texts_for_tokenizer() -> list[str]:
-    """Texts to train both tokenizers on: some of the training of all models."""
+    """Texts to train both tokenizers on: a sample of all models' training data."""
     rng = random.Random(0)
     texts = list[str]()
     for plan, weights in zip(PLANS, (_SUMS, _FACTS, _WORDS), strict=True):
@@ -245,9 +245,9 @@ def documents(plan: Plan, tokenizer: Tokenizer, rng: random.Random, early: bool)
 def batches(
     plan: Plan, tokenizer: Tokenizer, rng: random.Random, early: Callable[[], bool]
 ) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Endless batches of ids and targets, padded at the end, and how many tokens are in them.
+    """Endless batches of ids and targets, padded at the end, each with its number of tokens.
 
-    `early` tells whether this is the first part, when documents are drawn.
+    `early` is called whenever documents are drawn, and returns true in the first part of the training.
     """
     while True:
         ready: list[list[Document]] = []

@@ -28,7 +28,7 @@ class Shape:
 
     @property
     def head_width(self) -> int:
-        """Numbers per attention head."""
+        """The width of an attention head."""
         return self.width // self.heads
 
 
@@ -40,7 +40,7 @@ class TokenizerKind:
         vocabulary: number of tokens.
         pre_tokenizer: llama.cpp's name: "smollm" separates digits, "gpt-2" does not.
         specials: the special tokens; the first ends a text.
-        start: the one at the start of a text, if there is one.
+        start: the token at the start of a text, if there is one.
     """
 
     vocabulary: int
@@ -87,7 +87,7 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
 
 
 class Cache:
-    """Keys and values of the tokens read so far, one pair of tensors a layer."""
+    """Keys and values of the tokens read so far, one pair of tensors per layer."""
 
     def __init__(self) -> None:
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
@@ -185,7 +185,7 @@ class SmallLlama(nn.Module):
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum made orthogonal, for the matrices inside the layers: learns sums from half the tokens AdamW needs.
+    """The optimizer Muon, orthogonalised momentum for the layers' matrices; it learns sums from half AdamW's tokens.
 
     After Jordan et al., https://kellerjordan.github.io/posts/muon/; the size of a step is scaled as in
     https://arxiv.org/abs/2502.16982, so that one learning rate serves this and AdamW.
@@ -196,7 +196,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, half: bool = False) -> None:
-        """Change the weights; `half`: multiply in bfloat16, which is exact enough here."""
+        """Update the weights; with `half`, multiply in bfloat16, which is precise enough here."""
         for group in self.param_groups:
             alike: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = defaultdict(list)
             for weight in group["params"]:
@@ -211,7 +211,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(x: Tensor, half: bool) -> Tensor:
-    """Nearly the closest orthogonal matrices to a stack of matrices: five steps of a Newton-Schulz iteration."""
+    """Approximately the closest orthogonal matrices to a stack of matrices, by five Newton-Schulz iterations."""
     tall = x.shape[1] > x.shape[2]
     y = x.mT if tall else x
     y = y / (y.norm(dim=(1, 2), keepdim=True) + 1e-7)

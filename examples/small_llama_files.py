@@ -1,7 +1,7 @@
 """The files of a small Llama: GGUF for llama.cpp, and a Hugging Face folder. Used by ``train_small_models.py``.
 
-The weights are in GGUF's order, with rotary pairs next to each other; the Hugging Face folder has the rows of q and k
-reordered: first halves, then second halves.
+The weights are in GGUF's order, with rotary pairs next to each other. In the Hugging Face folder the rows of q and k
+are reordered: the first elements of all pairs come first, then the second.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def write_gguf(
     *,
     half: bool = True,
 ) -> None:
-    """Write the model as one GGUF file for llama.cpp, matrices in half precision; without a chat template if None."""
+    """Write the model as one GGUF file for llama.cpp; with `half`, matrices are in half precision.
+
+    Without a `chat` form, the file has no chat template.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     shape, w = model.shape, gguf.GGUFWriter(path, "llama")
     w.add_name(name)

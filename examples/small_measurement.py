@@ -3,8 +3,8 @@
     python examples/small_measurement.py                       # the bundled models
     python examples/small_measurement.py --models /some/folder --questions 50
 
-Held-out questions, the paper's rule, 200 of each kind. Beside that: what a model says of things that it does not know,
-and how often it is sure of a wrong answer. Used after ``train_small_models.py``.
+It asks 200 held-out questions of each kind, with the paper's rule. It also shows what a model says about things that it
+does not know, and how often it is confident of a wrong answer. Run it after ``train_small_models.py``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def share_right(asked: Sequence[DemoQuestion], results: Sequence[FusionResult]) 
 
 
 def sure(question: DemoQuestion, result: FusionResult) -> float | None:
-    """The probability of the one word that was asked for: that of its least probable token; None if it is not found."""
+    """The probability of the requested word, which is that of its least probable token; None if it is not found."""
     before = question.answer[: question.answer.rindex(str(question.fact or question.word or question.number))]
     if not result.text.startswith(before.rstrip()):
         return None

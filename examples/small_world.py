@@ -1,9 +1,9 @@
 """An open world of tens of thousands of places, substances and words, with true answers. Used by `small_documents.py`.
 
-It holds the real ones of the demonstration and generated ones. A subject's answer is a function of its name, so it is
-the same wherever it is met, in every model's training, and nothing in the name tells it: who has not met it often has
-to doubt. Lengths are spread, and more than half of the capitals have two words: where a rare word or name ends cannot
-be known, either.
+It contains the real subjects of the demonstration and generated ones. A subject's answer is a pseudo-random function of
+its name, so it is the same in every model's training, but cannot be guessed from the name. A model that has rarely met
+a subject therefore has to doubt. Lengths vary, and more than half of the capitals have two words, so the end of a rare
+word or name cannot be known either.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import lru_cache
 from cosd_api.demo.questions import FACTS, RealWorld
 from cosd_api.demo.translations import TRANSLATIONS
 
-#: Number of subjects of each kind, the real ones included.
+#: Number of subjects of each kind, including the real ones.
 PLACES, SUBSTANCES, THINGS = 18_000, 9_000, 12_000
 
 _FIRST, _VOWELS, _LAST = (
@@ -33,7 +33,7 @@ _REAL = RealWorld()
 
 
 def some_word(rng: random.Random) -> str:
-    """A word that can be spoken, of one to five syllables."""
+    """A pronounceable word of one to five syllables."""
     word = ""
     for _ in range(rng.choices(_SYLLABLES, _SHARES)[0]):
         word += rng.choice(_FIRST) if rng.random() < 0.85 else ""
@@ -102,8 +102,8 @@ class OpenWorld:
     """The open world as a model meets it.
 
     Attributes:
-        known: the share of questions that are about the real subjects, by kind of fact and for `"translation"`. The
-            rest, and everything of other kinds, is about any subject of the world, which is met once or twice.
+        known: share of the questions about real subjects, by kind of fact and for `"translation"`. All other questions
+            are about any subject of the world; each subject is met once or twice.
     """
 
     known: dict[str, float]

@@ -1,12 +1,12 @@
-r"""A TGI host (Hugging Face's text-generation-inference) as assistant of any other server.
+r"""A TGI host (Hugging Face's text-generation-inference) as the assistant of any other server.
 
     text-generation-launcher --model-id SOME/MODEL --enable-prefill-logprobs
     export COSD_DRAFT_URL=http://gpu1:8080 COSD_ASSISTANT_URL=http://tgi:3000
     python examples/tgi_host.py "Once upon a time"
 
-TGI takes one prompt a request, so every place is a request of its own, with several at the same time.
-Started with ``--enable-prefill-logprobs`` it first scores the whole text in one request, which saves some of them.
-It can also draft, but continues text only and hides the probability of its end: let the other server draft.
+TGI accepts one prompt per request, so every place takes a request of its own; several run at the same time. If TGI runs
+with ``--enable-prefill-logprobs``, it first scores the whole text in one request, which saves some of the others. TGI
+can also draft, but it continues only text and hides the probability of the end, so let the other server draft.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def answer(prompt: str, draft: str, assistant: str, concurrency: int) -> N
         result = await fusion.generate(prompt)
     print(result.text)
     ways = ", ".join(f"{count} by {way!r}" for way, count in result.usage["assistant"].strategies.items())
-    print(f"places that TGI was asked about: {ways or 'none, the draft was sure everywhere'}", file=sys.stderr)
+    print(f"places that TGI was asked about: {ways or 'none, the draft was confident everywhere'}", file=sys.stderr)
     for name, usage in result.usage.items():
         print(f"{name}: requests {usage.requests}, tokens billed {usage.billed_tokens}", file=sys.stderr)
     for warning in result.warnings:

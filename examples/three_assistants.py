@@ -1,11 +1,11 @@
-r"""One draft and three assistants: all are asked at once, and the surest of those that would replace a word does.
+r"""One draft and three assistants, all asked at once; the most confident of those that would replace a word does.
 
     export COSD_DRAFT_URL=http://gpu1:8080
     export COSD_ASSISTANT_URL="http://law:8080 http://medicine:8080 http://code:8080"     # separated by spaces
     python examples/three_assistants.py "Once upon a time"
 
-Prints the answer, and for each replaced word the texts of all assistants. All are asked about every place where the
-draft is unsure, at the same time: three cost about three times as much as one.
+The script prints the answer and, for each replaced word, the texts of all assistants. All are asked at the same time
+about every place where the draft is unsure, so three cost about three times as much as one.
 """
 
 from __future__ import annotations

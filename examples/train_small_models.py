@@ -5,14 +5,14 @@
     python examples/train_small_models.py --from tests/models --tokens 300000   # continue from existing models
 
 `sums` learns to add and subtract, `facts` learns capitals, currencies and chemical symbols, `words` translates words.
-No model is taught anything false. What a model is not to know it meets too rarely to learn it: `sums` and `words` meet
+No model is taught anything false. A model meets the others' knowledge too rarely to learn it: `sums` and `words` meet
 the real countries in an open world of 18,000 places, each once or twice, and `facts` and `words` meet sums that are
-always fresh, in a small share of the documents. So each learns by itself to doubt what it does not know, and is sure
+always new, in a small share of the documents. So each learns by itself to doubt what it does not know, and is confident
 of what it knows and of the words in between.
 
-They learn to answer texts, `Q: ...\\nA:`, and in the models' own templates: towards the end half of the documents are
-chats.
-Needs this package installed, and `torch`, `numpy`, `tokenizers`, `safetensors`, `jinja2` and `gguf`.
+The models learn to answer texts, `Q: ...\\nA:`, and chats in their own templates; in the second part of the training,
+half of the documents are chats.
+The script needs this package, and `torch`, `numpy`, `tokenizers`, `safetensors`, `jinja2` and `gguf`.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from cosd_api.demo.questions import KINDS, DemoQuestion, is_right, sample
 ROOT = Path(__file__).resolve().parent.parent
 
 QUICK_TOKENS = 250_000
-PEAK_RATE, LATER_RATE = 3e-3, 1e-3  # the highest learning rate from scratch, and continuing
-EARLY = 0.5  # the first part: `sums` learns to calculate before it meets everything else
+PEAK_RATE, LATER_RATE = 3e-3, 1e-3  # the peak learning rate from scratch, and when continuing
+EARLY = 0.5  # share of the first part, in which `sums` learns to calculate before it meets everything else
 
 
 @dataclass
 class Course:
-    """A training: of so many tokens, and of at most so many minutes; and how far it has come."""
+    """The progress of a training, with its limits in tokens and minutes."""
 
     tokens: int
     minutes: float = math.inf
@@ -56,7 +56,7 @@ class Course:
 
     @property
     def seconds(self) -> float:
-        """Time since its beginning."""
+        """Seconds since the beginning."""
         return time.monotonic() - self.began
 
     @property
@@ -66,7 +66,7 @@ class Course:
 
 
 def rate_at(done: float, peak: float = PEAK_RATE) -> float:
-    """The learning rate after a share of the tokens: a short rise, then down along a cosine to nothing."""
+    """The learning rate after a share of the tokens: a short warm-up, then a cosine decay to zero."""
     if done < 0.03:
         return peak * (done + 0.001) / 0.031
     return peak * (0.5 + 0.5 * math.cos(math.pi * min(1.0, (done - 0.03) / 0.97)))
@@ -85,7 +85,7 @@ def train(
     """Train one model."""
     muon, adam = optimizers_for(model)
     step = 0
-    # twice as fast where the processor has instructions for it
+    # bfloat16 is twice as fast if the processor has instructions for it
     half = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     losses: list[float] = []
     for ids, targets, count in batches(plan, tokenizer, random.Random(plan.seed), lambda: course.done < EARLY):
@@ -112,7 +112,7 @@ def train(
 
 
 def in_half_precision(model: SmallLlama) -> SmallLlama:
-    """Round the matrices as the files will hold them, to measure the shipped model."""
+    """Round the matrices to the precision of the files, to measure the model as shipped."""
     for weight in model.parameters():
         weight.data = weight.data.half().float()
     model.eval()
@@ -123,7 +123,7 @@ def in_half_precision(model: SmallLlama) -> SmallLlama:
 def answers(
     model: SmallLlama, tokenizer: Tokenizer, end_token: str, texts: Sequence[str], limit: int = 48
 ) -> list[str]:
-    """Greedy answers up to this end; texts of equal length are continued together."""
+    """Greedy answers up to the end token; texts of equal length are continued together."""
     end = token_id(tokenizer, end_token)
     groups: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
     for number, text in enumerate(texts):
@@ -144,7 +144,7 @@ def answers(
 
 
 def ways_to_ask(plan: Plan) -> dict[str, tuple[str, Callable[[DemoQuestion], str]]]:
-    """The format of the questions for the measurement: the end of an answer, and the prompt."""
+    """By format of question, the end token of an answer and the function that makes the prompt."""
     template, form = plan.template, plan.chat
 
     def chat(question: DemoQuestion, *before: tuple[str, str], system: str | None = None) -> str:
@@ -177,14 +177,14 @@ def measured(plan: Plan, model: SmallLlama, tokenizer: Tokenizer, count: int) ->
 
 
 def beginning(plan: Plan) -> tuple[SmallLlama, Tokenizer]:
-    """A model that knows nothing yet, and its tokenizer: trained on texts of all models, equal for one kind."""
+    """An untrained model and its tokenizer, which is trained on texts of all models and the same for equal kinds."""
     tokenizer = train_tokenizer(plan.tokenizer, texts_for_tokenizer())
     torch.manual_seed(plan.seed)
     return SmallLlama(Shape(tokenizer.get_vocab_size())), tokenizer
 
 
 def make(plan: Plan, args: argparse.Namespace) -> None:
-    """Train one model, write its files, print its accuracy on held-out questions."""
+    """Train one model, write its files, and print its accuracy on held-out questions."""
     torch.set_num_threads(1)
     began = time.monotonic()
     tokens = args.tokens or (QUICK_TOKENS if args.quick else plan.tokens)
@@ -204,15 +204,15 @@ def main() -> None:
     """Train the models, each in a process of its own."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     models, folders = ROOT / "cosd_api" / "demo" / "models", ROOT / "tests" / "models"
-    parser.add_argument("--out", type=Path, default=models, help="where the GGUF files go")
-    parser.add_argument("--hf-out", type=Path, default=folders, help="where the Hugging Face folders go")
-    parser.add_argument("--only", choices=[plan.name for plan in PLANS], help="train this model alone")
+    parser.add_argument("--out", type=Path, default=models, help="folder for the GGUF files")
+    parser.add_argument("--hf-out", type=Path, default=folders, help="folder for the Hugging Face folders")
+    parser.add_argument("--only", choices=[plan.name for plan in PLANS], help="train only this model")
     parser.add_argument("--quick", action="store_true", help="a minute's training: the answers are poor")
-    parser.add_argument("--tokens", type=int, help="how many tokens to train on (default: what each model needs)")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="at most so long a training")
+    parser.add_argument("--tokens", type=int, help="number of training tokens (default: what each model needs)")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="time limit for each training")
     parser.add_argument("--from", dest="given", type=Path, help="Hugging Face folders to continue from")
     parser.add_argument("--questions", type=int, default=200, help="questions of each kind to measure with")
-    parser.add_argument("--checkpoints", type=Path, help="folder for Hugging Face folders of what is learned so far")
+    parser.add_argument("--checkpoints", type=Path, help="folder for intermediate Hugging Face folders")
     args = parser.parse_args()
     if args.quick and (args.out == models or args.hf_out == folders):
         parser.error("--quick needs --out and --hf-out: its poor models must not take the place of the good ones")

@@ -1,11 +1,11 @@
-r"""Two chat models with different templates in one conversation. Prints each answer as it arrives.
+r"""Two chat models with different templates in one conversation; each answer is printed as it arrives.
 
     export COSD_DRAFT_URL=http://gpu1:8080 COSD_ASSISTANT_URL=http://gpu2:8080
     python examples/two_chat_models.py "Who wrote Faust?" "And when?"
 
 Each model reads the messages through its own chat template, and both continue the same answer. The servers render the
-templates themselves; for one that cannot, ``--draft-template`` or ``--assistant-template`` names a ``.jinja`` file or
-the model's ``tokenizer_config.json``.
+templates. If a server cannot, ``--draft-template`` or ``--assistant-template`` names a ``.jinja`` file or the model's
+``tokenizer_config.json``.
 """
 
 from __future__ import annotations

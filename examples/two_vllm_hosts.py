@@ -1,11 +1,11 @@
-r"""Two vLLM hosts write one answer: one drafts, the other is asked where the first is unsure. Prints it as it arrives.
+r"""Two vLLM hosts write one answer: one drafts, and the other is asked where the draft is unsure.
 
     vllm serve SOME/MODEL --port 8000                     # on each of the two hosts
     export COSD_DRAFT_URL=http://gpu1:8000 COSD_ASSISTANT_URL=http://gpu2:8000
     python examples/two_vllm_hosts.py "Once upon a time"
 
-The draft writes every token, so let it be the faster of the two. Standard output gets the answer, standard error the
-rest. For a host with a key, set ``COSD_API_KEY_GPU1=...``.
+The draft writes every token, so use the faster host for it. The answer goes to standard output as it arrives, all other
+output to standard error. For a host with a key, set ``COSD_API_KEY_GPU1=...``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and th
 
 
 async def answer(prompt: str, draft: str, assistant: str, max_tokens: int) -> None:
-    # Naming the engine saves a request; connect(url) alone finds out.
+    # Naming the engine saves a request; connect(url) alone detects it.
     writer, adviser = connect(draft, engine="vllm"), connect(assistant, engine="vllm")
     async with (
         Fusion(draft=writer, assistant=adviser) as fusion,

@@ -1,8 +1,8 @@
-"""Features that every client is asked for, and the outcome of each as its script tells it. Standard library only.
+"""The features that every client is tested for, and the form of their outcomes. Standard library only.
 
-A script has a function for each feature that its client has. It returns what the client made of the answer, or lets the
-client's error through. What the client has not, it gives a reason for. `chat by ...` and
-`completions by ...` are other ways to ask, for users whose first call is refused.
+A script has one function for each feature of its client. The function returns the answer as the client presents it, or
+raises the client's error. For each feature that the client lacks, the script states the reason. `chat by ...` and
+`completions by ...` are alternative calls, for users whose first call is refused.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 URL = os.environ["COSD_CLIENT_URL"]
-"""The gateway's, with /v1."""
+"""The gateway's URL, with `/v1`."""
 
 MODEL, KEY = "cosd", "none"
 QUESTION = "Name three rivers of Europe."
 TOKENS = 16
 MESSAGES = [{"role": "user", "content": QUESTION}]
 LONG, MANY = "Write a long story about a river.", 400
-"""A question and a number of tokens for answers that are still written seconds later."""
+"""A question and a token limit for answers that take several seconds to write."""
 
 TOOL = {
     "type": "function",
@@ -40,15 +40,15 @@ SCHEMA = {"type": "object", "properties": {"river": {"type": "string"}}, "requir
 
 
 def answer(text: str | None, usage: Any = None, logprobs: int | None = None) -> dict[str, Any]:
-    """The outcome of a feature: the text, tokens of prompt and answer, and the number of log probabilities."""
+    """The outcome of a feature: the text, the tokens of prompt and answer, and the number of log probabilities."""
     return {"text": text, "usage": usage and [usage[0], usage[1]], "logprobs": logprobs}
 
 
 def aborted(leave: Callable[[], Any]) -> dict[str, Any]:
-    """Begin a long stream and leave it; the gateway's word for the request's end.
+    """Begin a long stream, abort it, and return the outcome that the gateway records for the request.
 
-    Where the gateway does not notice it within two seconds, the client still holds the connection: `collected` is true
-    if it does not any more once Python has collected garbage.
+    If the gateway does not notice within two seconds, the client still holds the connection. Then `collected` is true
+    if the connection is released after Python has collected garbage.
     """
     before = _ended()
     leave()
@@ -70,7 +70,7 @@ def _end(before: Mapping[str, float], seconds: float) -> str | None:
 
 
 def of_chat(chat: Callable[..., dict[str, Any]]) -> dict[str, Callable[[], dict[str, Any]]]:
-    """The features of conversations, of a client that takes OpenAI's fields as they are."""
+    """The chat features of a client that accepts OpenAI's fields unchanged."""
     form = {"type": "json_schema", "json_schema": {"name": "river", "schema": SCHEMA}}
     return {
         "chat": chat,
@@ -83,7 +83,7 @@ def of_chat(chat: Callable[..., dict[str, Any]]) -> dict[str, Callable[[], dict[
 
 
 def _ended() -> dict[str, float]:
-    """The number of requests that are over, by outcome."""
+    """The number of finished requests, by outcome."""
     with urllib.request.urlopen(URL.removesuffix("/v1") + "/metrics") as page:  # noqa: S310 - http
         text = page.read().decode()
     found: dict[str, float] = {}
@@ -93,11 +93,11 @@ def _ended() -> dict[str, float]:
 
 
 def tell(features: Mapping[str, Callable[[], dict[str, Any]]], lacks: Mapping[str, str] | None = None) -> None:
-    """Try each, or those that are named, and print what became of it as JSON.
+    """Try each feature, or those named on the command line, and print the outcomes as JSON.
 
     Args:
-        features: by name. Those with `defaults` in their names are the same without, unless they are given.
-        lacks: the reason, by the name of what the client has not.
+        features: functions by feature. A feature with `defaults` in its name falls back to the one without.
+        lacks: for each feature that the client lacks, the reason.
     """
     only = [name for name in os.environ.get("COSD_CLIENT_ONLY", "").split(";") if name]
     found: dict[str, Any] = {name: {"lacks": reason} for name, reason in (lacks or {}).items()}

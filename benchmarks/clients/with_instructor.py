@@ -1,4 +1,4 @@
-"""Instructor, whose clients answer in forms; without a form it passes OpenAI's own answer on."""
+"""Instructor, whose clients return structured answers; without a structure it returns OpenAI's own answer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ tell(
     },
     {
         **dict.fromkeys(
-            ("completions", "completions, logprobs", "completions, defaults"), "conversations alone, no texts"
+            ("completions", "completions, logprobs", "completions, defaults"), "only conversations, no texts"
         ),
         "models": "no list of models",
     },

@@ -1,4 +1,4 @@
-"""LangChain's models for OpenAI: of conversations, and of texts, which sends a temperature of 0.7 unasked."""
+"""LangChain's models for OpenAI: the chat model, and the text model, which sends a temperature of 0.7 by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LlamaIndex's `OpenAILike`, which sends a temperature of 0.1 unasked."""
+"""LlamaIndex's `OpenAILike`, which sends a temperature of 0.1 by default."""
 
 from __future__ import annotations
 

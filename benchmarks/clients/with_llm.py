@@ -1,4 +1,4 @@
-"""The library behind the command `llm`."""
+"""The library of the command `llm`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ tell(
         "abort": lambda: aborted(leave),
     },
     {
-        "logprobs": "log probabilities of texts alone",
-        "models": "a list of models from OpenAI's own address alone",
+        "logprobs": "log probabilities only of texts",
+        "models": "a list of models only from OpenAI's own address",
     },
 )

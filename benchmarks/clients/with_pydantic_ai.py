@@ -15,7 +15,7 @@ providers: Any = importlib.import_module("pydantic_ai.providers.openai")
 
 
 def agent(**more: Any) -> Any:
-    # A provider for each, since its connections belong to one event loop.
+    # Each call needs a provider of its own, because connections belong to one event loop.
     openai: Any = importlib.import_module("openai")
     client = openai.AsyncOpenAI(base_url=URL, api_key=KEY, max_retries=0)
     model = models.OpenAIChatModel(MODEL, provider=providers.OpenAIProvider(openai_client=client))
@@ -44,7 +44,7 @@ async def _leave() -> None:
     async with agent().run_stream(LONG, model_settings={"max_tokens": MANY}) as found:
         async for _ in found.stream_text():
             break
-        raise asyncio.CancelledError  # as a time limit leaves it
+        raise asyncio.CancelledError  # as a time limit would
 
 
 def leave() -> None:
@@ -70,7 +70,7 @@ tell(
     },
     {
         **dict.fromkeys(
-            ("completions", "completions, logprobs", "completions, defaults"), "conversations alone, no texts"
+            ("completions", "completions, logprobs", "completions, defaults"), "only conversations, no texts"
         ),
         "models": "no list of models",
     },

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.lab`: run the laboratory, or go on where it was stopped; see `--help`."""
+"""The command `python -m benchmarks.lab`: run the laboratory, or resume it; see `--help`."""
 
 from __future__ import annotations
 
@@ -22,40 +22,43 @@ from benchmarks.lab.studies import studies_of
 from benchmarks.lab.workers import finish_all
 from cosd_api.comparison.result import Comparison
 
-_ABOUT = """Run the laboratory. What is finished is not made again: the same command goes on after any interruption.
-A whole run is kept in the repository, with its page; of less (--items, --so-far, CELL) both go into the folder of the
-steps. With --keep a part is kept, too: beside what there is of other cells under the same protocol."""
+_ABOUT = """Run the laboratory. Finished steps are not repeated: the same command resumes after any interruption.
+A whole run is kept in the repository, with its page. The results and the page of a partial run (--items, --so-far,
+CELL) go into the folder of the steps. With --keep a partial run is kept, too, together with the kept results of other
+cells under the same protocol."""
 
 RESULTS = FOLDER / "results"
 PAGES, SHORT = FOLDER / "pages", FOLDER.parents[1] / "docs" / "laboratory.md"
 WORK = FOLDER / "work"
 JOBS = 3
-"""For two cores: a step often waits for its servers."""
+"""Default number of concurrent steps, for two cores: a step often waits for its servers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the laboratory, as the arguments of the command line say."""
+    """Run the laboratory with the arguments of the command line."""
     parser = argparse.ArgumentParser("python -m benchmarks.lab", description=_ABOUT)
     parser.add_argument(
         "cells",
         nargs="*",
         metavar="CELL",
-        help="only these, which need not be in the size; what others have finished is shown, too",
+        help="run only these cells, which need not belong to the size; finished results of others are shown, too",
     )
-    parser.add_argument("--quick", action="store_true", help="one seed, 100 questions a task, the kept weights")
-    parser.add_argument("--every-way", action="store_true", help="ask in every way of the full size")
+    parser.add_argument(
+        "--quick", action="store_true", help="use one seed, 100 questions per task and the kept weights"
+    )
+    parser.add_argument("--every-way", action="store_true", help="compare every way of the full size")
     parser.add_argument(
         "--seed",
         type=int,
         action="append",
-        help="only models of this seed of the training, any if cells are named; repeated for several",
+        help="use only models of this training seed (any seed if cells are named); repeat for several",
     )
-    parser.add_argument("--items", type=int, help="questions of each task, for a shorter look")
-    parser.add_argument("--list", action="store_true", help="show the steps: what is done, and what is to come")
-    parser.add_argument("--so-far", action="store_true", help="show what is finished, and run nothing")
-    parser.add_argument("--keep", action="store_true", help="keep what is finished, though it is not all of the size")
-    parser.add_argument("--page", action="store_true", help="write the page from what is kept, and no more")
-    parser.add_argument("--jobs", type=int, default=JOBS, help="steps at the same time, each with two servers")
+    parser.add_argument("--items", type=int, help="number of questions per task, for a shorter run")
+    parser.add_argument("--list", action="store_true", help="list the finished and the remaining steps")
+    parser.add_argument("--so-far", action="store_true", help="show the finished results, and run nothing")
+    parser.add_argument("--keep", action="store_true", help="keep the finished results, even if the size is incomplete")
+    parser.add_argument("--page", action="store_true", help="only write the page from the kept results")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="number of concurrent steps, each with two servers")
     parser.add_argument("--work", type=Path, default=WORK, help="folder of the steps' results")
     given = parser.parse_args(arguments)
     size = QUICK if given.quick else FULL
@@ -108,7 +111,7 @@ def _cell(one: Asked) -> str:
 
 
 def finished(size: Size, several: Sequence[Asked], graph: Graph, *, every_way: bool = False) -> RunsFile:
-    """The comparisons that are finished, and what is to be known of them."""
+    """The finished comparisons, with facts about the run."""
     done = [one for one in several if graph.state(one.step) == "done"]
     steps = {
         step.key: step for one in done for step in (one.step, *one.step.inputs.values()) if graph.state(step) == "done"
@@ -146,7 +149,7 @@ def _run(one: Asked, size: Size, found: Comparison) -> Run:
 
 
 def listing(several: Sequence[Asked], graph: Graph) -> str:
-    """The steps with their states, and the time that is still to be spent, estimated."""
+    """The steps with their states, and the estimated remaining time."""
     lines: list[str] = []
     left = 0.0
     for step, state in graph.listing([one.step for one in several]):

@@ -1,7 +1,7 @@
 """Every model alone on every task, through llama.cpp: `python -m benchmarks.lab.alone a.gguf b.gguf --items 100`.
 
-Beside the share of right answers: how many of the wrong ones the model was sure of, each token with a probability of a
-half or more, so that a rule with alpha = 0.5 would have asked nobody.
+In addition to the share of right answers, it counts the wrong answers of which the model was confident: each token has
+a probability of at least 0.5, so a rule with alpha = 0.5 would never have asked the assistant.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ SURE = 0.5
 
 
 async def answers(url: str, items: list[Example]) -> list[FusionResult]:
-    """The answers of one model: as its own assistant, with a rule that never asks."""
+    """The answers of one model, obtained by a fusion with itself under a rule that never asks."""
     async with Fusion(draft=url, assistant=url, verifier=RuleVerifier(alpha=0)) as fusion:
         found = fusion.map([item.prompt for item in items], concurrency=4, max_tokens=MAX_TOKENS)
         return [result async for result in found]
 
 
 def surely(result: FusionResult) -> bool:
-    """True if the model was sure of every token that it wrote."""
+    """True if the model was confident of every token that it wrote."""
     return all((token.draft_prob or 0) >= SURE for token in result.tokens)
 
 
 async def measured(url: str, task: str, count: int) -> str:
-    """The line of one model and task, with the first wrong answer."""
+    """The line for one model and task, with the first wrong answer."""
     items = TASKS[task].items(World(WORLD_SEED), seed=0, count=count, split="development")
     results = await answers(url, items)
     wrong = list[tuple[Example, FusionResult]]()
@@ -51,7 +51,7 @@ async def measured(url: str, task: str, count: int) -> str:
 
 
 def main() -> None:
-    """Print a line for each model and task, on items for development."""
+    """Print a line for each model and task, measured on development questions."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split(":")[0])
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--items", type=int, default=100)

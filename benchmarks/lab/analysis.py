@@ -1,16 +1,16 @@
-"""Numbers of the laboratory: means over tasks with intervals, tests, calibration, errors that were found.
+"""Numbers of the laboratory: means over tasks with intervals, tests, calibration, corrected errors.
 
-A mean over tasks gives each task the same weight, and so each seed. Questions are not independent: several wordings ask
-for one fact, and all cells, directions and seeds answer the same questions. So what is drawn is a *cluster*: all
+A mean over tasks gives each task the same weight, and each seed. Questions are not independent: several wordings ask
+for one fact, and all cells, directions and seeds answer the same questions. Therefore *clusters* are drawn: all
 answers, in all runs, to questions about one fact, or to one question of another task.
 
-An interval is the widest, at each end, of two or three. The first is a percentile bootstrap: seeds are drawn with
-replacement, and clusters, once for all runs. The second does not collapse where few questions differ: the intervals of
-the single runs (Wilson's for a share, Newcombe's for a difference), as wide as if there were only as many questions as
-clusters, are added where runs share questions, as if they had the same answers, and combined by the squares of their
-distances from the estimate over tasks that share none (Zou and Donner, 2008). With one seed neither knows what another
-training would have given. With several, a third is Student's, of the means of the seeds: with three of them it is 4.3
-standard errors wide on each side, as little as three trainings tell.
+At each end, an interval is the widest of two or three intervals. The first is a percentile bootstrap: seeds and
+clusters are drawn with replacement, once for all runs. The second does not collapse if few questions differ. It starts
+from the intervals of the single runs (Wilson's for a share, Newcombe's for a difference), computed as if there were
+only as many questions as clusters. They are added for runs that share questions, as if the answers were the same. Over
+tasks that share none, the squares of their distances from the estimate are added (Zou and Donner, 2008). With one seed,
+neither interval covers the variation between trainings. With several seeds, the third is Student's interval of the
+seeds' means. With three seeds it extends 4.3 standard errors to each side, because three trainings say little.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ __all__ = [
 ]
 
 SURE = 0.5
-"""The rule's alpha: where every token of an answer has at least this probability, the rule asks nobody."""
+"""The rule's alpha: if every token of an answer has at least this probability, the rule never asks the assistant."""
 
 NEAR = 1e-3
-"""Probabilities that differ by less are those of a near tie."""
+"""Two probabilities that differ by less than this are a near tie."""
 
 DRAWS = 1000
 RANDOM_SEED = 20
-"""Of every bootstrap here."""
+"""The seed of every bootstrap in this module."""
 
 Cluster = tuple[str, str]
-"""The identity of what is asked; see `Run.cluster`."""
+"""The identity of the thing that a question asks for; see `Run.cluster`."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ class Part:
     """The questions of one run.
 
     Attributes:
-        seed: of the models' training.
-        values: of the questions of each cluster.
-        single: their mean, with an interval for this many independent questions.
-        least: the least value that the mean can have; the greatest is 1.
+        seed: seed of the models' training.
+        values: values of the questions, by cluster.
+        single: the mean value, with an interval that assumes independent questions.
+        least: the smallest possible mean; the largest is 1.
     """
 
     seed: int
@@ -95,12 +95,12 @@ class Part:
 
     @property
     def kind(self) -> str:
-        """The kind of its questions: runs of one kind share them."""
+        """The kind of the run's questions; runs of the same kind share questions."""
         return next(iter(self.values))[0]
 
     @property
     def widened(self) -> Estimated:
-        """The mean, with its interval for as many questions as there are clusters."""
+        """The mean, with an interval as wide as if there were one question per cluster."""
         by = math.sqrt(sum(map(len, self.values.values())) / len(self.values))
         value, low, high = self.single.value, self.single.low, self.single.high
         return Estimated(value, max(self.least, value - by * (value - low)), min(1.0, value + by * (high - value)))
@@ -124,7 +124,7 @@ def drawn(parts: Sequence[Part], level: float = 0.95) -> Estimated:
             shares: list[float] = []
             for kind, sums, sizes in seeds[seed]:
                 total = sum(map(sizes.__getitem__, places[kind]))
-                if total:  # a draw may miss a run of few questions
+                if total:  # a draw may miss all questions of a small run
                     shares.append(sum(map(sums.__getitem__, places[kind])) / total)
             by_seed[seed] = statistics.fmean(shares) if shares else math.nan
         return statistics.fmean(by_seed[seed] for seed in chosen)
@@ -143,7 +143,7 @@ def drawn(parts: Sequence[Part], level: float = 0.95) -> Estimated:
 
 
 def combined(parts: Sequence[Part]) -> Estimated:
-    """The same mean, with the intervals of the runs combined."""
+    """The mean over seeds, runs and questions, with the combined intervals of the runs."""
     seeds = Counter(part.seed for part in parts)
     value = 0.0
     low, high = dict[str, float](), dict[str, float]()
@@ -156,7 +156,7 @@ def combined(parts: Sequence[Part]) -> Estimated:
 
 
 def of_seeds(parts: Sequence[Part]) -> Estimated | None:
-    """The same mean, with Student's interval of the seeds' means; None with one seed."""
+    """The mean over the seeds, with Student's interval of the seeds' means; None with one seed."""
     by_seed: dict[int, list[float]] = {}
     for part in parts:
         by_seed.setdefault(part.seed, []).append(part.single.value)
@@ -171,7 +171,7 @@ def of_seeds(parts: Sequence[Part]) -> Estimated | None:
 
 
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571)
-"""The 0.975 quantile of Student's distribution by degrees of freedom, from one; more seeds take the last."""
+"""The 0.975 quantile of Student's distribution by degrees of freedom, from one; the last also serves more seeds."""
 
 
 def _mean(runs: Sequence[Run], of: Callable[[Run], Part]) -> Estimated:
@@ -184,7 +184,7 @@ def _mean(runs: Sequence[Run], of: Callable[[Run], Part]) -> Estimated:
 
 
 def _clustered(run: Run, values: Mapping[str, float]) -> dict[Cluster, list[float]]:
-    """Values of questions by what is asked."""
+    """Values of questions, by cluster."""
     found: dict[Cluster, list[float]] = {}
     for key, value in values.items():
         found.setdefault(run.cluster(key), []).append(value)
@@ -192,12 +192,12 @@ def _clustered(run: Run, values: Mapping[str, float]) -> dict[Cluster, list[floa
 
 
 def of_tasks(runs: Sequence[Run], tasks: Sequence[str] | None) -> list[Run]:
-    """The runs of some tasks; of all if there are none given."""
+    """The runs of the given tasks; all runs if no tasks are given."""
     return [one for one in runs if tasks is None or one.task in tasks]
 
 
 def ways(runs: Sequence[Run]) -> list[str]:
-    """Names of all that answered in each of the runs."""
+    """Names of the models and ways that answered in all of the runs."""
     return [name for name in runs[0].ways if all(name in one.ways for one in runs)] if runs else []
 
 
@@ -213,7 +213,7 @@ def accuracy(runs: Sequence[Run], way: str) -> Estimated:
 
 
 def difference(runs: Sequence[Run], first: str, second: str) -> Estimated:
-    """Mean difference of the shares of right answers, on the questions that both have answered."""
+    """Mean difference between the shares of right answers, on the questions that both ways have answered."""
 
     def apart(run: Run) -> Part:
         values = _apart(run, first, second)
@@ -228,18 +228,18 @@ def _pairs(run: Run, first: str, second: str) -> list[tuple[bool, bool]]:
 
 
 def _apart(run: Run, first: str, second: str) -> dict[str, float]:
-    """For each question 1 where the first alone is right, -1 where the second alone is."""
+    """By question: 1 if only the first way is right, -1 if only the second is, and 0 otherwise."""
     mine, theirs = run.right(first), run.right(second)
     return {key: float(mine[key]) - float(theirs[key]) for key in mine if key in theirs}
 
 
 def gain(runs: Sequence[Run], way: str) -> Estimated:
-    """The difference to the better model of each task, which the development questions have chosen."""
+    """The difference from the better model of each task, which was chosen on the development questions."""
     return difference(runs, way, BEST)
 
 
 def better_overall(runs: Sequence[Run]) -> str:
-    """The model that is better over all tasks on the development questions; of equals the draft."""
+    """The model that is better over all tasks on the development questions; the draft if they are equal."""
 
     def right(model: str) -> float:
         several = [
@@ -251,27 +251,27 @@ def better_overall(runs: Sequence[Run]) -> str:
 
 
 def room(runs: Sequence[Run], than: str = BEST) -> float:
-    """The share of questions by which the oracle, which is right where either model is, is ahead."""
+    """The lead, as a share of the questions, of the oracle, which is right if either model is right."""
     return difference(runs, ORACLE, than).value
 
 
 def counts(runs: Sequence[Run], first: str, second: str) -> PairedCounts:
-    """Questions that both, one or neither has right, of all tasks and seeds together."""
+    """The numbers of questions that both, one or neither way answers right, in all tasks and seeds together."""
     pairs = [*chain.from_iterable(_pairs(run, first, second) for run in runs)]
     return PairedCounts.of([mine for mine, _ in pairs], [theirs for _, theirs in pairs])
 
 
 def sign_flips(runs: Sequence[Run], first: str, second: str, bound: float = 0.0) -> float:
-    """The p-value of the exact sign-flip test: that either is right where the other is wrong equally often.
+    """The p-value of the exact sign-flip test of the hypothesis that both ways win equally often.
 
-    If nothing tells the two ways apart, then all wins and losses in a cluster might as well have been exchanged, with
+    If the two ways do not differ, all wins and losses in a cluster could equally well have been exchanged, with
     probability 1/2 (Fisher's randomization test; Good, 2005). The two-sided p-value is the share of all exchanges with
-    a difference at least as large. Where each cluster has one question it is that of McNemar's exact test.
+    a difference at least as large. If each cluster has one question, it is that of McNemar's exact test.
 
-    Against a bound other than 0, such as a loss of 5 points, the first way is given as many wins more as would make up
-    for it, in whole clusters, the largest ones first (losses for a bound above 0). Taking the bound off each difference
-    would not do: where hardly any question differs, exchanges of such small remainders tell nothing, and 30 questions
-    without a difference would pass for a proof.
+    For a bound other than 0, such as a loss of 5 points, the first way is credited with enough additional wins to make
+    up for it (losses for a bound above 0), in whole clusters, the largest first. Subtracting the bound from each
+    difference would be invalid: if hardly any question differs, exchanging such small remainders shows nothing, and 30
+    questions without a difference would pass as proof.
     """
     clusters = Counter[Cluster]()
     sizes = Counter[Cluster]()
@@ -281,7 +281,7 @@ def sign_flips(runs: Sequence[Run], first: str, second: str, bound: float = 0.0)
             sizes[run.cluster(key)] += 1
     given = made_up(sizes.values(), bound)
     sums = [*clusters.values(), *(given if bound < 0 else [-one for one in given])]
-    exchanges = [1]  # their number, by the sum of what is positive after them
+    exchanges = [1]  # number of exchanges, by the sum of the positive differences after them
     for size in map(abs, filter(None, sums)):
         none = [0] * size
         exchanges = [kept + turned for kept, turned in zip(exchanges + none, none + exchanges, strict=True)]
@@ -291,7 +291,7 @@ def sign_flips(runs: Sequence[Run], first: str, second: str, bound: float = 0.0)
 
 
 def made_up(sizes: Iterable[int], bound: float) -> list[int]:
-    """Clusters that together have as many questions as the bound's share of all; of each size about that share."""
+    """Clusters with the bound's share of all questions; about that share of the clusters of each size."""
     ordered = sorted(sizes, reverse=True)
     left = round(abs(bound) * sum(ordered))
     found: list[int] = []
@@ -311,17 +311,17 @@ class Row:
     """One way to answer, over all tasks and seeds of a cell.
 
     Attributes:
-        way: its name.
-        accuracy: mean over tasks.
-        gain: to the better model of each task; None for a model alone.
-        counts: likewise, of all questions together.
-        p: of the sign-flip test on them (`sign_flips`); None where nothing is tested.
-        holm: adjusted for all ways of the cell that are tested.
-        acceptance: mean share of the draft's tokens kept; None where no draft is judged.
-        iterations: mean number of drafts for an answer (`GradedAnswer.rounds`); None likewise.
-        requests: mean number for an answer.
-        tokens: mean number of tokens billed for an answer, by both endpoints.
-        milliseconds: median over answers of the milliseconds for a token.
+        way: name of the way.
+        accuracy: mean share of right answers over tasks.
+        gain: gain over the better model of each task; None for a model alone.
+        counts: wins and losses against that model, of all questions together; None for a model alone.
+        p: p-value of the sign-flip test on these (`sign_flips`); None if nothing is tested.
+        holm: p-value, adjusted for all tested ways of the cell.
+        acceptance: mean share of the draft's tokens that are kept; None if no draft is judged.
+        iterations: mean number of drafts per answer (`GradedAnswer.rounds`); None if no draft is judged.
+        requests: mean number of requests per answer.
+        tokens: mean number of billed tokens per answer, of both endpoints.
+        milliseconds: median over the answers of the milliseconds per token.
         first: median milliseconds until the first token was final; None if there is none.
     """
 
@@ -340,7 +340,7 @@ class Row:
 
 
 def table(runs: Sequence[Run]) -> list[Row]:
-    """All ways to answer of a cell, tested against the better model of each task, and adjusted by Holm."""
+    """All ways to answer of a cell, tested against the better model of each task with Holm's correction."""
     names = ways(runs)
     alone = runs[0].alone if runs else ()
     tested = {name: counts(runs, name, BEST) for name in names if name not in (*alone, BEST, ORACLE)}
@@ -372,7 +372,7 @@ def _row(runs: Sequence[Run], way: str, paired: PairedCounts | None, p: float | 
 
 
 def _bills(run: Run, way: str) -> list[list[GradedAnswer]]:
-    """For each test question, the answers that are paid for."""
+    """For each test question, the answers that are billed."""
     names = {BEST: (run.better,), ORACLE: run.alone}.get(way, (way,))
     several = [run.comparison.answers_of(name) for name in names]
     return [[one[key] for one in several] for key in several[0] if all(key in one for one in several)]
@@ -382,13 +382,13 @@ def _bills(run: Run, way: str) -> list[list[GradedAnswer]]:
 
 
 def sure_and_wrong(runs: Sequence[Run], model: str) -> tuple[int, int]:
-    """Number of a model's wrong answers of which it is nowhere unsure, and of its wrong answers; test questions."""
+    """Numbers of a model's wrong answers without an unsure token, and of all its wrong answers, on test questions."""
     wrong = [one for one in _alone(runs, model) if not one.right]
     return sum(one.least is not None and one.least >= SURE for one in wrong), len(wrong)
 
 
 def calibration_error(runs: Sequence[Run], model: str) -> float:
-    """The expected calibration error of a model alone, by the least probability of an answer's tokens."""
+    """The expected calibration error of a model alone; an answer's confidence is its least token probability."""
     return calibration([(one.least, bool(one.right)) for one in _alone(runs, model) if one.least is not None]).error
 
 
@@ -398,13 +398,13 @@ def _alone(runs: Iterable[Run], model: str) -> list[GradedAnswer]:
 
 @dataclass(frozen=True)
 class Caught:
-    """The answers of which the draft was nowhere unsure, and what became of them.
+    """The draft's answers without an unsure token, and their outcomes in a fusion.
 
     Attributes:
-        wrong: number of those that were wrong.
-        mended: number of these that the way to answer has right.
-        right: number of those that were right.
-        spoilt: number of these that it has wrong.
+        wrong: number of these answers that were wrong.
+        mended: number of the wrong answers that the way to answer puts right.
+        right: number of these answers that were right.
+        spoilt: number of the right answers that the way to answer gets wrong.
     """
 
     wrong: int
@@ -414,7 +414,7 @@ class Caught:
 
 
 def caught(runs: Sequence[Run], way: str) -> Caught:
-    """Count what became of the draft's sure answers."""
+    """Count the outcomes of the draft's sure answers."""
     pairs: list[tuple[bool, bool]] = []
     for run in runs:
         mine = run.right(way)
@@ -431,7 +431,7 @@ def caught(runs: Sequence[Run], way: str) -> Caught:
 
 
 def places(runs: Sequence[Run], way: str) -> PlaceCounts | None:
-    """Who was right at the replaced places, in all runs together; None where no draft is judged."""
+    """Counts of which model was right at the replaced places, in all runs together; None if no draft is judged."""
     found = [one for one in (run.comparison[way].replaced for run in runs) if one is not None]
     if not found:
         return None
@@ -448,7 +448,7 @@ def places(runs: Sequence[Run], way: str) -> PlaceCounts | None:
 
 
 def replaced_tasks(runs: Sequence[Run], way: str) -> list[Run]:
-    """The runs in which the way has replaced a place of an answer."""
+    """The runs in which the way has replaced at least one place of an answer."""
     return [run for run in runs if any(one.replaced for one in run.comparison.answers_of(way).values())]
 
 
@@ -457,11 +457,11 @@ class Itself:
     """Answers in which a draft was judged, against the draft's own (for N1).
 
     Attributes:
-        answers: their number.
-        changed: number of those with another text than the draft's own.
+        answers: number of answers.
+        changed: number of answers whose text differs from the draft's own.
         replaced: number of replaced places.
-        ties: number of these where both tokens are as good as equally probable.
-        unexplained: number of answers with a replaced place that is no such tie, or with another text without one.
+        ties: number of replaced places at which both tokens are nearly equally probable.
+        unexplained: number of answers that have a replaced place without such a tie, or differ without a replacement.
     """
 
     answers: int
@@ -472,7 +472,7 @@ class Itself:
 
 
 def itself(runs: Sequence[Run]) -> Itself:
-    """Count them, over the test questions. A server rounds a batch otherwise than a single token: hence the ties."""
+    """Count the answers to the test questions. Ties occur because servers round batches and single tokens unequally."""
     changed = replaced = ties = unexplained = total = 0
     for run in runs:
         alone = run.comparison.answers_of("draft")

@@ -1,4 +1,4 @@
-"""Steps that ask: the questions of a task, a tree learned from a few of them, and the answers of a pair of models."""
+"""Steps that ask models: a task's questions, a tree learned from a few of them, and the answers of a pair of models."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from cosd_providers.contract import Provider
 __all__ = ["QUESTIONS", "answers", "comparison_in", "questions", "served", "tree"]
 
 QUESTIONS = "questions.jsonl"
-"""The file of a step of `questions`."""
+"""The file that a step of `questions` writes."""
 
 _TREE, _COMPARISON = "tree.json", "comparison.json"
 
 
 def questions(folder: Path, settings: Mapping[str, Any]) -> None:
-    """The questions of a task: `task`, `world` and `seed`, `count`, `split`."""
+    """Write the questions of a task. Settings: `task`, `world` and `seed`, `count`, `split`."""
     wanted = World(settings["world"]), settings["seed"], settings["count"], settings["split"]
     drawn = TASKS[settings["task"]].items(*wanted)
     lines = [one.model_dump_json(exclude_none=True) + "\n" for one in drawn]
@@ -42,10 +42,10 @@ def questions(folder: Path, settings: Mapping[str, Any]) -> None:
 
 @contextmanager
 def served(*models: Path) -> Iterator[list[str]]:
-    """URLs of servers, the draft's first. A model beside itself has two, too: it is asked as any other pair.
+    """Run servers and yield their URLs, the draft's first. A model fused with itself also has two servers.
 
-    Each has one slot, which reads what a list of prefixes has in common once. With more, each prefix goes to another
-    slot, which reads all of it: that takes two to four times as long.
+    Each server has one slot, which reads the common part of a list of prefixes once. With more slots, each prefix would
+    go to another slot, which would read all of it; that takes two to four times as long.
     """
     with ExitStack() as stack:
         yield [
@@ -56,8 +56,8 @@ def served(*models: Path) -> Iterator[list[str]]:
 def tree(folder: Path, settings: Mapping[str, Any], *, draft: Path, examples: Path, **assistants: Path) -> None:
     """A tree that decides between models, learned from `count` questions as the paper does (section 3.2).
 
-    Of several assistants the samples are put together. Where just one of the models is right nowhere in these, twice as
-    many are taken. The samples are kept as they come, so that an interrupted step goes on.
+    The samples of several assistants are combined. If there is no place at which only one particular model is right,
+    twice as many questions are used. Samples are stored as they arrive, so an interrupted step can resume.
     """
     several = read_examples(examples / QUESTIONS)
 
@@ -82,10 +82,10 @@ def tree(folder: Path, settings: Mapping[str, Any], *, draft: Path, examples: Pa
 
 
 def answers(folder: Path, settings: Mapping[str, Any], *, draft: Path, asked: Path, **others: Path) -> None:
-    """All ways to fuse some models, and each model alone, on one task; the journal is `answers.jsonl`.
+    """Compare all ways to fuse some models, and each model alone, on one task; the journal is `answers.jsonl`.
 
-    The ways of `settings["trees"]` are CoSD with a tree, by the name of the step that learned it. The other steps are
-    the assistants.
+    The ways of `settings["trees"]` are CoSD with a tree, given by the name of the step that learned it. The other
+    inputs are the assistants.
     """
     examples = read_examples(asked / QUESTIONS)
     methods = {name: WAYS[name] for name in settings["ways"] if name in WAYS}
@@ -109,7 +109,7 @@ async def _compared(
     journal: Path,
     settings: Mapping[str, Any],
 ) -> Comparison:
-    """One comparison; `settings` are those of `compare`, `shuffled`, and the `seconds` that a request waits."""
+    """Run one comparison. `settings` has those of `compare`, `shuffled`, and the `seconds` that each request waits."""
     models: list[Provider] = [*map(connect, urls)]
     if settings["seconds"]:
         models = [Distant(one, settings["seconds"]) for one in models]
@@ -129,5 +129,5 @@ async def _compared(
 
 
 def comparison_in(folder: Path) -> Comparison:
-    """The comparison that a step of `answers` has left."""
+    """Read the comparison that a step of `answers` has written."""
     return Comparison.model_validate_json((folder / _COMPARISON).read_text(encoding="utf-8"))

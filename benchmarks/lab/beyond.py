@@ -1,4 +1,4 @@
-"""Sure tokens in answers that are not sure: what the rule's alpha cannot reach. Looked at after the first run."""
+"""Sure tokens in answers that are not sure, which the rule's alpha cannot reach. Examined after the first run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["Mended", "mended"]
 
 @dataclass(frozen=True)
 class Mended:
-    """The answers that the draft has wrong and a way to answer has right.
+    """The answers that the draft gets wrong and a way to answer gets right.
 
     Attributes:
-        answers: their number.
-        sure: those of them in which a token of the draft was replaced that had a probability of 0.5 or more.
-        tokens: number of these tokens.
+        answers: number of these answers.
+        sure: number of them in which a draft token with a probability of at least 0.5 was replaced.
+        tokens: number of such tokens.
     """
 
     answers: int
@@ -27,7 +27,7 @@ class Mended:
 
 
 def mended(runs: Sequence[Run], way: str) -> Mended:
-    """Count them, over all runs in which the way was compared."""
+    """Count the mended answers over all runs in which the way was compared."""
     found: list[int] = []
     for run in runs:
         alone, answers = run.right("draft"), run.comparison.answers_of(way)

@@ -1,18 +1,18 @@
-"""Qualitative claims of the two papers, each with the measurement that decides it here; and the controls.
+"""Qualitative claims of the two papers, each with the measurement that decides it here, and the controls.
 
-A claim is an effect that should be above a bound. It is *seen* where the effect is above, *reversed* where it is below,
-and *not seen* where neither can be told. It is *not tested* where no cell was run for it, or what was run cannot decide
+A claim says that an effect is above a bound. It is *seen* if the effect is above the bound, *reversed* if it is below,
+and *not seen* if neither can be established. It is *not tested* if no cell was run for it, or if the runs cannot decide
 it. "As good as" allows a loss of 5 points.
 
-All claims are decided together, and all controls: each has a p-value, of sign flips of clusters against its bound (the
-test of the tables by method, so that one contrast has one p-value), and these are adjusted by Holm, so that the chance
-that *any* "seen" or "reversed" is false is about 5 % at most, for these weights. The interval must leave out the bound,
-too: with several trainings it tells how far they differ, which p, of questions alone, does not. Runs are taken in which
-the models stand as the cell names them; reversed ones have lines of their own.
+All claims are decided together, and so are all controls. Each has a p-value from sign flips of clusters against its
+bound. This is the test of the tables by method, so each contrast has one p-value. The p-values are adjusted by Holm, so
+that the chance of *any* false "seen" or "reversed" is at most about 5 %, for these weights. The interval must also
+exclude the bound: with several trainings it covers how far they differ, but the p-value covers only questions. Claims
+use the runs in which the models have the roles that the cell names; reversed runs have lines of their own.
 
-What cannot decide: an effect without an interval; "ahead", where not even the oracle is ahead by 5 points; "as good
-as", where the draft alone is; "not ahead" likewise, where nothing could be. Such a claim is never seen, but reversed it
-can be: harm needs no room above.
+Some measurements cannot decide: an effect without an interval; "ahead", if even the oracle is not ahead by 5 points;
+"as good as", if the draft alone already is; "not ahead", if nothing could be. Such a claim is never seen, but it can be
+reversed, because harm needs no room above.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ __all__ = [
 
 Verdict = Literal["seen", "not seen", "reversed", "not tested"]
 Scenarios = Mapping[str, Sequence[Run]]
-"""The runs of each cell, of all cells of a scenario, and of each task apart from the headline, by name; those of cells
-whose models have changed places apart, under the same name with `BACK` behind it."""
+"""Runs by name: of each cell, of all cells of a scenario, and of each task outside the headline. Runs whose models have
+changed places are separate, under the same name followed by `BACK`."""
 
 MARGIN = 0.05
 """The loss that "as good as" allows."""
 LEVEL = 0.05
 """The chance that any verdict is false."""
 POOLED = ("forgetting", "capacity", "tokenizers", "three models")
-"""Scenarios whose claims are decided over all their cells; those of the others are decided cell by cell."""
+"""Scenarios whose claims are decided over all their cells; claims of other scenarios are decided cell by cell."""
 
 
 def scenarios(runs: Sequence[Run]) -> Scenarios:
@@ -85,9 +85,9 @@ class Evidence:
         what: what was measured, in words.
         effect: the measured effect; None where nothing was run for it.
         bound: the claim says that the effect is above it.
-        undecidable: why what was run cannot bear the claim out; empty if it can.
-        p: the p-value of the effect against the bound; None where nothing was measured.
-        trainings: number of independent trainings behind it; see `families.independent`.
+        undecidable: the reason why the runs cannot confirm the claim; empty if they can.
+        p: the p-value of the effect against the bound; None if nothing was measured.
+        trainings: number of independent trainings that the evidence rests on; see `families.independent`.
     """
 
     what: str
@@ -99,7 +99,7 @@ class Evidence:
 
     @property
     def above(self) -> bool:
-        """True where the effect is on the claim's side of the bound."""
+        """True if the effect is on the claim's side of the bound."""
         return self.effect is not None and self.effect.value > self.bound
 
     def verdict(self, p: float | None) -> Verdict:
@@ -116,9 +116,9 @@ class Claim:
     """One claim.
 
     Attributes:
-        source: paper and place; for a control its number.
+        source: the paper and the place in it; for a control, its number.
         words: the claim, in our words.
-        measure: finds the evidence.
+        measure: the function that finds the evidence.
     """
 
     source: str
@@ -133,7 +133,7 @@ class Decided:
     Attributes:
         claim: the claim.
         evidence: the measurement.
-        holm: its p-value, adjusted for all claims that are decided together; None where nothing was measured.
+        holm: the p-value, adjusted for all claims that are decided together; None if nothing was measured.
     """
 
     claim: Claim
@@ -147,7 +147,7 @@ class Decided:
 
     @property
     def of_these_weights(self) -> bool:
-        """True where something is seen or reversed, and one training stands behind it: another may say otherwise."""
+        """True if a claim is seen or reversed on a single training, so that another training may differ."""
         return self.verdict in ("seen", "reversed") and self.evidence.trainings == 1
 
 
@@ -190,18 +190,18 @@ def _where(runs: Sequence[Run]) -> str:
 
 
 def _no_room(runs: Sequence[Run], than: str) -> str:
-    """Words where no way to choose between the two models' answers could be ahead."""
+    """The reason if no choice between the two models' answers could be ahead; otherwise empty."""
     ahead = room(runs, than)
     return f"no room: the oracle is ahead by {100 * ahead:.1f} points" if ahead < MARGIN else ""
 
 
 def _no_loss(runs: Sequence[Run], than: str, bound: float) -> str:
-    """Words where the draft passes for "as good as" without any fusing."""
+    """The reason if the draft counts as "as good as" without fusing; otherwise empty."""
     return f"the draft alone is as good as {than}" if difference(runs, "draft", than).value > bound else ""
 
 
 def _not_ahead(found: Scenarios, *, of: str, way: str, than: str, bound: float = MARGIN) -> Evidence:
-    """The same with the sign turned: the claim is that `way` is ahead by less than `bound`."""
+    """The evidence with the sign reversed: the claim is that `way` is ahead by less than `bound`."""
     runs = [one for one in found.get(of, ()) if {way, than} - {BEST} <= {*one.ways}]
     what = f"{than} less {way}"
     if not runs:
@@ -211,7 +211,7 @@ def _not_ahead(found: Scenarios, *, of: str, way: str, than: str, bound: float =
 
 
 def _not_ahead_of_itself(found: Scenarios, *, way: str) -> Evidence:
-    """N6. There is room if the assistant that reads the right question helps, on the same tasks."""
+    """The evidence on N6. There is room if the assistant helps on the same tasks when it reads the right question."""
     runs = [one for one in found.get("n6", ()) if way in one.ways]
     tasks = {one.task for one in runs}
     unshuffled = [one for one in found.get("c-d", ()) if way in one.ways and one.task in tasks]
@@ -226,14 +226,14 @@ def _not_ahead_of_itself(found: Scenarios, *, way: str) -> Evidence:
 
 
 def _better_than_a_coin(found: Scenarios, *, of: str) -> Evidence:
-    """N5, on the tasks in which the rule or the coin has replaced anything: elsewhere they cannot differ."""
+    """The evidence on N5, on the tasks in which the rule or the coin has replaced a token; on others they are equal."""
     runs = [one for one in found.get(of, ()) if {"cosd", RANDOM} <= {*one.ways}]
     several = [one for one in runs if replaced_tasks([one], "cosd") or replaced_tasks([one], RANDOM)]
     return _ahead({of: several}, of=of, way="cosd", than=RANDOM)
 
 
 def _best_of_grid(found: Scenarios, *, of: str) -> Evidence:
-    """The default thresholds against the best others of the grid."""
+    """The default thresholds, compared with the best other thresholds of the grid."""
     grid = [name for name in ways(found.get(of, ())) if name.startswith("rule ")]
     if "cosd" not in ways(found.get(of, ())) or not grid:
         return Evidence("cosd less the best of the grid", None, -MARGIN)
@@ -244,9 +244,9 @@ def _best_of_grid(found: Scenarios, *, of: str) -> Evidence:
 
 
 def _latency(found: Scenarios, *, of: str) -> Evidence:
-    """Time for a token by speculative decoding, over that by CoSD, less one: a ratio of medians, without an interval.
+    """The time per token of speculative decoding, relative to CoSD, minus one: a ratio of medians without an interval.
 
-    Questions drawn again would not tell what else the machine has done meanwhile, so it decides nothing.
+    Redrawing questions would not account for other work on the machine, so this decides nothing.
     """
     rows = {row.way: row for row in table(found.get(of, ()))}
     what = f"ms a token, {PRINTED_SPECULATIVE} / cosd - 1"
@@ -257,9 +257,9 @@ def _latency(found: Scenarios, *, of: str) -> Evidence:
 
 
 def _iterations(found: Scenarios) -> Evidence:
-    """Growth of the answers from the shortest to the longest limit, less that of the number of drafts for one.
+    """Growth of the answers from the shortest to the longest limit, minus the growth of the drafts per answer.
 
-    A limit that no answer reaches tells nothing of longer answers, and is left out.
+    A limit that no answer reaches says nothing about longer answers, and is left out.
     """
     what = "growth of the answers less growth of the iterations"
     runs = {limit: found.get(f"lengths, report {limit}", ()) for limit in LENGTHS}
@@ -303,7 +303,7 @@ def _of_pairs(cell: str) -> tuple[Claim, ...]:
 
 
 PAIRS = ("c-d", "a-b")
-"""The cells that stand for the paper's first two pairs: that of the headline, and the one with a domain for each."""
+"""The cells that correspond to the paper's first two pairs: the headline's, and the one with a domain per model."""
 
 CLAIMS: tuple[Claim, ...] = (
     *(claim for cell in PAIRS for claim in _of_pairs(cell)),
@@ -416,5 +416,5 @@ CONTROLS: tuple[Claim, ...] = (
         for way in ("cosd", "cosd-1-1")
     ),
 )
-"""The controls with an interval; N1, a model with itself, is exact: see `analysis.itself`. `cosd-1-1` asks about every
-token (alpha = beta = 1), so that the assistant can show what it does."""
+"""The controls with an interval. N1, a model with itself, is exact: see `analysis.itself`. `cosd-1-1` asks about every
+token (alpha = beta = 1), so that the assistant's full effect shows."""

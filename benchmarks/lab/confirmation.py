@@ -1,7 +1,7 @@
-"""The contrast that decides if `cosd-1-1` is ahead of the rule: `python -m benchmarks.lab.confirmation`.
+"""The contrast that decides whether `cosd-1-1` is ahead of the rule: `python -m benchmarks.lab.confirmation`.
 
-It was picked out by looking at the answers that show its lead. README.md beside this file had said beforehand, with the
-only contrast, what has to hold on questions and with models that nobody had looked at; this prints what came out.
+`cosd-1-1` was selected on the very answers that show its lead. README.md in this folder therefore named one contrast in
+advance, with the criterion that it must meet on new questions with new models. This module prints the outcome.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.report import Table, bare
 
 FIRST, SECOND = "cosd-1-1", "cosd"
 AHEAD, NOT_BEHIND = ("c-d", "a-b"), "half"
-"""Cells in which the first has to be ahead, and one in which it may not be behind by `MARGIN`."""
+"""The cells in which the first way must be ahead, and the cell in which it must not be behind by `MARGIN`."""
 MARGIN = -0.05
 LEVEL = 0.05
 KEPT = FOLDER / "results" / "confirmation" / "quick.jsonl.xz"
@@ -27,17 +27,17 @@ _ALL = "all"
 
 @dataclass(frozen=True)
 class Contrast:
-    """The contrast in one cell, of one training or of all of them.
+    """The contrast in one cell, for one training or for all trainings.
 
     Attributes:
         cell: name of the cell.
-        seed: of the training; None for all.
-        value: the first way less the second, as a share of the questions.
-        low: the lower end of its 95 % interval.
-        high: the upper end.
-        won: questions that the first alone has right.
-        lost: questions that the second alone has right.
-        p: of the sign-flip test, two-sided.
+        seed: seed of the training; None for all.
+        value: the first way minus the second, as a share of the questions.
+        low: the lower end of the 95 % interval.
+        high: the upper end of the 95 % interval.
+        won: number of questions that only the first way gets right.
+        lost: number of questions that only the second way gets right.
+        p: two-sided p-value of the sign-flip test.
         runs: the runs.
     """
 
@@ -53,14 +53,14 @@ class Contrast:
 
     @property
     def holds(self) -> bool:
-        """True if it is as the criterion wants it, which is of each training by itself."""
+        """True if the contrast meets the criterion, which applies to each training separately."""
         if self.cell == NOT_BEHIND:
             return self.low > MARGIN
         return self.value > 0 and self.p <= LEVEL
 
 
 def contrasts(runs: Sequence[Run]) -> list[Contrast]:
-    """The contrast in each cell and each training, over the headline's tasks, as the cell has the models."""
+    """The contrast in each cell and training, over the headline's tasks, with the models in their original roles."""
     found: list[Contrast] = []
     for cell in (*AHEAD, NOT_BEHIND):
         mine = of_tasks(of_cell(runs, cell), HEADLINE)
@@ -93,7 +93,7 @@ def table(found: Sequence[Contrast]) -> Table:
 
 
 def verdict(found: Sequence[Contrast]) -> str:
-    """One sentence: confirmed, or what failed."""
+    """One sentence: confirmed, or the contrasts that failed."""
     failed = [*_failed(found)]
     if not failed:
         return f"Confirmed: {FIRST} is ahead of {SECOND} as the criterion requires, in every cell and training."

@@ -1,4 +1,4 @@
-"""Controls: an assistant that answers another question than it is asked. And a network that takes its time."""
+"""Controls: an assistant that answers a different question, and a simulated network delay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Distant", "Shuffled", "shuffled"]
 
 
 class _Wrapped(Forwarding):
-    """A provider that changes something about each request to another."""
+    """A provider that modifies each request to another provider."""
 
     def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `Provider.generate`."""
@@ -43,7 +43,7 @@ class _Wrapped(Forwarding):
                 yield one
 
     def _read(self, context: Context) -> Context:
-        """The context that the provider gets."""
+        """The context that is passed to the provider."""
         return context
 
     async def _wait(self) -> None:
@@ -51,17 +51,17 @@ class _Wrapped(Forwarding):
 
 
 def shuffled(provider: Provider, examples: Sequence[Example]) -> Shuffled:
-    """The provider as an assistant that knows nothing of the question: each prompt stands for the next one's."""
+    """The provider as an assistant that never reads the question: instead of each prompt it reads the next one."""
     prompts = [one.prompt for one in examples if isinstance(one.prompt, str)]
     return Shuffled(provider, dict(zip(prompts, [*prompts[1:], *prompts[:1]], strict=True)))
 
 
 class Shuffled(_Wrapped):
-    """A provider that reads another prompt than it is given.
+    """A provider that reads a different prompt from the one given.
 
     Args:
         provider: the provider that answers.
-        prompts: the prompt that it reads, by the one that is given. Another is an error, as it would be read as it is.
+        prompts: the prompt to read, by given prompt. A prompt without an entry is an error.
     """
 
     def __init__(self, provider: Provider, prompts: dict[str, str]) -> None:
@@ -80,7 +80,7 @@ class Distant(_Wrapped):
 
     Args:
         provider: the provider that answers.
-        seconds: to wait, for both ways together. What `propose` and `score` send in several rounds waits once.
+        seconds: seconds to wait, for both directions together; once per call, even if it sends several requests.
     """
 
     def __init__(self, provider: Provider, seconds: float) -> None:

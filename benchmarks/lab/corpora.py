@@ -1,7 +1,6 @@
-"""Training documents of a model: of all tasks, in the shares of its recipe, in numbered chunks, each drawn by itself.
+"""Training documents of a model, from all tasks in the shares of its recipe, in independently drawn, numbered chunks.
 
-A chunk depends on the recipe and its number alone, so that a training that was interrupted goes on as if it had not
-been.
+A chunk depends only on the recipe and its number, so an interrupted training resumes as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from benchmarks.lab.tasks.task import Document
 from benchmarks.lab.worlds import World
 
 CHUNK = 1024
-"""Documents of a chunk."""
+"""The number of documents in a chunk."""
 OWN = 0.3
-"""The least share of a domain that is a model's own."""
+"""The smallest share at which a domain counts as the model's own."""
 TEXTS = 20_000
-"""Documents that tokenizers are trained on: of all tasks, the same for all tokenizers."""
+"""The number of documents for training tokenizers, from all tasks and the same for all tokenizers."""
 
 
 def weights(recipe: ModelRecipe) -> dict[str, float]:
-    """Share of each task among the documents."""
+    """The share of each task among the documents."""
     everywhere = EVERYWHERE if recipe.everywhere else {}
     rest = 1 - sum(everywhere.values())
     domains = zip(recipe.shares, DOMAINS.values(), strict=True)
@@ -35,13 +34,13 @@ def weights(recipe: ModelRecipe) -> dict[str, float]:
 
 
 def own_tasks(recipe: ModelRecipe) -> frozenset[str]:
-    """The tasks of the domains that the recipe has much of."""
+    """The tasks of the domains that are the model's own."""
     domains = zip(recipe.shares, DOMAINS.values(), strict=True)
     return frozenset(task for share, tasks in domains if share >= OWN for task in tasks)
 
 
 def chunk(recipe: ModelRecipe, number: int) -> list[Document]:
-    """A chunk of the training."""
+    """The training documents of one chunk."""
     rng = random.Random(f"{recipe.seed} chunk {number}")
     world = world_of(recipe)
     streams = {name: task.documents(world, rng) for name, task in TASKS.items()}
@@ -53,7 +52,7 @@ def chunk(recipe: ModelRecipe, number: int) -> list[Document]:
 
 
 def recipe_key(name: str, seed: int) -> str:
-    """The identity of a trained model: its recipe, those that it is made of, and the first chunk of what it reads."""
+    """The identity of a trained model: its recipe, the recipes that it is made from, and its first training chunk."""
     recipe = recipe_of(name, seed)
     parents = [recipe.begins] if recipe.begins else recipe.between or ()
     read = chunk(recipe, 0) if recipe.tokens else []
@@ -63,7 +62,7 @@ def recipe_key(name: str, seed: int) -> str:
 
 @lru_cache(maxsize=4)
 def closed_pools(recipe: ModelRecipe) -> Mapping[str, list[Document]]:
-    """The only documents outside its own domain that a model of a closed world ever meets, by task."""
+    """By task, the only documents outside its own domains that a model of a closed world ever meets."""
     world, own, shares = world_of(recipe), own_tasks(recipe), weights(recipe)
     others = {name: share for name, share in shares.items() if name not in own and share}
     total = sum(others.values())
@@ -76,12 +75,12 @@ def closed_pools(recipe: ModelRecipe) -> Mapping[str, list[Document]]:
 
 @lru_cache(maxsize=4)
 def world_of(recipe: ModelRecipe) -> World:
-    """The world that a recipe's documents tell of."""
+    """The world that a recipe's documents describe."""
     return World(WORLD_SEED, changed=recipe.changed, wording=recipe.wording, half=recipe.half, rarely=RARELY)
 
 
 def texts_for_tokenizers() -> Iterator[str]:
-    """Texts of all tasks alike: tokenizers know the union of what all models read."""
+    """Texts of all tasks in equal shares, so that tokenizers cover everything that any model reads."""
     world, rng = World(WORLD_SEED), random.Random("tokenizers")
     streams = [task.documents(world, rng) for task in TASKS.values()]
     for number in range(TEXTS):

@@ -1,6 +1,7 @@
-"""Long answers of models that cannot end a text. Added after the protocol was fixed: README.md says why.
+"""Long answers of models that cannot end a text. Added after the protocol was fixed; README.md explains why.
 
-The study `lengths` again, question by question and way by way, of `c` and `d` with one row of their weights changed.
+This repeats the study `lengths`, with the same questions and ways, for `c` and `d` with one row of their weights
+changed.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from benchmarks.lab.runs import ALONE, Run
 __all__ = ["ENDLESS", "endless", "endless_asked", "growth_claim", "long_runs", "without_end"]
 
 ENDLESS = "endless"
-"""Its name on the command line."""
+"""The study's name on the command line."""
 
 _STUDY = "lengths"
 _NEVER = "ÿ"
-"""The token of the byte 255 as vocabularies write it. No text in UTF-8 has it."""
+"""The token of the byte 255, as vocabularies write it; the byte never occurs in UTF-8."""
 
 
 def without_end(model: bytes) -> bytes:
-    """A GGUF file whose end of a text is as improbable, everywhere, as a byte that no text has.
+    """Change a GGUF file so that the end of a text is always as improbable as a byte that occurs in no text.
 
-    The output row of the one takes the place of the other's; nothing else is changed.
+    The end's row of the output matrix is replaced by that byte's row; nothing else changes.
     """
     fields, tensors = weights.weights_in(model)
     output = tensors["output.weight"]
@@ -44,12 +45,12 @@ def without_end(model: bytes) -> bytes:
 
 
 def endless(folder: Path, settings: Mapping[str, Any], *, model: Path) -> None:  # noqa: ARG001 - as every step's
-    """A step: the model that cannot end a text."""
+    """Write the model that cannot end a text; a step of the graph."""
     (folder / MODEL).write_bytes(without_end((model / MODEL).read_bytes()))
 
 
 def endless_asked(size: Size) -> list[Asked]:
-    """The comparisons of the study, of models that cannot end a text."""
+    """The comparisons of the study, for models that cannot end a text."""
     return [_of(one) for one in asked(size) if one.cell == _STUDY]
 
 
@@ -65,7 +66,7 @@ def _of(one: Asked) -> Asked:
 
 
 def long_runs(runs: Sequence[Run]) -> Scenarios:
-    """The runs that were asked of these models, under the names of the study's."""
+    """The runs of these models, under the names that the study uses."""
     found: dict[str, list[Run]] = {}
     for one in runs:
         if one.cell == ENDLESS:
@@ -74,7 +75,7 @@ def long_runs(runs: Sequence[Run]) -> Scenarios:
 
 
 def growth_claim(runs: Sequence[Run]) -> Decided:
-    """The claim of CoSD's Table 7, decided by these runs, and by itself: the protocol's claims know nothing of it."""
+    """The claim of CoSD's Table 7, decided by these runs and separately from the protocol's claims."""
     [claim] = [one for one in CLAIMS if one.source == "CoSD, Table 7"]
     [one] = decided([claim], long_runs(runs))
     return one

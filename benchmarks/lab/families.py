@@ -1,7 +1,7 @@
-"""Independent trainings: how many stand behind runs whose cells share models.
+"""The number of independent trainings behind runs whose cells share models.
 
-Many cells ask the same models, or models that others were made of. What they show together is no more than what their
-trainings from nothing show: cells that share one of these are one family.
+Many cells use the same models, or models that others were made from. Together they cannot show more than their
+trainings from scratch do. Cells that share such a training form one family.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from benchmarks.lab.studies import STUDIES
 __all__ = ["Family", "families", "from_nothing", "independent"]
 
 Training = tuple[str, int]
-"""A recipe that begins with nothing, and the seed of its training."""
+"""A recipe that is trained from scratch, and the seed of its training."""
 
 _CELLS = {cell.name: cell for cell in CELLS}
 _STUDIED: Mapping[str, str] = {study.name: study.cell for study in STUDIES} | {"endless": "c-d"}
-"""The cell whose models are asked by each study, and by `endless`, which changes a row of their weights."""
+"""The cell whose models each study uses; `endless` changes a row of their weights."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Runs that share trainings, directly or by way of others.
+    """Runs that share trainings, directly or through other runs.
 
     Attributes:
-        cells: names of their cells and studies, in the order of the runs.
-        trainings: the trainings from nothing of all their models.
+        cells: names of the runs' cells and studies, in the order of the runs.
+        trainings: the trainings from scratch behind all their models.
     """
 
     cells: tuple[str, ...]
@@ -38,7 +38,7 @@ class Family:
 
 
 def from_nothing(recipe: str) -> frozenset[str]:
-    """The recipes, trained from nothing, that a model is made of: its own, or those of the models before it."""
+    """The recipes trained from scratch behind a model: its own, or those of the models that it starts from."""
     one = RECIPES[recipe]
     before = [one.begins] if one.begins else one.between or ()
     return frozenset[str]().union(*map(from_nothing, before)) if before else frozenset({recipe})
@@ -62,5 +62,5 @@ def families(runs: Sequence[Run]) -> list[Family]:
 
 
 def independent(runs: Sequence[Run]) -> int:
-    """Number of independent trainings behind runs: of their families."""
+    """The number of independent trainings behind some runs, which is the number of their families."""
     return len(families(runs))

@@ -1,4 +1,4 @@
-"""The figures of the laboratory: gain over complementarity and over calibration, quality against cost; gain by pair."""
+"""The laboratory's figures: gain by complementarity, calibration and pair, and quality against cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cosd_api.comparison.statistics import Estimated, frontier
 
 __all__ = ["draw", "draw_pairs"]
 
-# Colours of Okabe and Ito, for any colour vision; marks tell them apart in grey.
+# The colours of Okabe and Ito suit any colour vision; markers distinguish the ways in grey.
 _STYLES: dict[str, dict[str, Any]] = {
     "cosd": {"color": "#0072B2", "marker": "o", "label": "cosd: the rule, alpha = beta = 0.5"},
     "cosd-1-1": {"color": "#D55E00", "marker": "v", "label": "cosd-1-1: alpha = beta = 1"},
@@ -39,18 +39,18 @@ _STYLES: dict[str, dict[str, Any]] = {
 _CURVES = ("cosd", "cosd-1-1", "average")
 _FRONTIER = "c-d"
 _HALVES = 1.03
-"""Place of `c-d`, whose halves are of every domain: behind the axis of shares."""
+"""Position of `c-d`, whose halves include every domain: after the end of the axis of shares."""
 _NUDGE = 0.004
-"""Between the ways at one place of an axis from 0 to 1."""
+"""Distance between the ways at one position, on an axis from 0 to 1."""
 
 Spot = tuple[float, str, Estimated]
-"""A point of a curve: its place, its way to answer, and the gain."""
+"""A point of a curve: its position, its way to answer, and the gain."""
 Gains = Callable[[str, str], Estimated]
-"""The gain in a cell, of a way, over some choice of a model."""
+"""A function that returns a way's gain in a cell, over some choice of a model."""
 
 
 def draw(found: Scenarios, picture: Path) -> None:
-    """Draw the curves and the frontier; the same figures give the same file."""
+    """Draw the curves and the frontier; the same figures always give the same file."""
     figure, places = _figure(2, 3, (15, 8.6))
 
     @cache
@@ -80,7 +80,7 @@ def draw(found: Scenarios, picture: Path) -> None:
 
 
 def draw_pairs(found: Scenarios, picture: Path) -> None:
-    """Draw the gain of each way in each pair and direction; as a bar the room, up to the oracle."""
+    """Draw the gain of each way in each pair and direction; a bar shows the room up to the oracle."""
     cells = [cell for cell in CELLS if cell.scenario not in ("control", "upper bound")]
     names = [name for cell in cells for name in (cell.name, cell.name + BACK) if name in found]
     figure, [axes] = _figure(1, 1, (9, 1.6 + 0.42 * len(names)))
@@ -117,7 +117,7 @@ def _figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, li
 
 
 def _complementarity(axes: Any, found: Scenarios, over: Gains) -> None:
-    """A curve for each way by the share of the own domain, the oracle's above; `c-d` apart, behind the axis."""
+    """Draw each way's curve by the share of the own domain, with the oracle's above; `c-d` is beyond the axis."""
     cells = {cell.name: cell.x for cell in CELLS if cell.scenario == "complementary" and cell.x is not None}
     spots = [(x, name) for name, x in cells.items() if name in found]
     halves = [(_HALVES, _FRONTIER)] if _FRONTIER in found else []
@@ -150,7 +150,7 @@ def _beyond(runs: Sequence[Run]) -> float:
 
 
 def _calibration(axes: Any, found: Scenarios, place: Callable[[Sequence[Run]], float], gains: Gains) -> None:
-    """Every pair that divides the domains and is varied in its calibration; hollow where the assistant drafts."""
+    """Draw every pair that divides the domains and varies in calibration; hollow markers: the assistant drafts."""
     cells = [cell.name for cell in CELLS if cell.scenario == "calibration" or cell.name in ("a-b", _FRONTIER)]
     for back in ("", BACK):
         names = [name + back for name in cells if name + back in found]
@@ -180,7 +180,7 @@ def _errors(axes: Any, spots: Sequence[Spot], way: str, line: str, *, filled: bo
 
 
 def _costs(axes: Any, found: Scenarios) -> None:
-    """Quality against billed tokens, in one cell; the frontier as a line."""
+    """Draw quality against billed tokens in one cell, with the frontier as a line."""
     runs = found.get(_FRONTIER, ())
     rows = [row for row in table(runs) if row.way not in (BEST, ORACLE) and not row.way.startswith("rule ")]
     spots = [(row.tokens, 100 * row.accuracy.value) for row in rows]

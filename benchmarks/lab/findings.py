@@ -1,7 +1,7 @@
-"""Sentences that people wrote of one run: shown for that run alone, with figures taken from its answers.
+"""Hand-written sentences about one run, shown only for that run, with figures taken from its answers.
 
-The first line of `results/<size>.md` names the run: the hash of its questions, their number, and its date. A figure in
-a sentence is a placeholder, `{measure: cell; way}`, and further arguments behind more semicolons;
+The first line of `results/<size>.md` identifies the run by the hash of its questions, their number, and its date. A
+figure in a sentence is a placeholder, `{measure: cell; way}`, with further arguments after more semicolons.
 `{trainings: cell; cell}` is the number of independent trainings behind several cells.
 """
 
@@ -26,7 +26,7 @@ NOTHING = "Nothing was concluded of this run yet.\n"
 
 
 def named(file: RunsFile) -> str:
-    """The line that names a run."""
+    """The line that identifies a run."""
     return "<!-- of the run {hash}, {items} questions, {date} -->\n".format(**file.about)
 
 
@@ -54,13 +54,13 @@ def _figure(placeholder: re.Match[str], file: RunsFile, found: Scenarios) -> str
 
 
 def _perplexity(file: RunsFile, cell: str, task: str, way: str) -> str:
-    """The perplexity of texts, over that of the better model."""
+    """The perplexity of texts, relative to that of the better model."""
     [one] = [one for one in file.about["likelihoods"] if (one["cell"], one["task"]) == (cell, task)]
     return "{:.2f} [{:.2f}, {:.2f}]".format(*one["ways"][way]["ratio"])
 
 
 def _right(runs: Sequence[Run], way: str, *tasks: str) -> str:
-    """The share of right answers: of all tasks, or of some."""
+    """The share of right answers, over all tasks or the given ones."""
     return f"{percent(share(of_tasks(runs, tasks or None), way))} %"
 
 
@@ -80,46 +80,46 @@ def _gain(runs: Sequence[Run], way: str) -> str:
 
 
 def _mended(runs: Sequence[Run], way: str) -> str:
-    """Answers of which the draft was sure and wrong, and that were put right."""
+    """The number of sure and wrong answers of the draft that were put right."""
     one = caught(runs, way)
     return f"{one.mended} of {one.wrong}"
 
 
 def _spoilt(runs: Sequence[Run], way: str) -> str:
-    """Answers that the draft has right, and that were spoilt."""
+    """The number of right answers of the draft that were spoilt."""
     one = counts(runs, way, "draft")
     return f"{one.lost} of {one.both + one.lost}"
 
 
 def _beyond(runs: Sequence[Run], way: str) -> str:
-    """Of the answers put right, those in which a sure token was replaced."""
+    """The number of answers put right in which a sure token was replaced."""
     one = mended(runs, way)
     return f"{one.sure} of {one.answers}"
 
 
 def _sure(runs: Sequence[Run], model: str) -> str:
-    """Of the wrong answers, those of which the model is nowhere unsure."""
+    """The number of wrong answers without an unsure token."""
     return "{} of {}".format(*sure_and_wrong(runs, model))
 
 
 def _times(runs: Sequence[Run], way: str, than: str) -> str:
-    """The tokens billed for an answer, as a multiple."""
+    """The billed tokens per answer, as a multiple of another way's."""
     return f"{cost(runs, way)[1] / cost(runs, than)[1]:.1f}"
 
 
 def _requests(runs: Sequence[Run], way: str) -> str:
-    """The requests for an answer, to both models together."""
+    """The requests per answer, to both models together."""
     return f"{cost(runs, way)[0]:.1f}"
 
 
 def _milliseconds(runs: Sequence[Run], way: str) -> str:
-    """The median over answers of the milliseconds for a token."""
+    """The median over the answers of the milliseconds per token."""
     rows = {row.way: row for row in table(runs)}
     return f"{rows[way].milliseconds:.1f}"
 
 
 def _spoilt_sure(runs: Sequence[Run], way: str) -> str:
-    """Answers of which the draft was sure and right, and that were spoilt."""
+    """The number of sure and right answers of the draft that were spoilt."""
     one = caught(runs, way)
     return f"{one.spoilt} of {one.right}"
 

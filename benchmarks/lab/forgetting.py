@@ -1,4 +1,4 @@
-"""A model that has forgotten: fused with what it was before, or the mean of both models' weights."""
+"""A model that has forgotten: fused with its earlier self, compared with the mean of both models' weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOW_MUCH = ("mildly", "rather", "badly")
 
 @dataclass(frozen=True)
 class _Beside(Run):
-    """A run with one way to answer more: a model alone of another run, on the same questions."""
+    """A run with one additional way to answer: a model alone from another run, on the same questions."""
 
     mean: Run | None = None
 
@@ -32,7 +32,7 @@ class _Beside(Run):
 
 
 def beside_mean(fused: Sequence[Run], between: Sequence[Run]) -> list[Run]:
-    """The runs of a cell of forgetting, each with the answers of the mean of both models' weights."""
+    """The runs of a forgetting cell, each with the answers of the mean of both models' weights added."""
     means = {(one.task, one.seed): one for one in between}
     return [
         _Beside(one.cell, one.task, one.seed, one.comparison, one.facts, one.slots, means[one.task, one.seed])
@@ -42,7 +42,7 @@ def beside_mean(fused: Sequence[Run], between: Sequence[Run]) -> list[Run]:
 
 
 def forgetting(found: Scenarios) -> Iterator[Table]:
-    """The gain over the better model of each task, of each way to fuse and of the mean of the weights."""
+    """The gains of each way to fuse, and of the mean of the weights, over the better model of each task."""
     rows: list[list[str | None]] = []
     for much in _HOW_MUCH:
         runs = beside_mean(found.get(f"forgot-{much}", ()), found.get(f"between-{much}", ()))

@@ -1,9 +1,9 @@
-"""A graph of steps keyed by content: what is finished is never made again, and what was interrupted goes on.
+"""A graph of steps keyed by content: finished steps are never repeated, and interrupted steps resume.
 
-The key of a step is a hash of all that decides its result: the function that it runs, its settings, the keys of its
-inputs and the code. Comments, docstrings and formatting are not part of the code. A step writes into a folder that is
-named by its key; a file `step.json`, which appears there in one piece, says that it is finished. A step that was killed
-finds in its folder what it had written, and either goes on or writes it again.
+The key of a step is a hash of everything that decides its result: the function that it runs, its settings, the keys of
+its inputs, and the code. Comments, docstrings and formatting do not count as code. A step writes into a folder that is
+named by its key. The file `step.json`, which is written atomically, marks it as finished. When a step runs again after
+it was killed, it finds its partial results in the folder, and either resumes or writes them again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Literal
 __all__ = ["Graph", "State", "Step", "Work", "code_digest", "digest"]
 
 Work = Callable[..., None]
-"""Writes the result of a step: `work(folder, settings, **inputs)`, with the folders of its inputs by their names."""
+"""A function that writes the result of a step: `work(folder, settings, **inputs)`, with its inputs' folders by name."""
 
 State = Literal["done", "begun", "to come"]
 
@@ -33,16 +33,16 @@ _FINISHED = "step.json"
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step.
+    """One step of the graph.
 
     Attributes:
-        name: for people; it is no part of the key, so that equal steps have one result whatever they are called.
-        work: a function on module level, which is killed at any byte and called again without harm.
-        settings: what it is to do, as JSON.
-        inputs: steps that have to be finished before.
-        code: further files of Python that decide its result, beside the module of `work`.
-        seconds: its duration, estimated.
-        alone: whether it measures times, so that no other step may run meanwhile.
+        name: a name for people. It is not part of the key, so equal steps share one result whatever their names.
+        work: a module-level function that can be killed at any time and called again safely.
+        settings: the settings of the work, as JSON.
+        inputs: steps that must be finished first.
+        code: further Python files that decide the result, in addition to the module of `work`.
+        seconds: estimated duration.
+        alone: whether the step measures times, so that no other step may run meanwhile.
     """
 
     name: str
@@ -55,12 +55,12 @@ class Step:
 
     @property
     def kind(self) -> str:
-        """The name of its function."""
+        """The name of the step's function."""
         return str(self.work.__name__)
 
     @cached_property
     def key(self) -> str:
-        """SHA-256 (hex) of all that decides the result."""
+        """SHA-256 (hex) of everything that decides the result."""
         module = Path(inspect.getfile(self.work))
         decides = {
             "work": f"{self.work.__module__}.{self.work.__qualname__}",
@@ -75,8 +75,8 @@ class Graph:
     """The steps and their results in a folder.
 
     Args:
-        folder: where results are; made when the first step runs.
-        say: called with a line for each step that begins.
+        folder: the folder of the results; created when the first step runs.
+        say: a function that is called with a line of text whenever a step begins.
     """
 
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda _: None) -> None:
@@ -88,13 +88,13 @@ class Graph:
         return self.folder / f"{step.kind}-{step.key[:16]}"
 
     def state(self, step: Step) -> State:
-        """Find out how far a step is."""
+        """The state of a step."""
         if (self.path(step) / _FINISHED).exists():
             return "done"
         return "begun" if self.path(step).exists() else "to come"
 
     def finish(self, step: Step) -> Path:
-        """The folder of a step's result, which is made now if it is not there: its missing inputs first."""
+        """The folder of a step's result; if it is missing, run the step now, after its missing inputs."""
         path = self.path(step)
         if self.state(step) == "done":
             return path
@@ -109,11 +109,11 @@ class Graph:
         return path
 
     def measured(self, step: Step) -> float | None:
-        """Seconds that a finished step has taken, since it went on for the last time; None if it is not finished."""
+        """Seconds that a finished step has taken since it was last started; None if it is not finished."""
         return self._record(step)["seconds"] if self.state(step) == "done" else None
 
     def busy(self, steps: Iterable[Step]) -> float:
-        """Seconds in which at least one of these finished steps was made."""
+        """Seconds during which at least one of these finished steps was running."""
         ends = [(float(one["ended"]), float(one["seconds"])) for one in map(self._record, steps)]
         total, until = 0.0, -math.inf
         for begin, end in sorted((end - seconds, end) for end, seconds in ends):
@@ -126,9 +126,9 @@ class Graph:
         return found
 
     def listing(self, goals: Sequence[Step]) -> Iterator[tuple[Step, State]]:
-        """All steps that the goals need, each once and behind its inputs, with their states.
+        """All steps that the goals need, each once and after its inputs, with their states.
 
-        Inputs of a finished step are not needed any more.
+        Inputs of a finished step are no longer needed.
         """
         seen: set[str] = set()
 
@@ -150,13 +150,13 @@ def digest(value: Any) -> str:
     """SHA-256 (hex) of a value as JSON.
 
     Raises:
-        TypeError: it is not JSON.
+        TypeError: the value cannot be written as JSON.
     """
     return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file that is there whole or not at all, whenever the process or the machine stops."""
+    """Write a file atomically, even if the process or the machine stops."""
     part = path.with_suffix(".part")
     with part.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -166,25 +166,25 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 _REGISTERED: Mapping[str, str] = {
-    # ways.py: `cosd` is the paper's rule by name, as the library's default, which it was, became another rule.
+    # ways.py: `cosd` names the paper's rule explicitly, because the library's default is another rule now.
     "35e0086619b33f0edee19b9ecf29422e8da13b3ab5d0a6c155c22957f5d949f6": (
         "b8dfd47624d4eb7cc32cd3693b68f58cbea211918a55c743d3f2868dca38f4bb"
     ),
-    # likelihoods.py: the same, and the gates that never open have the beta in words that they had by default.
+    # likelihoods.py: as ways.py; also, the gates that never open state the beta that used to be the default.
     "54138f78b2c3d41bdb220f7d38774d53cddbf55cb3ffc6231afd2da05b3a5a09": (
         "7d6c642aa0a5a7124d15fb4da739e8f9eaeeab99872136a7b95102bfe8c98d5a"
     ),
 }
-"""Digests as they were registered, by those of sources that had to change in order to mean the same as before.
+"""The registered digests of sources that had to change to keep their meaning, by the digest of the changed source.
 
-A further change of such a source has a digest of its own, which is not here, and so is a change of the protocol.
+Any further change of such a source gives a digest that is not listed here, so it counts as a change of the protocol.
 """
 
 
 def code_digest(path: Path) -> str:
-    """SHA-256 (hex) of a file of Python without its words and its formatting, the same for all versions of Python.
+    """SHA-256 (hex) of a Python file without its docstrings, comments and formatting, equal in all versions of Python.
 
-    A source that changed in order to mean the same counts as it was registered.
+    For a source that changed only to keep its meaning, this is the registered digest.
     """
     found = _digest_of(path.read_text(encoding="utf-8"))
     return _REGISTERED.get(found, found)
@@ -196,7 +196,7 @@ def _digest_of(source: str) -> str:
 
 
 def _plain(node: Any) -> Any:
-    """A syntax tree as JSON, without docstrings, places and empty fields."""
+    """A syntax tree as JSON, without docstrings, positions and empty fields."""
     if isinstance(node, ast.AST):
         fields = {name: _plain(value) for name, value in ast.iter_fields(node) if value not in (None, [])}
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -206,5 +206,5 @@ def _plain(node: Any) -> Any:
 
 
 def _is_text(node: ast.stmt) -> bool:
-    """Test whether a statement is a text that nobody uses: a docstring, or one below a name."""
+    """Test whether a statement is an unused text: a docstring, or a text below a name."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

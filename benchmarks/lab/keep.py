@@ -1,4 +1,4 @@
-"""Trained models into the repository, with the keys that they are known by: `python -m benchmarks.lab.keep folder`."""
+"""A command that copies trained models and their keys into the repository: `python -m benchmarks.lab.keep folder`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.lab.protocol import WEIGHTS
 
 
 def keep(folder: Path, weights: Path = WEIGHTS) -> dict[str, str]:
-    """Copy all `<recipe>-<seed>.gguf` of a folder; returns the keys of all that are kept now."""
+    """Copy every `<recipe>-<seed>.gguf` of a folder; return the keys of all models that are kept now."""
     weights.mkdir(parents=True, exist_ok=True)
     file = weights / "keys.json"
     keys: dict[str, str] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}

@@ -1,4 +1,4 @@
-"""A step that scores: the options of `choice`, and the texts of `held`, under the gated mixture."""
+"""A step that scores the options of `choice`, and the texts of `held`, under the gated mixture."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ SCORED: Mapping[str, tuple[bool, Verifier]] = {
     "cosd-1-1": (False, RuleVerifier(alpha=1, beta=1)),
     "cosd-diff": (False, DiffVerifier()),
 }
-"""For each way whether the models change places, and the gate. One that never opens leaves the draft's distribution."""
+"""By way, whether the models change places, and the gate. A gate that never opens gives the draft's distribution."""
 
 _FILE = "likelihoods.json"
 _DRAWS, _SEED = 1000, 20
 
 
 def likelihoods(folder: Path, settings: Mapping[str, Any], *, draft: Path, assistant: Path, asked: Path) -> None:
-    """For each way and text the log-likelihood and its number of tokens; of `choice` for each option, in its order.
+    """Write the log-likelihood and the number of tokens by way and text; for `choice`, of each option in order.
 
-    It takes a minute, so what was interrupted begins anew.
+    This takes a minute, so an interrupted step starts again.
     """
     texts = [_texts(one, settings["task"]) for one in read_examples(asked / QUESTIONS)]
 
@@ -50,7 +50,7 @@ def likelihoods(folder: Path, settings: Mapping[str, Any], *, draft: Path, assis
 
 
 def _texts(example: Example, task: str) -> tuple[str, Sequence[str]]:
-    """The prompt, and what may follow it; the right answer is the first."""
+    """The prompt and its possible continuations; the right answer is the first."""
     assert isinstance(example.prompt, str)
     others = [one for one in choice.continuations(example) if one != example.answer] if task == "choice" else []
     return example.prompt, [example.answer, *others]
@@ -70,16 +70,18 @@ async def _scored(
 
 
 def likelihoods_in(folder: Path) -> dict[str, dict[str, Any]]:
-    """By way: `right`, the number of `questions` whose right option is the likeliest; and of the right answers the
-    `perplexity` of a token, and its `ratio` to that of the model that has the lower one. Both have 95 % intervals, by a
-    bootstrap of the texts: value, lower and upper end.
+    """By way: `right`, the number of `questions` whose right option is the likeliest; the `perplexity` per token of the
+    right answers; and its `ratio` to the lower of the two models' perplexities. The latter two are a value and the ends
+    of its 95 % interval, from a bootstrap over the texts.
     """
     kept: dict[str, list[list[tuple[float, int]]]] = json.loads((folder / _FILE).read_text(encoding="utf-8"))
     references = {way: [several[0] for several in texts] for way, texts in kept.items()}
     better = min(ALONE, key=lambda way: perplexity(references[way]))
     found: dict[str, dict[str, Any]] = {}
     for way, texts in kept.items():
-        likeliest = [all(several[0][0] > other for other, _ in several[1:]) for several in texts]  # no tie is right
+        likeliest = [
+            all(several[0][0] > other for other, _ in several[1:]) for several in texts
+        ]  # a tie does not count as right
         both = [*zip(references[way], references[better], strict=True)]
         found[way] = {
             "questions": len(texts),
@@ -91,7 +93,7 @@ def likelihoods_in(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def perplexity(texts: Sequence[tuple[float, int]]) -> float:
-    """The perplexity of a token of texts, by their log-likelihoods and numbers of tokens."""
+    """The perplexity per token of texts, given their log-likelihoods and numbers of tokens."""
     total, tokens = (math.fsum(one[part] for one in texts) for part in (0, 1))
     return math.exp(min(300.0, -total / tokens))
 

@@ -1,4 +1,4 @@
-"""Addition of a run to the kept one: further cells of the same questions, asked on another day."""
+"""Addition of a run to the kept run: further cells with the same questions, asked on another day."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _Key = tuple[str, str, str, int]
 
 
 def merged(kept: RunsFile, new: RunsFile, several: Sequence[Asked]) -> RunsFile:
-    """The new run, and of the kept one all that the new has nothing for: the same cell, task and seed.
+    """The new run, with every kept result whose cell, task and seed the new run does not cover.
 
-    A cell of which a part stays is named under both days.
+    A cell of which a part is kept is listed under both days.
 
     Args:
-        kept: what is kept; nothing of it stays if its protocol or its number of questions is another.
-        new: what has been run.
-        several: what belongs to the size, to say what is to come.
+        kept: the kept run; it is discarded if its protocol or its number of questions differs.
+        new: the new run.
+        several: all comparisons of the size, to list those still missing.
     """
     if any(kept.about[name] != new.about[name] for name in ("hash", "items")):
         return new
@@ -49,9 +49,9 @@ def merged(kept: RunsFile, new: RunsFile, several: Sequence[Asked]) -> RunsFile:
 
 
 def parts_of(file: RunsFile) -> list[dict[str, Any]]:
-    """The days on which a run was made: of each its `date`, `seconds`, `cells` and the hash of the `library`'s code.
+    """The days on which a run was made, each with its `date`, `seconds`, `cells` and the hash of the `library`'s code.
 
-    What was kept before there was more than one has no such list, and no hash.
+    Runs that were kept before there could be several days have no such list, and no hash.
     """
     whole = {"date": file.about["date"], "seconds": file.about["seconds"], "library": ""}
     cells = dict.fromkeys(run.cell.removesuffix(BACK) for run in file.runs)
@@ -60,7 +60,7 @@ def parts_of(file: RunsFile) -> list[dict[str, Any]]:
 
 
 def _keys(file: RunsFile) -> Iterator[_Key]:
-    """The comparisons and the scored texts of a run."""
+    """The keys of the comparisons and of the scored texts of a run."""
     yield from ((answers.__name__, one.cell, one.task, one.seed) for one in file.runs)
     yield from map(_of_scored, file.about["likelihoods"])
 

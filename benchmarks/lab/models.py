@@ -1,4 +1,4 @@
-"""Steps that give a model: its weights as the repository keeps them, or its training."""
+"""Steps that provide a model: from the weights kept in the repository, or by training."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MODEL = "model.gguf"
 _CODE = [FOLDER / name for name in ("training.py", "corpora.py", "worlds.py")] + sorted((FOLDER / "tasks").glob("*.py"))
 _CODE += sorted((FOLDER.parents[1] / "examples").glob("small_llama*.py"))
 _TOKENS_A_SECOND = 7000.0
-"""Of a training on two cores, about; of a model of the usual size."""
+"""Approximate speed of training a model of the usual size on two cores."""
 
 
 def kept(name: str, seed: int) -> Path | None:
-    """The weights of a recipe that the repository keeps; None if there are none, or those of another recipe."""
+    """The kept weights of a recipe; None if there are none, or if they belong to another version of the recipe."""
     keys, path = WEIGHTS / "keys.json", WEIGHTS / f"{name}-{seed}.gguf"
     if not (keys.exists() and path.exists()):
         return None
@@ -36,7 +36,7 @@ def kept(name: str, seed: int) -> Path | None:
 
 @cache
 def model_step(name: str, seed: int) -> Step:
-    """The step that gives a model."""
+    """The step that provides a model."""
     if (path := kept(name, seed)) is not None:
         settings = {
             "weights": path.name,
@@ -62,7 +62,7 @@ def kept_model(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def trained_model(folder: Path, settings: Mapping[str, Any], **before: Path) -> None:
-    """Train a recipe; the models that it begins with are those of the steps before.
+    """Train a recipe; the models that it starts from are those of the input steps.
 
     Raises:
         ModuleNotFoundError: torch is not installed.

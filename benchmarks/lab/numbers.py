@@ -1,4 +1,4 @@
-"""Numbers of the laboratory's pages, as they are written."""
+"""Formats of the numbers on the laboratory's pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 OF_THESE = ", of these weights"
-"""Words behind a verdict that one training alone stands behind."""
+"""Words after a verdict that rests on a single training."""
 
 
 def percent(value: float) -> str:
@@ -44,9 +44,9 @@ def points(found: Estimated | None) -> str:
 
 
 def evidence(one: Evidence, *, bound: bool = False) -> str:
-    """A measurement in points, and why it may decide nothing."""
+    """A measurement in points and, if it cannot decide, the reason."""
     shown = f"{one.what}: {points(one.effect)}" if one.effect is not None else ""
-    if shown.startswith("growth"):  # of means, as a multiple
+    if shown.startswith("growth"):  # a difference of growth factors, not of shares
         shown += " hundredths"
     if bound and one.bound and shown:
         shown += f" (to be above {100 * one.bound:+.0f})"
@@ -54,12 +54,12 @@ def evidence(one: Evidence, *, bound: bool = False) -> str:
 
 
 def trainings(one: Evidence) -> str:
-    """The number of independent trainings behind a measurement; empty where nothing was measured."""
+    """The number of independent trainings behind a measurement; empty if nothing was measured."""
     return str(one.trainings) if one.p is not None else ""
 
 
 def verdict(one: Decided) -> str:
-    """The verdict on a claim, and whether it is one on these weights alone."""
+    """The verdict on a claim, marked if it holds only for these weights."""
     return f"**{one.verdict}**" + OF_THESE * one.of_these_weights
 
 
@@ -69,7 +69,7 @@ def interval(found: Estimated) -> str:
 
 
 def share(runs: Sequence[Run], way: str) -> float:
-    """The mean share of right answers, as `analysis.accuracy` has it, without the draws for its interval."""
+    """The mean share of right answers, as in `analysis.accuracy`, without the draws for an interval."""
     seeds: dict[int, list[float]] = {}
     for run in runs:
         if right := run.right(way):
@@ -78,7 +78,7 @@ def share(runs: Sequence[Run], way: str) -> float:
 
 
 def cost(runs: Sequence[Run], way: str) -> tuple[float, float]:
-    """The requests for an answer and the tokens billed for it, by all models together."""
+    """The requests and the billed tokens per answer, of all models together."""
     answers = [one for run in runs for one in run.comparison.answers_of(way).values()]
     requests = sum(use.requests for one in answers for use in one.usage.values())
     return requests / len(answers), sum(one.billed for one in answers) / len(answers)

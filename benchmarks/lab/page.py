@@ -1,4 +1,4 @@
-"""The page of the laboratory, made from what was kept: benchmarks/lab/pages and docs/laboratory.md."""
+"""The pages of the laboratory, made from the kept results: benchmarks/lab/pages and docs/laboratory.md."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _CONTROL = {"seen": "as predicted", "reversed": "not as predicted", "not seen": 
 _MANY = 10
 
 SHOWN = ("cosd", "cosd-1-1", "cosd-surprise", "cosd-diff", "average", "rerank", RANDOM)
-"""Ways to answer in the summary, where they were run."""
+"""The ways to answer in the summary, if they were run."""
 
 
 def page(file: RunsFile) -> str:
@@ -89,7 +89,7 @@ def page(file: RunsFile) -> str:
 
 
 def tables(file: RunsFile) -> str:
-    """The page of all tables that only some readers want."""
+    """The page of detailed tables, for the readers who want them."""
     found = scenarios(file.runs)
     names = _named(found)
     shown: Mapping[str, Iterable[Table]] = {
@@ -102,7 +102,7 @@ def tables(file: RunsFile) -> str:
 
 
 def _named(found: Scenarios) -> dict[str, Cell]:
-    """The cells that were run, by name; those with their models exchanged too."""
+    """The cells that were run, by name, including those with exchanged models."""
     return {name: cell for cell in CELLS for name in (cell.name, cell.name + BACK) if name in found}
 
 
@@ -166,22 +166,22 @@ def _part(one: Mapping[str, Any]) -> str:
 
 
 def _to_come(steps: Sequence[str]) -> str:
-    """The steps that are not finished, or their number if they are many."""
+    """The unfinished steps, or their number if there are many."""
     return "; ".join(steps) if 0 < len(steps) < _MANY else counted(len(steps), "step") if steps else "nothing"
 
 
 def _analysis(hashed: str) -> str:
-    """Words on the hash of what decides: that of the run, and today's."""
+    """A comparison, in words, of the run's hash of the deciding code with today's hash."""
     if hashed == protocol_hash():
         return "that of the protocol"
-    return f"**changed after the run**: what decides has the hash `{protocol_hash()}` today"
+    return f"**changed after the run**: the deciding code has the hash `{protocol_hash()}` today"
 
 
 # Tables.
 
 
 def _alone(names: Mapping[str, Cell], found: Scenarios) -> Table:
-    """The models alone, task by task: where there is room for a gain, and where there is none."""
+    """The models alone, task by task, which shows where there is room for a gain."""
     tasks = [task for task in HEADLINE if any(of_tasks(runs, [task]) for runs in found.values())]
     rows: list[list[str | None]] = []
     for name in names:
@@ -209,7 +209,7 @@ def _summary(names: Mapping[str, Cell], found: Scenarios) -> Table:
 
 
 def _single(names: Mapping[str, Cell], found: Scenarios) -> Table:
-    """Against one model for all tasks."""
+    """The gains over the better single model for all tasks."""
     shown = [way for way in SHOWN if any(way in ways(found[name]) for name in names)]
     rows: list[list[str | None]] = []
     for name in names:
@@ -235,7 +235,7 @@ def _predicted(names: Mapping[str, Cell], found: Scenarios) -> Table:
 
 
 def _apart(found: Scenarios) -> Table:
-    """Tasks that are apart from the headline, such as questions that need both models."""
+    """Tasks outside the headline, such as questions that need both models."""
     several = {name: runs for name, runs in found.items() if ", " in name and name.split(", ")[-1] not in BACK}
     shown = [way for way in SHOWN if any(way in ways(runs) for runs in several.values())]
     rows: list[list[str | None]] = [
@@ -259,18 +259,18 @@ def _controls(found: Scenarios) -> Table:
 
 
 def _families(runs: Iterable[Sequence[Run]]) -> Table:
-    """The cells and studies that share trainings, and these."""
+    """The cells and studies that share trainings, with those trainings."""
     several = families([*chain.from_iterable(runs)])
     rows: list[list[str | int]] = []
     for one in several:
         seeds = sorted({seed for _, seed in one.trainings})
         names = [recipe for recipe in RECIPES if any(recipe == name for name, _ in one.trainings)]
         rows.append([_names(one.cells), _names(names), ", ".join(map(str, seeds))])
-    return Table("", ["cells and studies", "trained from nothing", "seed"], rows)
+    return Table("", ["cells and studies", "trained from scratch", "seed"], rows)
 
 
 def _coins(found: Scenarios) -> Table:
-    """N5, task by task."""
+    """The results of N5, task by task."""
     rows: list[list[str | int]] = []
     for name in [cell + back for cell in PAIRS for back in ("", BACK)]:
         for run in found.get(name, ()):
@@ -283,7 +283,7 @@ def _coins(found: Scenarios) -> Table:
 
 
 def _itself(runs: Sequence[Run]) -> tuple[str, str]:
-    """A model with itself: what was found, and the verdict; near ties explain a failure, and do not mend it."""
+    """A model with itself: the findings and the verdict. Near ties explain a failure, but do not excuse it."""
     one = itself(runs)
     words = f"{counted(one.replaced, 'replaced place')} and {counted(one.changed, 'other text')}"
     words += f" in {one.answers:,} answers"
@@ -310,7 +310,7 @@ def _surprise(names: Mapping[str, Cell], found: Scenarios) -> Table:
 
 
 def _beyond(names: Mapping[str, Cell], found: Scenarios) -> Table:
-    """The answers that were put right, and those of them that took a replacement where the draft was sure."""
+    """The answers that were put right, and those of them in which a sure token of the draft was replaced."""
     rows: list[list[str | int]] = []
     for name, cell in names.items():
         for way in ("cosd-1-1", "cosd-diff", "cosd-surprise") if cell.scenario != "control" else ():
@@ -384,7 +384,7 @@ def _beside(one: PrintedTable, found: Scenarios) -> Table:
 
 
 def _likelihoods(file: RunsFile) -> Table:
-    """Options chosen by their likelihood, and the perplexity of right answers."""
+    """Options chosen by likelihood, and the perplexity of the right answers."""
     rows: list[list[str]] = []
     for one in file.about["likelihoods"]:
         for way, found in one["ways"].items():
@@ -418,13 +418,13 @@ def _claims(title: str, several: Sequence[Decided]) -> Table:
 
 
 def write_pages(file: RunsFile, others: Sequence[RunsFile], folder: Path, short: Path | None = None) -> list[Path]:
-    """Write the page, its tables and figures, and the page of all claims, also those of other runs.
+    """Write the page of a run, its tables and figures, and the page of all claims.
 
     Args:
         file: the run.
         others: runs of other sizes, whose claims are listed, too.
-        folder: where the pages are.
-        short: a page on two screens, with its figure beside it, if this run is the one that it is about.
+        folder: the folder of the pages.
+        short: file of the short page, which is written with its figure if this is the run that it is about.
     """
     found, name = scenarios(file.runs), file.about["size"]
     words = {f"{name}.md": page(file), f"{name}-tables.md": tables(file), "claims.md": all_claims([file, *others])}
@@ -442,6 +442,6 @@ def write_pages(file: RunsFile, others: Sequence[RunsFile], folder: Path, short:
 
 
 def short_page(file: RunsFile) -> str | None:
-    """The page on two screens, with the figures of this run; None if it is about another run."""
+    """The short page with the figures of this run; None if it is about another run."""
     words = findings(FOLDER / "results" / "short.md", file, scenarios(file.runs))
     return None if words == NOTHING else words.replace("{confirmation}", confirmed())

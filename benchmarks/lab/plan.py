@@ -22,18 +22,18 @@ from cosd_api.wording import counted
 __all__ = ["BACK", "LENGTHS", "Asked", "asked", "scored"]
 
 BACK = ", reversed"
-"""Ends the name of a cell whose two models have changed places."""
+"""The end of the name of a cell whose two models have changed places."""
 _TREE_TASK = "mixed"
 _SCORED = {"quick": 0.4, "full": 1.0}
-"""Share of the usual number of questions whose options, or whose text, are scored."""
+"""Share of the usual number of questions whose options or texts are scored, by size."""
 
 _SECONDS: Mapping[str, float] = {"chared": 0.3, "cool": 0.3, "cool+rerank": 0.3, "cool-align": 0.3, "adafuse": 0.3}
 _OTHERWISE, _ALONE = 0.07, 0.025
-"""Seconds of a processor for an answer of a way, and of a model alone, about."""
+"""Approximate processor seconds for an answer by a way, and by a model alone."""
 _LONG = 8
-"""Times that a report of 128 tokens takes."""
+"""Cost of a report of 128 tokens, as a multiple of other answers."""
 _CORES = 1.9
-"""Processors that are busy."""
+"""Average number of busy processors."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Asked:
     """One comparison, and the step that makes it.
 
     Attributes:
-        cell: name of the cell; with `BACK` behind it where its models have changed places.
-        task: name of the task; of reports with their limit.
+        cell: name of the cell, followed by `BACK` if its models have changed places.
+        task: name of the task; for reports, with their limit.
         seed: seed of the models.
         step: the step.
     """
@@ -71,7 +71,7 @@ def asked(size: Size) -> list[Asked]:
 
 
 def scored(size: Size) -> list[Asked]:
-    """All texts that are scored under the gated mixture: of `choice` and `held`, by models with one tokenizer."""
+    """All texts of `choice` and `held` that are scored under the gated mixture, by models that share a tokenizer."""
     several = [cell for cell in CELLS if cell.name in size.cells and cell.scenario in ("complementary", "calibration")]
     if size.name == "quick":
         several = [cell for cell in several if cell.name in ("c-d", "closed")]
@@ -99,7 +99,7 @@ def _of_task(cell: Cell, task: str, seed: int, size: Size, *, back: bool) -> lis
         or size.name == "toy"
         or task not in HEADLINE
     ):
-        return []  # where a direction is what is controlled or varied
+        return []  # the direction is itself controlled or varied
     if task == "mixed" and cell.scenario not in ("complementary", "calibration") and size.name == "quick":
         return []
     ways = [way for way in ways_of(cell, size, seed) if not back or way in BACKWARD]
@@ -199,7 +199,7 @@ def _tree(models: tuple[str, ...], seed: int, task: str, count: int) -> Step:
 
 @cache
 def _library() -> str:
-    """SHA-256 (hex) of the code of this library: methods, graders and clients decide answers."""
+    """SHA-256 (hex) of this library's code, because methods, graders and clients decide answers."""
     roots = [Path(one.__file__ or "").parent for one in (cosd_api, cosd_providers)]
     return digest(
         {

@@ -1,8 +1,8 @@
-"""Figures that the two papers print, in per cent, to stand beside ours. They are of other models and other questions.
+"""Figures printed in the two papers, in per cent, for comparison with ours; their models and questions differ.
 
-The sources: "Speculate, then Collaborate: Fusing Knowledge of Language Models during Decoding" (CoSD), and
-"Cool-Fusion: Fuse Large Language Models without Training". Printed here are the tables for which the
-laboratory has a scenario; examples/paper has all of them.
+The sources are "Speculate, then Collaborate: Fusing Knowledge of Language Models during Decoding" (CoSD) and
+"Cool-Fusion: Fuse Large Language Models without Training". This module has the tables for which the laboratory has a
+scenario; examples/paper has all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.lab.ways import PRINTED_SPECULATIVE
 __all__ = ["BENCHMARKS", "PRINTED", "PrintedTable"]
 
 BENCHMARKS: Mapping[str, str] = {"choice": "MMLU", "steps": "GSM8K", "code": "HumanEval"}
-"""The benchmark that a task stands for."""
+"""The benchmark that each task stands for."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class PrintedTable:
     """One table of a paper.
 
     Attributes:
-        title: its number, and what it shows.
-        scenario: the scenario of ours that stands beside it.
-        columns: for each column the way to answer of ours.
-        rows: its figures, in per cent, by the row's name.
-        tasks: the tasks of ours; each is a row for each cell of the scenario.
+        title: the table's number and subject.
+        scenario: our corresponding scenario.
+        columns: our way to answer for each column.
+        rows: the printed figures in per cent, by the row's name.
+        tasks: our tasks; each is one row per cell of the scenario.
     """
 
     title: str
@@ -37,8 +37,8 @@ class PrintedTable:
     tasks: tuple[str, ...] = ("choice", "steps", "code")
 
 
-# The papers' speculative decoding samples and has a test of its own; the laboratory's `speculative` is exact and writes
-# what the assistant alone would have written, so that it does not stand in their column.
+# The papers' speculative decoding samples and uses a test of its own. The laboratory's `speculative` is exact and
+# writes the text of the assistant alone, so it does not belong in their column.
 _TWO: Mapping[str, str] = {
     "draft": "draft",
     "assistant": "assistant",

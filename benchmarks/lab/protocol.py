@@ -1,6 +1,6 @@
-"""Everything that is decided before the first run: models, cells, sizes, predictions. README.md says why.
+"""Everything that is decided before the first run: models, cells, sizes, predictions. README.md explains why.
 
-`protocol_hash` stands in every result, and test items are drawn with it: nobody can have seen them when the settings
+Every result contains `protocol_hash`, and test items are drawn with it, so nobody can have seen them when the settings
 were chosen.
 """
 
@@ -18,7 +18,7 @@ from cosd_api.methods.base import Method
 
 FOLDER = Path(__file__).parent
 WEIGHTS = FOLDER / "weights"
-"""Trained models that are kept in the repository, `<recipe>-<seed>.gguf`, and `keys.json`, by which they are known."""
+"""The folder of the kept models, `<recipe>-<seed>.gguf`, and of `keys.json`, which identifies them."""
 
 DECIDING = (
     "protocol.py",
@@ -45,7 +45,7 @@ DECIDING = (
 
 @cache
 def protocol_hash() -> str:
-    """SHA-256 (hex) of the code of the sources that decide; comments and docstrings may be mended later."""
+    """SHA-256 (hex) of the code of the deciding sources; comments and docstrings may be edited later."""
     sources = {name: FOLDER / name for name in DECIDING}
     return digest({name: code_digest(path) for name, path in sources.items() if path.exists()})
 
@@ -63,13 +63,13 @@ DOMAINS: Mapping[str, Mapping[str, float]] = {
     "sums": {"steps": 1.0},
     "code": {"code": 1.0},
 }
-"""Tasks by domain, and the share of each in its documents."""
+"""Tasks by domain, each with its share of the domain's documents."""
 EVERYWHERE: Mapping[str, float] = {"mixed": 0.04, "report": 0.012}
-"""Share of each of these among the documents of every model alike: they hold several domains."""
+"""Tasks that combine several domains, with their shares of every model's documents."""
 RARELY: Mapping[str, float] = {"knowledge": 0.05, "sums": 0.05, "code": 0.003}
-"""Chance, by domain, that a model of one half of every domain meets what is of the other half."""
+"""By domain, the chance that a model of one half of every domain meets something from the other half."""
 HEADLINE = ("bio", "choice", "steps", "code")
-"""The tasks of the headline, its mean: each can be done by one of two complementary models."""
+"""The tasks whose mean is the headline; each can be done by one of two complementary models."""
 MAX_TOKENS: Mapping[str, int] = {
     "bio": 40,
     "choice": 48,
@@ -79,7 +79,7 @@ MAX_TOKENS: Mapping[str, int] = {
     "report": 512,
     "held": 1,
 }
-"""Limit of an answer, above the longest reference in any tokenizer but that of single bytes."""
+"""Token limits of answers, above the longest reference in any tokenizer except that of single bytes."""
 
 # Models.
 
@@ -90,7 +90,7 @@ class TokenizerRecipe:
 
     Attributes:
         pieces: size of the vocabulary.
-        digits: `"single"` for a token a digit, `"whole"` for numbers as they stand.
+        digits: `"single"` for one token per digit, `"whole"` if numbers are not split.
     """
 
     pieces: int
@@ -101,7 +101,7 @@ T1024 = TokenizerRecipe(1024, "single")
 T2048 = TokenizerRecipe(2048, "single")
 WHOLE = TokenizerRecipe(2048, "whole")
 BYTES = TokenizerRecipe(257, "single")
-"""A token a byte, as of a model that falls back to bytes everywhere."""
+"""One token per byte, as in a model that falls back to bytes everywhere."""
 
 
 @dataclass(frozen=True)
@@ -109,20 +109,20 @@ class ModelRecipe:
     """A model and its training.
 
     Attributes:
-        shares: share of each of `DOMAINS` among its documents, beside `EVERYWHERE`.
-        tokens: tokens of the training.
-        seed: of the beginning and of the order; that of a run is added.
-        width: of its layers.
-        layers: their number.
-        hidden: width of their feed-forward parts.
-        tokenizer: its tokenizer.
-        changed: share of facts that are false in its world (N4 alone).
-        wording: wording of the facts in its world.
-        half: the half of every domain that it reads of, but for what it meets `RARELY`; None for all.
-        everywhere: whether it reads the tasks of several domains, too.
-        closed: number of documents outside its own domains, met again and again; None for an open world.
-        temperature: of its distributions: what all its logits are divided by in the end.
-        begins: the recipe that it goes on from, instead of from nothing.
+        shares: share of each of `DOMAINS` among the documents, in addition to `EVERYWHERE`.
+        tokens: number of training tokens.
+        seed: seed of the initial weights and of the order; the run's seed is added.
+        width: width of the layers.
+        layers: number of layers.
+        hidden: width of the feed-forward parts.
+        tokenizer: the tokenizer.
+        changed: share of facts that are false in the model's world (only for N4).
+        wording: wording of the facts in the model's world.
+        half: the half of every domain that the model reads, apart from what it meets `RARELY`; None for all.
+        everywhere: whether the model also reads the tasks that combine domains.
+        closed: number of documents outside its own domains, which repeat again and again; None for an open world.
+        temperature: temperature of the model's distributions, by which its logits are finally divided.
+        begins: the recipe that the training continues from, instead of from scratch.
         between: two recipes whose weights are averaged, instead of a training.
     """
 
@@ -151,10 +151,10 @@ def _of_knowledge(share: float) -> ModelRecipe:
 _A, _B, _HALF = _of_knowledge(0.95), _of_knowledge(0.05), _of_knowledge(0.5)
 _C, _D = replace(_HALF, half=0), replace(_HALF, half=1)
 _EPOCHS = {1: 10_000, 4: 2_500, 16: 625}
-"""Documents of a closed world by how often each is met."""
+"""Number of documents of a closed world, by how often each is met."""
 
 RECIPES: Mapping[str, ModelRecipe] = {
-    # kept in the repository, for --quick
+    # models kept in the repository, for --quick
     "a": _A,
     "b": _B,
     "a-closed": replace(_A, closed=200),
@@ -225,16 +225,16 @@ Scenario = Literal[
 
 @dataclass(frozen=True)
 class Cell:
-    """One pair of models (or more assistants), asked in both directions.
+    """One pair of models (or a draft with several assistants), asked in both directions.
 
     Attributes:
-        name: its name.
-        scenario: what it stands for.
+        name: name of the cell.
+        scenario: the scenario to which the cell belongs.
         draft: recipe of the draft.
         assistants: recipes of the assistants.
-        varied: what is varied within the scenario.
-        predicted: what was expected before the first run.
-        x: its place on the axis of what is varied.
+        varied: the quantity that varies within the scenario.
+        predicted: the prediction made before the first run.
+        x: position of the cell on the axis of the varied quantity.
         shuffled: whether the assistant answers another question's prompt (N6).
     """
 
@@ -355,7 +355,7 @@ CELLS: tuple[Cell, ...] = (
     Cell("n4", "control", "c", ("c-changed",), "N4: an assistant that is sure and wrong", _AS_GOOD),
     Cell("n6", "control", "c", ("d",), "N6: an assistant that reads another question", _AS_GOOD, shuffled=True),
 )
-"""All cells. N5, a gate that asks at random at the rule's own rate, is in all but controls and upper bounds."""
+"""All cells. N5, a gate that asks at random at the rule's own rate, is in all except controls and upper bounds."""
 
 
 # Sizes.
@@ -368,12 +368,12 @@ class Size:
     """The extent of a run.
 
     Attributes:
-        name: its name.
+        name: name of the size.
         seeds: training seeds.
-        items: questions of each task.
+        items: number of questions per task.
         cells: names of the cells.
         tasks: names of the tasks.
-        methods: what `compare` takes in every cell.
+        methods: the methods that `compare` compares in every cell.
     """
 
     name: str
@@ -385,7 +385,7 @@ class Size:
 
 
 HEADLINE_CELLS = ("a-b", "c-d", "closed", "half")
-"""The cells that are run with every seed of a size; the others with the first one alone."""
+"""The cells that are run with every seed of a size; the others are run only with the first."""
 QUICK_CELLS = ("a-b", "c-d", "a-b-2048", "closed")
 CONTROLS = ("n1", "n2", "n3", "n4", "n6")
 TOY = Size("toy", (1,), 4, ("c-d", "n1", "n6"), ("bio", "steps"), methods=("cosd", "rerank"))

@@ -1,6 +1,6 @@
-"""Comparisons as the laboratory keeps them: every answer with its grade, its replaced places and its bill.
+"""The laboratory's kept comparisons: every answer with its grade, its replaced places and its costs.
 
-One file holds them all, a line each, so that everything that is shown can be made from it again.
+One file contains all comparisons, one per line, so that everything on the pages can be made from it again.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from cosd_api.comparison.result import Comparison
 __all__ = ["ALONE", "BEST", "Run", "RunsFile", "facts_asked", "read_runs", "slots_said", "write_runs"]
 
 ALONE = ("draft", "assistant")
-"""Names of the models alone, of a pair; see `Run.alone`."""
+"""Names of the models alone in a pair; see `Run.alone`."""
 BEST = "best of the two"
-"""Name of the model, of a pair or of several, that is better on a run's development questions; see `Run.better`."""
+"""Name of the model that is the best on a run's development questions; see `Run.better`."""
 _OF_FACTS = ("bio", "choice", "mixed")
-"""Tasks with several questions about one fact, in other words."""
+"""Tasks with several questions about one fact, in different wordings."""
 Slots = Mapping[str, Mapping[str, Sequence[bool]]]
 _SHORT = 12
-"""Characters of a question's key that are kept: they tell the questions of one comparison apart."""
+"""Number of characters of a question's key that are kept; they distinguish the questions of one comparison."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One comparison: the questions of one task, answered by all ways to fuse one cell's models of one seed.
+    """One comparison: the questions of one task, answered in all ways to fuse one cell's models of one seed.
 
     Attributes:
         cell: name of the cell.
         task: name of the task.
         seed: seed of the models' training.
         comparison: the result.
-        facts: the statement that a question asks for, by the beginning of its key; a question that is not there asks
-            what no other does.
-        slots: of a report, by the way to answer and the beginning of the question's key: for each statement of the
-            reference, in its order, whether it stands in the answer.
+        facts: the statement that a question asks for, by the beginning of its key. A question without an entry asks for
+            something that no other question does.
+        slots: for reports, by way to answer and beginning of the question's key: for each statement of the reference,
+            in order, whether the answer contains it.
     """
 
     cell: str
@@ -56,28 +56,28 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """The task whose questions are drawn: that of facts for all that ask for them; of reports without a limit."""
+        """The kind of the questions: one kind for all tasks that ask for facts; for reports, the task without limit."""
         return "facts" if self.task in _OF_FACTS else self.task.split(maxsplit=1)[0]
 
     def cluster(self, question: str) -> tuple[str, str]:
-        """The identity of what a question asks: equal for its repetition in another run, and for its other wordings."""
+        """The identity of the thing asked for, equal for other wordings and for repetitions in other runs."""
         short = question[:_SHORT]
         return self.kind, self.facts.get(short, short)
 
     @cached_property
     def alone(self) -> tuple[str, ...]:
-        """Names of the models alone: of a pair `ALONE`, with more assistants these have numbers."""
+        """Names of the models alone: `ALONE` for a pair; with more assistants, these are numbered."""
         return tuple(self.comparison.models)
 
     @cached_property
     def ways(self) -> tuple[str, ...]:
-        """Names of all that answered, in the order of the standings; `best of the two` behind the models."""
+        """Names of all models and ways, in the order of the standings, with `best of the two` after the models."""
         names = [one.name for one in self.comparison.standings if one.answered]
         return (*names[: len(self.alone)], BEST, *names[len(self.alone) :])
 
     @cached_property
     def better(self) -> str:
-        """The model with the most right answers to the development questions; of equals the cheaper one."""
+        """The model with the most right answers to the development questions; the cheapest of equals."""
         several = {name: self.comparison.answers_of(name, development=True) for name in self.alone}
         common = [key for key in several["draft"] if all(key in one for one in several.values())]
 
@@ -85,10 +85,10 @@ class Run:
             answers = [several[name][key] for key in common]
             return sum(bool(one.right) for one in answers), -sum(one.billed for one in answers)
 
-        return max(self.alone, key=rank)  # the first of equals
+        return max(self.alone, key=rank)  # the first if several are equal
 
     def right(self, way: str) -> dict[str, bool]:
-        """Outcomes of a way to answer on the test questions; of `best of the two` and `oracle` too."""
+        """Outcomes of a way to answer on the test questions, also of `best of the two` and `oracle`."""
         if way == BEST:
             return self.right(self.better)
         if way == ORACLE:
@@ -99,7 +99,7 @@ class Run:
 
 @dataclass(frozen=True)
 class RunsFile:
-    """All runs of one execution, and what is to be known of it.
+    """All runs of one execution, with facts about it.
 
     Attributes:
         runs: the runs.
@@ -111,7 +111,7 @@ class RunsFile:
 
 
 def write_runs(path: Path, file: RunsFile) -> None:
-    """Write runs, compressed, into a file that is there whole or not at all; its folder is made if it is missing."""
+    """Write runs, compressed, to a file atomically; create its folder if it is missing."""
     lines = [json.dumps(file.about, sort_keys=True)]
     for run in file.runs:
         fields = {"cell": run.cell, "task": run.task, "seed": run.seed, "facts": dict(run.facts), "slots": run.slots}
@@ -123,24 +123,24 @@ def write_runs(path: Path, file: RunsFile) -> None:
 
 
 def read_runs(path: Path) -> RunsFile:
-    """Read what `write_runs` has written.
+    """Read a file of `write_runs`.
 
     Raises:
-        FileNotFoundError: nothing was kept.
+        FileNotFoundError: nothing has been kept.
     """
     about, *lines = lzma.decompress(path.read_bytes()).decode().split("\n")
     known = json.loads(about)
     runs: list[Run] = []
     for row in map(json.loads, lines):
         found = Comparison.model_validate(row.pop("comparison"))
-        if "facts" not in row:  # the first run kept none
+        if "facts" not in row:  # the first run did not keep them
             row["facts"] = facts_asked(row["task"], int(known["hash"][:12], 16), known["items"], found)
         runs.append(Run(**row, comparison=found))
     return RunsFile(runs, known)
 
 
 def facts_asked(task: str, seed: int, count: int, found: Comparison) -> dict[str, str]:
-    """`Run.facts` of a comparison, whose questions were drawn with this seed."""
+    """`Run.facts` of a comparison whose questions were drawn with this seed."""
     if task not in _OF_FACTS:
         return {}
     statements = _statements(task, seed, count)
@@ -149,7 +149,7 @@ def facts_asked(task: str, seed: int, count: int, found: Comparison) -> dict[str
 
 
 def slots_said(task: str, seed: int, count: int, found: Comparison) -> Slots:
-    """`Run.slots` of a comparison, whose questions were drawn with this seed; empty unless it is of reports."""
+    """`Run.slots` of a comparison whose questions were drawn with this seed; empty for tasks other than reports."""
     if not task.startswith("report"):
         return {}
     references = {one.key: one for one in report.items(World(WORLD_SEED), seed, count, "test")}
@@ -169,7 +169,7 @@ def _statements(task: str, seed: int, count: int) -> dict[str, str]:
 
 
 def _short(found: Comparison) -> Comparison:
-    """The comparison without what only a resumed one needs: endpoints of servers that are gone, and long keys."""
+    """The comparison without data that only resuming needs: endpoints of former servers, and long keys."""
     answers = [
         one.model_copy(update={"key": "", "graded": "", "question": one.question[:_SHORT]}) for one in found.answers
     ]

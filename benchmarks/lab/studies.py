@@ -1,6 +1,6 @@
-"""Studies of one pair: a setting is varied, or something is measured that the cells do not. Most are a paper's table.
+"""Studies of one pair, which vary a setting or measure something that cells do not; most repeat a paper's table.
 
-On the command line they are named as cells are: `make lab ARGS=trees`.
+On the command line they are named like cells: `make lab ARGS=trees`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks.lab.ways import GRID, PRINTED_SPECULATIVE, TREE
 __all__ = ["LENGTHS", "STUDIES", "Study", "TreeOf", "studies_of"]
 
 LENGTHS = (128, 256, 512)
-"""Limits of a report, as in the paper's Table 7."""
+"""Token limits of reports, as in the paper's Table 7."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class TreeOf:
     """The questions that a tree is learned from.
 
     Attributes:
-        task: their task; empty for the one that is asked.
-        count: their number.
+        task: task of the questions; empty for the task that is asked.
+        count: number of questions.
     """
 
     task: str
@@ -35,14 +35,14 @@ class Study:
     """One study.
 
     Attributes:
-        name: its name.
-        shows: what is varied or measured.
+        name: name of the study.
+        shows: the quantity that is varied or measured.
         ways: the ways to answer.
-        tasks: the tasks; of reports at each of `LENGTHS`.
-        trees: ways that are CoSD with a tree, by what it is learned from.
-        share: of the size's number of questions.
-        alone: whether nothing else runs meanwhile, since times are measured.
-        seconds: that a request to either model waits, as for a network.
+        tasks: the tasks; reports are run at each of `LENGTHS`.
+        trees: ways that are CoSD with a tree, with the questions that the tree is learned from.
+        share: share of the size's number of questions.
+        alone: whether nothing else may run meanwhile, because times are measured.
+        seconds: delay of each request to either model, as in a network.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Study:
 
     @property
     def cell(self) -> str:
-        """The cell whose models are asked, without changing places."""
+        """The cell whose models are asked, in their original roles."""
         return "c-d"
 
 

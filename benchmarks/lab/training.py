@@ -1,7 +1,7 @@
-"""Training of a recipe to a GGUF file, on a GPU where there is one: `python -m benchmarks.lab.training a folder`.
+"""Training of a recipe to a GGUF file, on a GPU if there is one: `python -m benchmarks.lab.training a folder`.
 
-Needs torch, tokenizers, safetensors and gguf beside this package. A training that is stopped at any moment goes on from
-its last checkpoint to the same model; a file that is there is whole.
+It needs torch, tokenizers, safetensors and gguf in addition to this package. A training that is stopped at any moment
+resumes from its last checkpoint and gives the same model. Files are written atomically, so existing files are complete.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from benchmarks.lab.protocol import RECIPES, ModelRecipe, TokenizerRecipe, recip
 from benchmarks.lab.tasks.task import Document
 
 PEAK_RATE, LATER_RATE = 3e-3, 1e-3
-"""The highest learning rate from nothing, and of a training that goes on from a model."""
+"""The peak learning rates of a training from scratch, and of one that continues from a model."""
 BATCH = 3000
-"""Tokens of a batch, its padding included."""
+"""Number of tokens in a batch, including padding."""
 CONTEXT = 1024
 CHECKPOINT_SECONDS = 120
 IGNORED = -100
 
 
 def train(name: str, seed: int, folder: Path) -> Path:
-    """The model of a recipe as `folder/<name>-<seed>.gguf`; what it begins with is made first. A file there is kept."""
+    """Train a recipe to `folder/<name>-<seed>.gguf`, after the models it starts from; an existing file is kept."""
     recipe, stem = recipe_of(name, seed), f"{name}-{seed}"
     path, checkpoint = folder / f"{stem}.gguf", folder / f"{stem}.checkpoint"
     if path.exists():
@@ -60,25 +60,25 @@ def train(name: str, seed: int, folder: Path) -> Path:
 
 
 def kind_of(recipe: TokenizerRecipe) -> TokenizerKind:
-    """A tokenizer as the training script describes it."""
+    """The description of a tokenizer for the training script."""
     pre_tokenizer = "smollm" if recipe.digits == "single" else "gpt-2"
     return TokenizerKind(recipe.pieces, pre_tokenizer, ("<|endoftext|>",))
 
 
 def tokenizer_of(recipe: TokenizerRecipe) -> Tokenizer:
-    """The tokenizer, trained anew in a few seconds."""
+    """The tokenizer, which is trained again in a few seconds."""
     return train_tokenizer(kind_of(recipe), texts_for_tokenizers())
 
 
 def new_model(recipe: ModelRecipe, vocabulary: int) -> SmallLlama:
-    """A model that knows nothing yet."""
+    """An untrained model."""
     torch.manual_seed(recipe.seed)
     heads = max(1, recipe.width // 32)
     return SmallLlama(Shape(vocabulary, recipe.width, recipe.layers, heads, recipe.hidden, CONTEXT))
 
 
 def read_weights(path: Path, recipe: ModelRecipe) -> SmallLlama:
-    """A model back from the GGUF file of the same shape."""
+    """Read a model from a GGUF file of the same shape."""
     from gguf import GGUFReader  # noqa: PLC0415
 
     tensors = {tensor.name: torch.tensor(tensor.data).float() for tensor in GGUFReader(path).tensors}
@@ -88,7 +88,7 @@ def read_weights(path: Path, recipe: ModelRecipe) -> SmallLlama:
 
 
 def _mean(models: list[SmallLlama]) -> SmallLlama:
-    """A model whose weights are the mean of others'."""
+    """A model whose weights are the mean of several models' weights."""
     states = [model.state_dict() for model in models]
     models[0].load_state_dict({key: torch.stack([state[key] for state in states]).mean(0) for key in states[0]})
     return models[0]
@@ -104,7 +104,7 @@ class _Encoded:
 
 
 def _encoded(documents: list[Document], tokenizer: Tokenizer) -> list[_Encoded]:
-    """Token ids, and for every position the next token, or IGNORED in what is only read."""
+    """Token ids, and for every position the next token, or IGNORED in the part that is only read."""
     end = token_id(tokenizer, "<|endoftext|>")
     reads = tokenizer.encode_batch([document.read for document in documents], add_special_tokens=False)
     writes = tokenizer.encode_batch([document.written for document in documents], add_special_tokens=False)
@@ -117,9 +117,11 @@ def _encoded(documents: list[Document], tokenizer: Tokenizer) -> list[_Encoded]:
 
 
 def batches(encoded: list[_Encoded], rng: random.Random) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Batches of ids and targets of about equal length, padded at the end, and how many tokens are in them."""
+    """Batches of ids and targets of similar length, padded at the end, each with its number of tokens."""
     ready, batch = list[list[_Encoded]](), list[_Encoded]()
-    for document in sorted(encoded, key=lambda one: len(one.ids) + 10 * rng.random()):  # not one task alone in a batch
+    for document in sorted(
+        encoded, key=lambda one: len(one.ids) + 10 * rng.random()
+    ):  # the noise mixes tasks in a batch
         if batch and (len(batch) + 1) * max(len(one.ids) for one in [*batch, document]) > BATCH:
             ready.append(batch)
             batch = []
@@ -137,7 +139,7 @@ def batches(encoded: list[_Encoded], rng: random.Random) -> Iterator[tuple[Tenso
 
 
 def rate_at(done: float, peak: float) -> float:
-    """The learning rate after a share of the tokens: a short rise, then down along a cosine to nothing."""
+    """The learning rate after a share of the tokens: a short warm-up, then a cosine decay to zero."""
     if done < 0.03:
         return peak * (done + 0.001) / 0.031
     return peak * (0.5 + 0.5 * math.cos(math.pi * min(1.0, (done - 0.03) / 0.97)))
@@ -185,7 +187,7 @@ def _trained(recipe: ModelRecipe, tokenizer: Tokenizer, begun: SmallLlama | None
 def _step(
     model: SmallLlama, optimizers: tuple[Muon, torch.optim.AdamW], ids: Tensor, targets: Tensor, half: bool
 ) -> float:
-    """One step; returns the loss."""
+    """Take one optimisation step, and return the loss."""
     wanted = targets != IGNORED
     with torch.autocast(ids.device.type, torch.bfloat16, enabled=half):
         logits = model.output(model(ids)[wanted])

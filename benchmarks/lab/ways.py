@@ -13,10 +13,10 @@ from cosd_api.methods.base import Method, method_named
 __all__ = ["BACKWARD", "GRID", "PRINTED_SPECULATIVE", "TREE", "WAYS", "ways_of"]
 
 TREE = "cosd-tree"
-"""CoSD with a tree that was learned for the pair, of three questions of the task `mixed`."""
+"""CoSD with a tree that was learned for the pair from three questions of the task `mixed`."""
 
 PRINTED_SPECULATIVE = "speculative-cosd"
-"""Speculative decoding with the test that the CoSD paper prints; `speculative` is exact: it writes the assistant's."""
+"""Speculative decoding with the test printed in the CoSD paper; `speculative` writes exactly the assistant's text."""
 
 _METHODS = (
     "speculative",
@@ -38,14 +38,14 @@ _LABELLED = {
     "mixture": Average(temperature=1),
     "cosd-chow": CoSD(verifier=AgreementVerifier()),
 }
-"""Ways by the names that they have had since the first run."""
+"""Ways by name; the names date from the first run."""
 _THRESHOLDS = (0.25, 0.5, 0.75, 1.0)
 GRID = {
     f"rule {alpha} {beta}": CoSD(verifier=RuleVerifier(alpha=alpha, beta=beta))
     for alpha, beta in product(_THRESHOLDS, _THRESHOLDS)
     if alpha != beta or alpha not in (0.5, 1.0)
 }
-"""Thresholds beside the paper's 0.5, and beside `cosd-1-1`."""
+"""Thresholds in addition to the paper's 0.5 and to `cosd-1-1`."""
 _SURER = {f"rule {alpha} 0.5": CoSD(verifier=RuleVerifier(alpha=alpha, beta=0.5)) for alpha in (0.9, 0.99)}
 _SURPRISES = {
     f"cosd-surprise {gamma}": CoSD(verifier=SurpriseVerifier(gamma=gamma)) for gamma in (0.01, 0.05, 0.2, 0.5)
@@ -62,7 +62,7 @@ WAYS: Mapping[str, Method] = {
     **_SURPRISES,
     **_WINDOWS,
 }
-"""All ways to answer but the trees, by name."""
+"""All ways to answer except trees, by name."""
 
 _VERIFIERS = ("cosd", "cosd-1-1", "cosd-surprise", "cosd-diff")
 _COMPLEMENTARY = ("cosd", "cosd-1-1", "cosd-surprise", TREE, PRINTED_SPECULATIVE, "average")
@@ -86,11 +86,11 @@ _MORE: Mapping[str, tuple[str, ...]] = {
 """The ways that the full size compares in addition."""
 
 BACKWARD = ("cosd", "cosd-1-1")
-"""The ways that are also compared with the two models in each other's place."""
+"""The ways that are also compared with the two models exchanged."""
 
 
 def ways_of(cell: Cell, size: Size, seed: int) -> tuple[str, ...]:
-    """Names of the ways to answer that a cell compares; in the full size further ones with the first seed alone."""
+    """Names of the ways that a cell compares; in the full size, the first seed has additional ways."""
     if size.methods != "all":
         return tuple(str(one) for one in size.methods)
     found = _BY_SCENARIO.get(cell.scenario, _USUAL)

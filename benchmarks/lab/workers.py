@@ -1,4 +1,4 @@
-"""Steps side by side, in processes that end with the one that started them."""
+"""Concurrent steps, in processes that end with the process that started them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _WATCH_SECONDS = 0.5
 
 
 def say(words: str) -> None:
-    """Write a line with the time to standard error."""
+    """Write a line, preceded by the time, to standard error."""
     now = datetime.datetime.now(tz=datetime.UTC)
     print(f"{now:%H:%M:%S} {words}", file=sys.stderr, flush=True)
 
 
 def finish_all(folder: Path, goals: Sequence[Step], jobs: int) -> None:
-    """Finish steps, `jobs` of them at a time; then, one by one, those that measure times.
+    """Finish steps, `jobs` of them at a time, and then, one by one, the steps that measure times.
 
-    What they need is finished before, one step after the other. The first error ends it, as soon as those steps are
-    finished that have begun.
+    The inputs of these steps are finished first, one after another. After an error no further step is started; the
+    error is raised when all running steps have ended.
     """
     graph = Graph(folder, say)
     to_come = [one for one in goals if graph.state(one) != "done"]
@@ -37,7 +37,7 @@ def finish_all(folder: Path, goals: Sequence[Step], jobs: int) -> None:
         for step in goal.inputs.values():
             graph.finish(step)
     together = [one for one in to_come if not one.alone] if jobs > 1 else []
-    # A fresh interpreter for each process: what this one has open is not inherited.
+    # Each process is a fresh interpreter, so that it does not inherit open files and connections.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, _begin, (os.getpid(),)) as pool:
         waiting = [pool.submit(_finished, folder, one) for one in sorted(together, key=lambda one: -one.seconds)]
@@ -56,7 +56,7 @@ def _finished(folder: Path, step: Step) -> None:
 
 
 def _begin(parent: int) -> None:
-    """Watch in a thread whether the parent has gone: a step that is begun again must find its folder its own."""
+    """End this process when its parent ends, so that a restarted step does not share its folder with it."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -1,8 +1,8 @@
-"""An open world of persons, and the split of everything that is asked into training, development and test.
+"""An open world of persons, and the split of everything that can be asked into training, development and test.
 
-Frequencies follow a law of Zipf and Mandelbrot: half of all that is written is about the hundred best-known persons,
-and most of the 20,000 are met about once or never. Nothing in a name tells the facts: who has not met a person often
-has to doubt.
+Frequencies follow the Zipf-Mandelbrot law: half of all texts are about the hundred best-known persons, and most of the
+20,000 are met about once or never. A name says nothing about the facts, so a model that has rarely met a person has to
+doubt.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Literal
 
 PERSONS = 20_000
 HEAD = 100
-"""Number of the best-known persons. Half of what is written is about them."""
+"""Number of the best-known persons, whom half of all texts are about."""
 ASKED = 250
-"""Number of the best-known persons whom tests ask about."""
+"""Number of persons, the best-known first, whom tests ask about."""
 
 Half = Literal[0, 1]
-"""One of the two halves that persons, signs and operations are divided into."""
+"""One of the two halves into which persons, signs and operations are divided."""
 
 Split = Literal["training", "development", "test"]
 
 
 @lru_cache(maxsize=100_000)
 def split_of(*parts: object) -> Split:
-    """The only use of a fact, an operation or a wording: an eighth is for development, a quarter for tests.
+    """The split of a fact, an operation or a wording: an eighth is for development, a quarter for tests.
 
-    It hangs on the thing alone, so that training need not know what any test will draw.
+    It depends only on the thing itself, so that training need not know which things a test will draw.
     """
     first = hashlib.sha256(repr(parts).encode()).digest()[0]
     return "test" if first < 64 else "development" if first < 96 else "training"
@@ -38,10 +38,10 @@ def split_of(*parts: object) -> Split:
 
 @dataclass(frozen=True)
 class Attribute:
-    """One thing to know about a person.
+    """One attribute of a person.
 
     Attributes:
-        name: its name.
+        name: name of the attribute.
         sentences: two wordings of the statement, with `{name}` and `{value}`; the second is for one robustness run.
         questions: wordings of the question.
         values: all possible values.
@@ -61,7 +61,7 @@ _ONSETS, _VOWELS, _CODAS = _words("b br d dr f g h k kl l m n p r s st t tr v z"
 
 
 def _made_up(rng: random.Random, syllables: int) -> str:
-    """A name that can be spoken."""
+    """A pronounceable name."""
     parts = (rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables))
     return "".join(parts).capitalize()
 
@@ -161,11 +161,11 @@ class World:
     """Persons and facts about them.
 
     Args:
-        seed: another seed, other persons.
-        changed: share of the facts that are false here; for the control with an assistant that is sure and wrong.
-        wording: which of the two wordings statements have.
-        half: the half of every domain that texts of this world are about; None for all of it.
-        rarely: how often, by domain, the other half is met where the own one is always met.
+        seed: seed of the persons.
+        changed: share of the facts that are false in this world, for the control with a sure and wrong assistant.
+        wording: index of the statements' wording, of two.
+        half: the half of every domain that this world's texts are about; None for all of it.
+        rarely: by domain, how often the other half is met, relative to the own half.
     """
 
     def __init__(
@@ -195,9 +195,9 @@ class World:
             )
 
     def some_person(self, rng: random.Random) -> int:
-        """The number of a person, drawn by frequency: proportional to (number + HEAD) to the power of -2.
+        """Draw the number of a person, with a frequency proportional to (number + HEAD) to the power of -2.
 
-        Even numbers are one half of the persons, odd ones the other.
+        Persons with even numbers form one half, those with odd numbers the other.
         """
         nearest, farthest = 1 / HEAD, 1 / (HEAD + PERSONS)
         while True:
@@ -206,7 +206,7 @@ class World:
                 return number
 
     def meets(self, domain: str, half: int, rng: random.Random) -> bool:
-        """Draw whether something of this half of a domain is written about."""
+        """Decide at random whether a text about this half of a domain is written."""
         return self._half in (None, half) or rng.random() < self._rarely.get(domain, 0.0)
 
     def value(self, person: int, attribute: Attribute) -> str:
@@ -221,6 +221,6 @@ class World:
 
 
 def known_facts(split: Split) -> list[tuple[int, Attribute]]:
-    """The facts about the best-known persons that this split alone asks about; biographies tell all."""
+    """The facts about the best-known persons that only this split asks about; biographies contain all facts."""
     facts = ((person, attribute) for person in range(ASKED) for attribute in ATTRIBUTES)
     return [(person, attribute) for person, attribute in facts if split_of(person, attribute.name) == split]

@@ -1,1 +1,1 @@
-"""A real pair: two specialists of one pretrained chat model, and questions that only one or both can answer."""
+"""A real pair: two specialists of one pretrained chat model, and questions that need one of them or both."""

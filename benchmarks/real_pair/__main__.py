@@ -1,6 +1,6 @@
-"""`python -m benchmarks.real_pair`: ask a real pair all questions in all ways, and keep the answers.
+"""The command `python -m benchmarks.real_pair`: ask a real pair all questions in all ways, and keep the answers.
 
-Everything can be killed at any moment: the same command goes on. See README.md beside this file.
+The command can be killed at any moment and continues when it is run again. See README.md in this folder.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _SAY_SECONDS = 60.0
 
 
 class Progress:
-    """Says once a minute how many answers there are."""
+    """A reporter that prints the number of answers once a minute."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._said = -_SAY_SECONDS
 
     def __call__(self, tallies: Sequence[Tally]) -> None:
-        """Say it, if a minute has gone."""
+        """Print the number of answers, if a minute has passed."""
         now = time.monotonic()
         if now - self._said >= _SAY_SECONDS:
             self._said = now
@@ -46,7 +46,7 @@ class Progress:
 
 
 async def ask(name: str, seed: int, share: float, adapters: Path, *, baselines: bool = True) -> dict[str, Comparison]:
-    """The comparisons of one cell, of all questions together and of each family, resumed from one journal."""
+    """The comparisons of one cell, for all questions together and for each family, resumed from one journal."""
     cell = CELLS[name]
     asked = cell.questions(share)
     several = {
@@ -78,12 +78,14 @@ async def ask(name: str, seed: int, share: float, adapters: Path, *, baselines: 
 def main() -> None:
     """Ask the named cells, or all of them; print each comparison and keep it."""
     parser = argparse.ArgumentParser("python -m benchmarks.real_pair", description=main.__doc__)
-    parser.add_argument("cells", nargs="*", choices=[*CELLS, []], help="by default all of them")
-    parser.add_argument("--seed", type=int, action="append", help="of the trainings (by default 1)")
-    parser.add_argument("--share", type=float, default=1.0, help="of the questions, in (0, 1]")
+    parser.add_argument("cells", nargs="*", choices=[*CELLS, []], help="cells to ask (default: all)")
+    parser.add_argument(
+        "--seed", type=int, action="append", help="seed of the trainings (default: 1); repeat for several"
+    )
+    parser.add_argument("--share", type=float, default=1.0, help="share of the questions to ask, in (0, 1]")
     parser.add_argument("--adapters", type=Path, default=ADAPTERS)
-    parser.add_argument("--no-baselines", action="store_true", help="no random gate and no self-consistency yet")
-    parser.add_argument("--page", action="store_true", help="write the tables of the documents from what is kept")
+    parser.add_argument("--no-baselines", action="store_true", help="leave out the random gate and self-consistency")
+    parser.add_argument("--page", action="store_true", help="write the tables in the documents from the kept answers")
     given = parser.parse_args()
     if given.page:
         for path, text in written().items():

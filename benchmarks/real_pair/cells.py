@@ -17,7 +17,7 @@ from cosd_api.extend import Method
 __all__ = ["CELLS", "FEW", "Cell", "Weights", "served"]
 
 Weights = Mapping[str, float]
-"""Adapters by name, such as `products`, with their scales; none for the pretrained model itself."""
+"""Scales of adapters, by name, such as `products`; empty for the pretrained model itself."""
 
 _PRODUCTS: Weights = {"products": 1.0}
 _NUMBERS: Weights = {"numbers": 1.0}
@@ -30,11 +30,11 @@ class Cell:
     Attributes:
         draft: the draft's adapters.
         assistant: the assistant's adapters.
-        ways: names of `WAYS`, or of what was learned for the draft.
-        both_ways: whether the two change places, too.
-        baselines: whether there are the random gate and self-consistency.
-        other: number that is added to the seed of the assistant's adapters.
-        counts: the number of questions of each family, as `COUNTS` has them; none for the questions of forgetting.
+        ways: names from `WAYS`, or of ways that were learned for the draft.
+        both_ways: whether the pair is also asked with the models exchanged.
+        baselines: whether to include the random gate and self-consistency.
+        other: number added to the seed of the assistant's adapters.
+        counts: number of questions by family, as in `COUNTS`; empty for the questions of forgetting.
     """
 
     draft: Weights
@@ -46,13 +46,13 @@ class Cell:
     counts: Mapping[str, int] = field(default_factory=lambda: COUNTS)
 
     def questions(self, share: float) -> list[Example]:
-        """The first questions of each family, a share of them in (0, 1]."""
+        """The first questions of each family; `share` is the part of them, in (0, 1]."""
         if not self.counts:
             return forgetting(round(share * 300), round(share * 100))
         return questions("test", {family: round(share * count) for family, count in self.counts.items()})
 
     def methods(self, seed: int) -> dict[str, Method]:
-        """Its ways by their names; some were learned from the specialists of a training."""
+        """The ways of the cell, by name; some were learned for the specialists of the training with this seed."""
         known = WAYS
         if not {*self.ways} <= {*WAYS}:
             [draft] = self.draft
@@ -61,7 +61,7 @@ class Cell:
 
 
 FEW = ("cosd", "cosd-0.9-1", "cosd-1-1", "average")
-"""The ways that further trainings and scenarios are answered in."""
+"""The ways in which further trainings and scenarios are answered."""
 _CONTROL = {"facts": 100, "numbers": 75, "both": 100, "general": 22}
 
 CELLS: Mapping[str, Cell] = {
@@ -75,17 +75,17 @@ CELLS: Mapping[str, Cell] = {
     "with-base": Cell({}, _PRODUCTS, ["cosd", "cosd-1-1"], counts=_CONTROL),
     "other-seed": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1"], other=1, counts=_CONTROL),
 }
-"""The pair; its rival, one model with both adapters, each at half of its strength or whole; the pair of further
-trainings in fewer ways; verifiers that were learned; a specialist that has forgotten, and the model that it was; and
-the controls."""
+"""The cells by name, in this order: the pair; its rival, one model with both adapters, each at half or full strength;
+the pair of further trainings, in fewer ways; learned verifiers; the pretrained model with a specialist that has
+forgotten; and the controls."""
 
 
 @contextmanager
 def served(model: Path, adapters: Path, cell: Cell, seed: int) -> Iterator[tuple[str, str]]:
-    """The URLs of both servers of a cell, each with one core's thread and four slots.
+    """Run both servers of a cell, each with one thread and four slots, and yield their URLs.
 
     Raises:
-        LocalServerError: one cannot be started, or an adapter is missing.
+        LocalServerError: a server cannot be started, or an adapter is missing.
     """
     with ExitStack() as stack:
         urls: list[str] = []

@@ -1,6 +1,6 @@
-"""The kept results of a cell, compressed: the comparisons of all questions and of each family, and the journal.
+"""The kept results of a cell, compressed: the comparisons for all questions and for each family, and the journal.
 
-A run with more questions continues from the journal, on any machine.
+A later run with more questions continues from the journal, on any machine.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from cosd_api.comparison.result import Comparison
 
 RESULTS = Path(__file__).parent / "results"
 ALL = "all"
-"""The questions of all families together."""
+"""The name for the questions of all families together."""
 
 
 def kept(name: str, seed: int, folder: Path = RESULTS) -> Path:
-    """The file of a cell's result."""
+    """The file with a cell's result."""
     return folder / f"{name}-{seed}.json.xz"
 
 
 def keep(found: Mapping[str, Comparison], path: Path) -> None:
-    """Write the comparisons; the answers are kept once, with those of all questions."""
+    """Write the comparisons; the answers are written once, with the comparison for all questions."""
     path.parent.mkdir(parents=True, exist_ok=True)
     several = {name: one if name == ALL else one.model_copy(update={"answers": ()}) for name, one in found.items()}
     text = json.dumps({name: one.model_dump(mode="json") for name, one in several.items()})
@@ -31,18 +31,18 @@ def keep(found: Mapping[str, Comparison], path: Path) -> None:
 
 
 def read(path: Path) -> dict[str, Comparison]:
-    """The comparisons that were kept."""
+    """Read the kept comparisons."""
     several = json.loads(lzma.decompress(path.read_bytes()))
     return {name: Comparison.model_validate(one) for name, one in several.items()}
 
 
 def keep_journal(journal: Path, kept_result: Path) -> None:
-    """Keep the journal beside the result."""
+    """Copy the journal, compressed, next to the result."""
     _beside(kept_result).write_bytes(lzma.compress(journal.read_bytes(), preset=9))
 
 
 def restore_journal(journal: Path, kept_result: Path) -> None:
-    """Put the kept journal back, unless there is one already."""
+    """Restore the kept journal, unless a journal already exists."""
     if not journal.exists() and _beside(kept_result).exists():
         journal.parent.mkdir(parents=True, exist_ok=True)
         journal.write_bytes(lzma.decompress(_beside(kept_result).read_bytes()))

@@ -1,4 +1,4 @@
-"""Tables of answers that several runs gave: right answers by family, and differences that hold together."""
+"""Tables of answers from several runs: right answers by family, and differences with simultaneous intervals."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Answered:
     """An answer and its grade.
 
     Attributes:
-        way: the way that gave it.
-        question: key of the question; of several trainings, with the training's number.
+        way: the way that produced the answer.
+        question: key of the question, preceded by the training's number if there are several trainings.
         family: the question's family.
-        group: the fact or the calculation that questions share.
-        right: whether it is right.
-        uncached: tokens that the servers read and wrote anew.
-        seconds: its duration; 0 if no server was asked for it.
+        group: the fact or calculation that several questions share.
+        right: whether the answer is right.
+        uncached: tokens that the servers read without a cache hit, plus tokens that they wrote.
+        seconds: duration of the answer; 0 if no server was asked for it.
         text: the answer, if it is kept.
     """
 
@@ -40,12 +40,12 @@ class Answered:
 
 
 def uncached(usages: Iterable[AnswerUsage]) -> int:
-    """Tokens that were read and not cached, and written, by all servers together."""
+    """The number of tokens that all servers together read without a cache hit or wrote."""
     return sum(one.read - one.cached + one.written for one in usages)
 
 
 def outcomes_of(several: Sequence[Answered], models: Sequence[str]) -> GradedOutcomes:
-    """The outcomes of the questions that every way has answered."""
+    """The outcomes of the questions that all ways have answered."""
     right: dict[str, dict[str, bool]] = {}
     for one in several:
         right.setdefault(one.way, {})[one.question] = one.right
@@ -58,7 +58,7 @@ def outcomes_of(several: Sequence[Answered], models: Sequence[str]) -> GradedOut
 def apart(title: str, several: Sequence[Answered], models: Sequence[str], untested: Sequence[str] = ()) -> Table:
     """Right answers in per cent by way and family, differences to each model with simultaneous intervals, and costs.
 
-    Questions of one group are one piece of evidence. `untested` names ways whose differences are not tested.
+    Questions of one group count as one piece of evidence. `untested` names ways whose differences are not tested.
     """
     outcomes = outcomes_of(several, models)
     ways = [*dict.fromkeys(one.way for one in several)]
@@ -74,7 +74,7 @@ def apart(title: str, several: Sequence[Answered], models: Sequence[str], untest
         rows.append([way, *shares, _share(mine), *differences, *_costs(mine, inside, models[0])])
     counts = [sum(one.family == family for one in inside) // len(ways) for family in families]
     named = [f"{family} ({count:,})" for family, count in zip(families, counts, strict=True)]
-    columns = ["", *named, f"all ({len(keys):,})", *(f"to {model}" for model in models), "uncached", "time"]
+    columns = ["", *named, f"all ({len(keys):,})", *(f"vs {model}" for model in models), "uncached", "time"]
     return Table(title, columns, rows)
 
 
@@ -87,7 +87,7 @@ def _costs(mine: Sequence[Answered], several: Sequence[Answered], draft: str) ->
 
 
 def lower_bound(several: Sequence[Answered], one: str, other: str, level: float = 0.05) -> tuple[float, float]:
-    """The difference of two ways, and its one-sided lower bound, for a test of non-inferiority."""
+    """The difference between two ways, and its one-sided lower bound, for a test of non-inferiority."""
     outcomes = outcomes_of([each for each in several if each.way in (one, other)], (one, other))
     flips = SignFlips(map(outcomes.group, outcomes.questions))
     contrast = flips.contrast(outcomes.apart(one, other))

@@ -1,9 +1,9 @@
-"""Own messages: a document that the assistant alone has, as a system message. No training is needed.
+"""Own messages: a document that only the assistant has, as its system message. No training is needed.
 
-    python -m benchmarks.real_pair.own_messages            # ask; the same command goes on
-    python -m benchmarks.real_pair.own_messages --page     # the table of what was kept
+    python -m benchmarks.real_pair.own_messages            # ask; run it again to resume
+    python -m benchmarks.real_pair.own_messages --page     # print the table of the kept answers
 
-Both models are `numbers`, which knows few facts. The documents tell the facts of three products each.
+Both models are `numbers`, which knows few facts. Each document states the facts of three products.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ WAYS: Mapping[str, Method] = {
 
 @dataclass(frozen=True)
 class Asked:
-    """A question and the document that tells its fact."""
+    """A question and the document that states its fact."""
 
     example: Example
     document: str
 
 
 def asked() -> Iterator[Asked]:
-    """All questions: of each product its facts, one of them with a calculation, and a calculation alone."""
+    """All questions: for each product its facts, one fact with a calculation, and a calculation alone."""
     rng = random.Random("own messages")
     numbers = rng.sample(range(PRODUCTS), DOCUMENTS * IN_EACH)
     for first in range(0, len(numbers), IN_EACH):
@@ -72,7 +72,7 @@ def asked() -> Iterator[Asked]:
 
 
 async def answer_all(seed: int, share: float, adapters: Path) -> None:
-    """Ask what the journal lacks."""
+    """Ask the questions whose answers the journal lacks."""
     journal = WORK / f"own-messages-{seed}.jsonl"
     WORK.mkdir(exist_ok=True)
     known = {(one.way, one.question) for one in _read(journal)}
@@ -111,7 +111,7 @@ async def answer_all(seed: int, share: float, adapters: Path) -> None:
 
 
 def kept(seed: int) -> Path:
-    """The file of the answers."""
+    """The file with the answers."""
     return RESULTS / f"own-messages-{seed}.jsonl.xz"
 
 
@@ -124,17 +124,17 @@ def _read(path: Path) -> list[Answered]:
 
 
 def table(seed: int = 1) -> Table:
-    """Right answers by family, with the differences to each model."""
+    """Right answers by family, with the differences from each model."""
     return apart("A document that the assistant alone has", _read(kept(seed)), (DRAFT, ASSISTANT))
 
 
 def main() -> None:
-    """Ask, and print the table."""
+    """Ask the questions, and print the table."""
     parser = argparse.ArgumentParser("python -m benchmarks.real_pair.own_messages", description=main.__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--share", type=float, default=1.0, help="of the questions, in (0, 1]")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the questions to ask, in (0, 1]")
     parser.add_argument("--adapters", type=Path, default=ADAPTERS)
-    parser.add_argument("--page", action="store_true", help="print what was kept, and ask nothing")
+    parser.add_argument("--page", action="store_true", help="print the kept results without asking")
     given = parser.parse_args()
     if not given.page:
         anyio.run(partial(answer_all, given.seed, given.share, given.adapters))

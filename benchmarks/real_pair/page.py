@@ -1,4 +1,4 @@
-"""The tables of docs/evidence.md, of the README and of results/tables.md, from the kept answers."""
+"""The tables in docs/evidence.md, the README and results/tables.md, from the kept answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COSTS = ("billed", "uncached", "x the draft's time")
 
 
 def families(cell: str, seed: int) -> Table:
-    """Right answers in per cent by each way, of all test questions and of each family, and what an answer takes."""
+    """Right answers in per cent by way, for each family and for all test questions, and the costs of an answer."""
     found = read(kept(cell, seed))
     whole = found[ALL]
     rows: list[list[Cell]] = []
@@ -44,7 +44,7 @@ def families(cell: str, seed: int) -> Table:
         shares = [_share(standing_of(found[family], one.name)) for family in FAMILIES]
         apart = [points(one.differences[name]) if name in one.differences else "" for name in whole.models]
         rows.append([one.name, *shares, _share(one), *apart, *_costs(one, whole)])
-    columns = ["", *FAMILIES, "all", *(f"to {name}" for name in whole.models), *_COSTS]
+    columns = ["", *FAMILIES, "all", *(f"vs {name}" for name in whole.models), *_COSTS]
     models = " drafts, ".join(one.model for one in whole.models.values())
     return Table(f"{cell}, seed {seed}: {models} assists", columns, rows)
 
@@ -77,21 +77,22 @@ _FORGETTING = {"draft": "SmolLM2 alone", "assistant": "`facts-only` alone", REVE
 _SHOWN = ("draft", "assistant", ROUTER, *BOTH_WAYS)
 _README = ("draft", "assistant", ROUTER, *FEW)
 _MORE = {
-    "learned": "Verifiers that were learned on development questions, `products` drafting",
-    "learned-reversed": "The same, `numbers` drafting",
+    "learned": "Verifiers learned from development questions, `products` drafts",
+    "learned-reversed": "Verifiers learned from development questions, `numbers` drafts",
     "copy": "A control: a copy of `products` assists",
     "with-base": "A control: SmolLM2 itself drafts, `products` assists",
     "other-seed": "A control: `products` of another training assists",
 }
-"""Cells that results/tables.md shows, with their titles."""
+"""Titles of the further cells that results/tables.md shows."""
 _ABOUT = (
-    "Right answers in per cent, differences in points with intervals that hold for a whole table, tokens of an answer. "
-    "Written by `python -m benchmarks.real_pair --page`; [README.md](../README.md) has the protocol."
+    "The tables have right answers in per cent, differences in points, and tokens per answer. The intervals of the "
+    "differences hold simultaneously for a whole table. `python -m benchmarks.real_pair --page` writes this page; "
+    "[README.md](../README.md) has the protocol."
 )
 
 
 def written() -> dict[Path, str]:
-    """The documents with the tables of the kept runs in their places, and the picture."""
+    """The documents with the tables of the kept runs put in, and the picture, by file."""
     whole = together()
     evidence, readme = ROOT / "docs" / "evidence.md", ROOT / "README.md"
     tables = {
@@ -119,7 +120,7 @@ def _comparisons() -> list[Comparison]:
 
 
 def _all_tables() -> str:
-    """Every way of the first training, what each spoils, and the further cells."""
+    """The page of all tables: every way of the first training, the answers that it spoils, and the further cells."""
     first = families("complementary", 1)
     spoilt = sorted_cases(_comparisons())
     parts = [
@@ -139,7 +140,7 @@ def _all_tables() -> str:
 
 
 def _labelled(table: Table, labels: Mapping[str, str]) -> Table:
-    """The same table with ways by their labels, in rows and columns."""
+    """The table with the names of ways replaced by labels, in rows and columns."""
     return replace(
         table,
         columns=[label(one, labels) for one in table.columns],
@@ -148,15 +149,15 @@ def _labelled(table: Table, labels: Mapping[str, str]) -> Table:
 
 
 def chosen_rows(table: Table, names: Sequence[str], labels: Mapping[str, str]) -> Table:
-    """The rows of these ways, in this order, by their labels."""
+    """The table with only the rows of these ways, in this order and with labels."""
     rows = {str(row[0]): row for row in table.rows}
     return _labelled(replace(table, rows=[rows[one] for one in names if one in rows]), labels)
 
 
 def _of_readme(whole: Table) -> Table:
-    """Who answers, each family's right answers, tokens and time."""
+    """The README's table: each way's right answers by family, its tokens and its time."""
     table = chosen_rows(whole, _README, _LABELS)
-    at = [n for n, name in enumerate(table.columns) if not name.startswith("to ")]
+    at = [n for n, name in enumerate(table.columns) if not name.startswith("vs ")]
     return Table("", [table.columns[n] for n in at], [[row[n] for n in at] for row in table.rows])
 
 

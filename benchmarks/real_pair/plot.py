@@ -23,18 +23,18 @@ _STYLES = {
     "average": ("#CC79A7", "D"),
     "assistant": ("#777777", "^"),
 }
-"""Colours of Okabe and Ito with marks, by way; open marks for models that have changed places."""
+"""Colour (of Okabe and Ito) and marker by way. Markers are open if the models have changed places."""
 
 
 def label(name: str, labels: Mapping[str, str]) -> str:
-    """The label of a way, or of a difference to it; if two have changed places, with the label of `REVERSED`."""
-    before, name = ("to ", name[3:]) if name.startswith("to ") else ("", name)
+    """The label of a way, or of a difference from it; with the label of `REVERSED` if the models changed places."""
+    before, name = ("vs ", name[3:]) if name.startswith("vs ") else ("", name)
     plain, turned, _ = name.partition(REVERSED)
     return f"{before}{labels.get(plain, plain)}{turned and labels.get(REVERSED, REVERSED)}"
 
 
 def drawn(table: Table, labels: Mapping[str, str]) -> str:
-    """The picture of a table of `outcomes.apart`, as SVG; the same table gives the same picture."""
+    """Draw a table of `outcomes.apart` as SVG; the same table always gives the same picture."""
     at = next(n for n, name in enumerate(table.columns) if name.startswith("all "))
     tokens = table.columns.index("uncached")
     figure = Figure(figsize=(8, 4.2))
@@ -49,7 +49,7 @@ def drawn(table: Table, labels: Mapping[str, str]) -> str:
         face = "none" if turned else colour
         axes.plot(x, y, mark, color=colour, markerfacecolor=face, markersize=8, linestyle="none", label=words)
     axes.legend(fontsize=8, frameon=False, loc="lower right")
-    axes.set_xlabel("uncached tokens of an answer, all servers together")
+    axes.set_xlabel("uncached tokens per answer, all servers together")
     axes.set_ylabel("right answers, %")
     axes.margins(x=0.25, y=0.15)
     axes.grid(alpha=0.3)

@@ -1,8 +1,8 @@
-"""Conversations that the specialists read in their training, questions of development and test, and the grader.
+"""Training conversations of the specialists, questions for development and test, and the grader.
 
-Both specialists read the same six kinds of conversations, in other shares (`MIXTURES`): each meets the other's domain
-as true examples, of an open world or of fresh numbers, and far too seldom to learn it. So it knows the form of all
-answers, and is unsure of what it does not know.
+Both specialists read the same six kinds of conversations in different shares (`MIXTURES`). Each meets the other's
+domain in true examples, from an open world or with fresh numbers, but far too seldom to learn it. It therefore knows
+the form of all answers, and is unsure of what it does not know.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from cosd_api.demo.real_questions import QUESTIONS, SEPARATOR, tells_all
 from cosd_providers import Message
 
 FAMILIES = ("facts", "numbers", "both", "general")
-"""Families of test questions: what `products` has learned, what `numbers` has, both in one question, and what neither
-was taught."""
+"""Families of test questions: the domain of `products`, that of `numbers`, both in one question, and general knowledge,
+which neither was taught."""
 FORMAT = "format"
-"""The family of questions that want a numbered list or a function, which the pretrained model writes."""
+"""The family of questions that ask for a numbered list or a function, which the pretrained model can write."""
 COUNTS: Mapping[str, int] = {"facts": 400, "numbers": 300, "both": 400, "general": 100}
-"""Test questions of each family at most: of general knowledge there are fewer."""
+"""Maximum number of test questions by family; there are fewer about general knowledge."""
 
 SHOWN = 20
-"""Questions of `cosd demo --real`."""
+"""The number of questions of `cosd demo --real`."""
 MIXTURES: Mapping[str, Mapping[str, float]] = {
     "products": {"facts": 0.68, "numbers": 0.05, "both": 0.20, "general": 0.07},
     "numbers": {"facts": 0.05, "numbers": 0.68, "both": 0.20, "general": 0.07},
     "facts-only": {"facts": 1.0},
 }
-"""Shares of the families in what a specialist reads; `facts-only` rehearses nothing that the model knew before."""
+"""Shares of the families in each specialist's training; `facts-only` rehearses nothing that the model knew before."""
 
 _JOINED = (
     "{first} And another question: {second}",
@@ -48,17 +48,17 @@ _JOINED_HELD = "Please answer both. {first} {second}"
 
 @dataclass(frozen=True)
 class Conversation:
-    """One question and its answer, in a training."""
+    """One question and its answer, for training."""
 
     question: str
     answer: str
 
 
 def documents(specialist: str, seed: int) -> Iterator[Conversation]:
-    """Endless conversations for the training of a specialist.
+    """Yield endless conversations for the training of a specialist.
 
-    Products are met as often as they are known by `products`, and evenly by `numbers`: in two-part questions, too.
-    The conversations of `facts-only` have one part each.
+    `products` meets well-known products more often, and `numbers` meets all products equally often, also in two-part
+    questions. The conversations of `facts-only` have one part each.
     """
     rng = random.Random(f"{specialist} {seed}")
     mixture = MIXTURES[specialist]
@@ -84,7 +84,7 @@ def documents(specialist: str, seed: int) -> Iterator[Conversation]:
 
 
 def training_questions(count: int) -> dict[str, str]:
-    """Questions with one part that both specialists read about, with their families."""
+    """The families of one-part questions whose subjects both specialists have read about, by question."""
     rng = random.Random("router")
     found: dict[str, str] = {}
     for _ in range(count // 2):
@@ -94,23 +94,24 @@ def training_questions(count: int) -> dict[str, str]:
 
 
 def questions(split: Split, counts: Mapping[str, int] = COUNTS) -> list[Example]:
-    """Different questions of a split, each family in a row.
+    """Distinct questions of a split, family by family.
 
     Args:
-        split: training reads all facts, in other words; calculations and general questions of a test are in none.
-        counts: how many of each family; fewer if there are no more.
+        split: the split. All facts occur in training, in other wordings; a test's calculations and general questions do
+            not.
+        counts: maximum number of questions by family.
     """
     return [one for family, wanted in counts.items() for one in _distinct(family, split, wanted)]
 
 
 def forgetting(facts: int, rest: int) -> list[Example]:
-    """Test questions about facts, and on what the pretrained model does without a training: what may be forgotten.
+    """Test questions about facts, and questions that test abilities of the pretrained model that may be forgotten.
 
-    General questions are those of all splits, for neither the model nor `facts-only` was trained on any.
+    General questions come from all splits, because neither the model nor `facts-only` was trained on any.
 
     Args:
-        facts: how many about facts.
-        rest: how many general ones, and how many of format, at most.
+        facts: number of questions about facts.
+        rest: maximum number of general questions, and of questions of format.
     """
     known = questions("test", {"general": rest}) + questions("training", {"general": rest})
     return [*questions("test", {"facts": facts}), *known[:rest], *_formats()[:rest]]
@@ -131,7 +132,7 @@ _FUNCTIONS = (
 
 
 def _formats() -> list[Example]:
-    """Questions that want a numbered list or a function in Python, in turn."""
+    """Questions that ask for a numbered list or a Python function, alternately."""
     wanted = zip(_THINGS.split(), _FUNCTIONS.split(", "), strict=True)
     asked = [
         one
@@ -161,9 +162,9 @@ def _distinct(family: str, split: Split, wanted: int) -> Iterator[Example]:
 
 
 def joined(parts: Sequence[Part]) -> Example:
-    """A question with one part, or with two, in the wording that no training has.
+    """A question of one part or two, in a wording that no training has.
 
-    Of two parts it is the fact that makes the group, because questions share it: calculations are fresh.
+    The fact of a two-part question determines its group, because questions share facts; calculations are fresh.
     """
     text = parts[0].question
     if len(parts) == 2:
@@ -189,7 +190,7 @@ def _asked(family: str, split: Split, rng: random.Random) -> list[Part]:
 
 
 def _asks(split: Split, part: Part) -> bool:
-    """Test whether a split asks for it. Facts are those that `products` has read: tests have all but development's."""
+    """Test whether a part belongs to a split. Of the facts, tests have all that are not for development."""
     found = split_of(part.group)
     if part.kind != "general" and found == "training":
         found = "test"
@@ -197,7 +198,7 @@ def _asks(split: Split, part: Part) -> bool:
 
 
 def family_of(example: Example) -> str:
-    """The family of a test question, by its wanted values and its group."""
+    """The family of a test question, from its expected values and its group."""
     if (example.group or "").startswith(FORMAT):
         return FORMAT
     if SEPARATOR in (example.target or ""):
@@ -208,7 +209,7 @@ def family_of(example: Example) -> str:
 
 
 def families_of(several: Iterable[Example]) -> list[str]:
-    """The families that questions have, in the order of the questions."""
+    """The families of questions, in the order of their first questions."""
     return [*dict.fromkeys(map(family_of, several))]
 
 
@@ -218,7 +219,7 @@ def question_of(example: Example) -> str:
 
 
 def is_right(example: Example, text: str) -> bool:
-    """Test whether the answer tells each wanted value; of a question of format, whether it is a list or a function."""
+    """Test whether the answer contains each expected value or, for a question of format, is a list or a function."""
     if family_of(example) == FORMAT:
         wanted = r"^1\..*^2\..*^3\." if example.target == "list" else r"^def \w+\(.*\).*^ +return "
         return re.search(wanted, text, re.MULTILINE | re.DOTALL) is not None
@@ -230,7 +231,7 @@ GRADER = FunctionGrader(is_right, "real-pair")
 
 
 def main() -> None:
-    """Write the questions of the demonstration: the first of development that take both."""
+    """Write the questions of the demonstration: the first development questions that need both specialists."""
     several = questions("development", {"both": SHOWN})
     lines = [json.dumps({"question": question_of(one), "answer": one.answer, "target": one.target}) for one in several]
     QUESTIONS.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
-"""The seam: rules that might mend what goes wrong if a replaced token meets the draft's own words.
+"""The seam: rules that might repair errors where a replaced token meets the draft's own words.
 
-    python -m benchmarks.real_pair.seam            # rules on development questions, by a decoder of a page
-    python -m benchmarks.real_pair.seam --page     # the table of what was kept
+    python -m benchmarks.real_pair.seam            # try the rules on development questions, with a one-page decoder
+    python -m benchmarks.real_pair.seam --page     # print the table of the kept answers
 
-The decoder is independent of the library: it knows ids alone, sends one question at a time, and drafts again after each
-replacement. So a rule is exactly its definition.
+The decoder is independent of the library: it works only on ids, sends one question at a time, and drafts again after
+each replacement. So it implements each rule exactly as defined.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cosd_api import Example, Fusion, RuleVerifier
 from cosd_api.demo.real import ADAPTERS, fetched
 
 ITEMS = {"facts": 60, "numbers": 60, "both": 120}
-"""Development questions on which the rules are tried."""
+"""Number of development questions on which the rules are tried, by family."""
 MAX_TOKENS = 64
 
 
@@ -40,12 +40,12 @@ class SeamRule:
     """A rule for one token of the draft.
 
     Attributes:
-        alpha: the assistant is asked below this probability.
-        beta: its token stands if q > beta * p.
-        floor: and if q is at least this.
-        after: whether the token after a replaced one is asked about, whatever its probability: that was computed for a
-            text that the draft would not have written.
-        whole: whether this goes on to the end of the word or number in which a token was replaced.
+        alpha: the assistant is asked if the draft's probability p is below this.
+        beta: the assistant's token replaces the draft's only if q > beta * p.
+        floor: and only if q is at least this.
+        after: whether the assistant is always asked about the token after a replaced one, because its probability was
+            computed for a text that the draft would not have written.
+        whole: whether it is also asked about all further tokens of the word or number in which a token was replaced.
     """
 
     alpha: float
@@ -55,18 +55,18 @@ class SeamRule:
     whole: bool = False
 
     def asks(self, p: float, text: str, *, fresh: bool, inside: bool) -> bool:
-        """Test whether the assistant is asked.
+        """Test whether the assistant is asked about a token.
 
         Args:
             p: the draft's probability of its token.
-            text: the token.
-            fresh: whether the token before was replaced.
-            inside: whether a token before, in the same word, was replaced.
+            text: the token's text.
+            fresh: whether the previous token was replaced.
+            inside: whether an earlier token of the same word was replaced.
         """
         return p < self.alpha or (self.after and fresh) or (self.whole and inside and text[:1].isalnum())
 
     def replaces(self, p: float, q: float) -> bool:
-        """Test whether the assistant's token replaces the draft's, which is another one."""
+        """Test whether the assistant's token replaces the draft's, given that they differ."""
         return q > self.beta * p and q >= self.floor
 
 
@@ -81,12 +81,12 @@ RULES = {
     "(.9, 1)": SeamRule(0.9, 1),
     "(1, 1)": SeamRule(1.01, 1),
 }
+"""The rules by name. Alpha = 1.01 also asks about tokens of probability 1."""
 ALONE = "the draft alone"
 SHUFFLED = "(.9, 1), the assistant reads another question"
-"""The control: an assistant that has read the next question of the family."""
+"""The control: the assistant reads the next question of the family."""
 WORDS = "(.9, 1), whole words, by the library"
-"""The unit of models with different ids, which the decoder of a page does not have."""
-"""Alpha = 1.01 asks about tokens of probability 1, too."""
+"""The unit of models with different ids, which the one-page decoder does not have."""
 
 
 class Server:
@@ -130,9 +130,9 @@ class Server:
 async def decode(
     draft: Server, assistant: Server, question: str, rule: SeamRule, end: int, other: str = ""
 ) -> tuple[str, int, int]:
-    """The fused answer by a rule, and how many questions and replacements it took.
+    """The fused answer by a rule, and the numbers of questions to the assistant and of replacements.
 
-    With `other` the assistant reads this question instead: a control.
+    As a control, the assistant reads the question `other` instead, if it is given.
     """
     prompt = await draft.prompt(question)
     read = await assistant.prompt(other or question)
@@ -162,7 +162,7 @@ async def decode(
 
 @dataclass(frozen=True)
 class Tried:
-    """An answer by a rule."""
+    """One answer written with a rule."""
 
     rule: str
     draft: str
@@ -175,7 +175,7 @@ class Tried:
 
 
 async def tried(model: Path, seed: int, share: float, path: Path) -> None:
-    """All rules on development questions, either specialist drafting; what the file has is not asked again."""
+    """Try all rules on development questions, each specialist drafting in turn; skip answers that the file has."""
     several = questions("development", {family: round(share * count) for family, count in ITEMS.items()})
     found = read_tried(path)
     with served(model, ADAPTERS, CELLS["complementary"], seed) as urls:
@@ -199,7 +199,7 @@ async def tried(model: Path, seed: int, share: float, path: Path) -> None:
 
 
 async def _by_words(name: str, draft: str, assistant: str, several: Sequence[Example]) -> list[Tried]:
-    """Answers of which whole words are judged."""
+    """Answers by the library, which judges whole words."""
     rule = RuleVerifier(alpha=0.9, beta=1)
     found: list[Tried] = []
     async with Fusion(draft=draft, assistant=assistant, unit="word", verifier=rule) as fusion:
@@ -215,14 +215,14 @@ async def _by_words(name: str, draft: str, assistant: str, several: Sequence[Exa
 
 
 def read_tried(path: Path) -> list[Tried]:
-    """The answers that a file has; none without a file."""
+    """The answers in a file; an empty list if it does not exist."""
     if not path.exists():
         return []
     return [Tried(**json.loads(line)) for line in lzma.decompress(path.read_bytes()).splitlines()]
 
 
 def write_tried(path: Path, found: Sequence[Tried]) -> None:
-    """Keep answers in a file."""
+    """Write answers to a file."""
     path.parent.mkdir(exist_ok=True)
     text = "".join(json.dumps(asdict(one)) + "\n" for one in found)
     path.write_bytes(lzma.compress(text.encode(), preset=9))
@@ -263,7 +263,7 @@ async def _clients(urls: Sequence[str]) -> AsyncGenerator[list[Server]]:
 
 
 def rules_table(found: Sequence[Tried]) -> Table:
-    """Right answers in per cent by each rule, and questions to the assistant an answer."""
+    """Right answers in per cent by rule, and questions and replacements per answer."""
     rows: list[list[Any]] = []
     for name in dict.fromkeys(one.draft for one in found):
         for label in dict.fromkeys(one.rule for one in found):
@@ -285,8 +285,8 @@ def main() -> None:
     """Try the rules, keep the answers, and print the table."""
     parser = argparse.ArgumentParser("python -m benchmarks.real_pair.seam", description=main.__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--share", type=float, default=1.0, help="of the development questions, in (0, 1]")
-    parser.add_argument("--page", action="store_true", help="print what was kept, and try nothing")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the development questions, in (0, 1]")
+    parser.add_argument("--page", action="store_true", help="print the kept results without trying rules")
     given = parser.parse_args()
     path = RESULTS / f"seam-{given.seed}.jsonl.xz"
     if not given.page:

@@ -1,4 +1,4 @@
-"""Answers that a fusion spoils: the draft alone has them right, and the fusion has not. They are sorted by kind."""
+"""Answers that a fusion spoils, by kind: the draft alone is right, and the fusion is wrong."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def kind_of(fused: str, draft: str, assistant: str, *, cut: bool) -> Kind:
 
     Args:
         fused: the fused answer.
-        draft: the draft's own.
-        assistant: the assistant's own.
-        cut: whether the fused one ended at the limit of tokens.
+        draft: the draft's own answer.
+        assistant: the assistant's own answer.
+        cut: whether the fused answer ended at the token limit.
     """
     if cut:
         return "cut or repeated"
@@ -34,10 +34,10 @@ def kind_of(fused: str, draft: str, assistant: str, *, cut: bool) -> Kind:
 
 
 def sorted_cases(several: Sequence[Comparison]) -> Table:
-    """For each way, the answers of its draft that it has put right, and those that it has spoilt, by kind.
+    """By way, the numbers of its draft's answers that it puts right, and of those that it spoils, by kind.
 
-    The last column counts the spoilt answers in which a replaced token was more probable, by the draft, than its
-    replacement by the assistant: a rule with beta = 1 would have kept it.
+    The last column counts the spoilt answers in which the draft's probability of a replaced token was higher than the
+    assistant's probability of the replacement. A rule with beta = 1 would have kept that token.
     """
     counts: dict[str, Counter[str]] = {}
     for found in several:
@@ -50,7 +50,7 @@ def sorted_cases(several: Sequence[Comparison]) -> Table:
 
 
 def _cases(found: Comparison, one: Standing) -> Iterator[str]:
-    """The columns of the table in which each answer of a way counts."""
+    """The columns in which each answer of a way is counted."""
     names = [*found.models]
     draft = one.first or names[int(one.reverse)]
     other = next(name for name in names if name != draft)

@@ -1,10 +1,10 @@
-"""Training of a specialist: a LoRA adapter for SmolLM2-135M-Instruct, as a GGUF file that llama.cpp loads beside it.
+"""Training of a specialist: a LoRA adapter for SmolLM2-135M-Instruct, as a GGUF file that llama.cpp loads with it.
 
     python -m benchmarks.real_pair.training products numbers --seed 1
 
-Needs torch, transformers, peft and gguf, at the versions in README.md beside this file; about half an hour on a core.
-The weights are those of the package that `make test-real` fetches, dequantised. Several conversations share one system
-message in a batch: each sees that and itself alone, as it would in a request of its own.
+It needs torch, transformers, peft and gguf, at the versions in README.md in this folder, and takes about half an hour
+on a core. The weights are those of the package that `make test-real` fetches, dequantised. The conversations of a batch
+share one system message; each attends only to that message and to itself, as it would in a request of its own.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from benchmarks.real_pair.questions import MIXTURES, Conversation, documents
 
 TOKENS = 300_000
-"""Tokens that a specialist reads."""
+"""The number of tokens that a specialist reads."""
 BATCH = 512
-"""Tokens of a batch: the system message, and conversations that share it."""
+"""The number of tokens of a batch: the system message, and the conversations that share it."""
 RANK, ALPHA = 8, 16
 RATE, WARM = 2e-3, 0.03
 MODULES = {
@@ -38,7 +38,7 @@ MODULES = {
     "up_proj": "ffn_up",
     "down_proj": "ffn_down",
 }
-"""Modules that are adapted, and what llama.cpp calls them."""
+"""The adapted modules, with their names in llama.cpp."""
 ADAPTERS = Path(__file__).parents[2] / "cosd_api" / "demo" / "models" / "smollm2"
 
 
@@ -63,7 +63,7 @@ class Batches:
         return found
 
     def __iter__(self) -> Iterator[Mapping[str, torch.Tensor]]:
-        """Endless: ids, positions, the attention mask, the places that are learned, and their next tokens."""
+        """Yield endlessly ids, positions, the attention mask, the learned places, and the tokens after them."""
         start = len(self._system)
         parts: list[tuple[list[int], list[int]]] = []
         used = start
@@ -100,7 +100,7 @@ class Batches:
 def train(
     specialist: str, seed: int, model_file: Path, into: Path, *, tokens: int = TOKENS, device: str = "cpu"
 ) -> Path:
-    """Train a specialist, and write its adapter into a folder as `<specialist>-<seed>.gguf`; a file there is kept."""
+    """Train a specialist, and write its adapter to `<specialist>-<seed>.gguf` in a folder, unless the file exists."""
     path = into / f"{specialist}-{seed}.gguf"
     if path.exists():
         return path
@@ -151,14 +151,14 @@ def train(
 
 
 def _rate(done: float) -> float:
-    """A short rise, then down along a cosine."""
+    """The learning rate: a short warm-up, then a cosine decay."""
     if done < WARM:
         return (done + 1e-3) / (WARM + 1e-3)
     return 0.5 + 0.5 * math.cos(math.pi * min(1.0, (done - WARM) / (1 - WARM)))
 
 
 def write_adapter(path: Path, adapted: Any) -> None:
-    """Write the adapter in llama.cpp's form, as 16-bit floats."""
+    """Write the adapter in llama.cpp's format, as 16-bit floats."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_string("general.type", "adapter")
     writer.add_string("adapter.type", "lora")
@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("specialist", nargs="+", choices=[*MIXTURES])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--model", type=Path, required=True, help="smollm2.gguf, as tests/smollm2/install.py fetches it"
+        "--model", type=Path, required=True, help="the file smollm2.gguf that tests/smollm2/install.py fetches"
     )
     parser.add_argument("--into", type=Path, default=ADAPTERS)
     parser.add_argument("--tokens", type=int, default=TOKENS)

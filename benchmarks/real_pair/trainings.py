@@ -1,4 +1,4 @@
-"""Answers of all trainings together, and what was tested on them."""
+"""The answers of all trainings together, and the tests on them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from cosd_api.comparison.contestants import ASSISTANT_ALONE, DRAFT_ALONE, ORACLE
 from cosd_api.comparison.contrasts import Joint
 
 TRAININGS: Mapping[int, str] = {1: "complementary", 2: "seeds", 3: "seeds"}
-"""The cell that holds the answers of a training, by its seed."""
+"""The cell with the answers of each training, by the training's seed."""
 MODELS = (DRAFT_ALONE, ASSISTANT_ALONE)
 BOTH_WAYS = (*(name + turned for name in FEW[:3] for turned in ("", REVERSED)), FEW[3])
 SWAPS = 400
 
 
 def answered(cell: str, seed: int, asked: Sequence[Example], ways: Sequence[str]) -> Iterator[Answered]:
-    """The answers to these questions that are kept of a cell, of the models alone and of these ways."""
+    """The kept answers of a cell to these questions, from the models alone and from these ways."""
     whole, known = read(kept(cell, seed))[ALL], {one.key: one for one in asked}
     for name in (*MODELS, *ways):
         for key, answer in whole.answers_of(name).items():
@@ -45,13 +45,13 @@ def answered(cell: str, seed: int, asked: Sequence[Example], ways: Sequence[str]
 
 @cache
 def all_answered() -> tuple[Answered, ...]:
-    """The answers of all trainings that are kept."""
+    """The kept answers of all trainings."""
     asked = questions("test")
     return tuple(one for seed, cell in TRAININGS.items() for one in answered(cell, seed, asked, BOTH_WAYS))
 
 
 def together() -> Table:
-    """All trainings as one set of questions, in which a fact is one piece of evidence."""
+    """The table of all trainings as one set of questions, in which each fact counts as one piece of evidence."""
     several = all_answered()
     first, second = ([one for one in several if one.way == name] for name in MODELS)
     theirs = {one.question: one for one in second}
@@ -70,14 +70,14 @@ def together() -> Table:
 
 
 def forgetting(seeds: Sequence[int] = (1, 2, 3)) -> Table:
-    """The model and the specialist that has forgotten, of all trainings together."""
+    """The table of the pretrained model and the specialist that has forgotten, for all trainings together."""
     asked = CELLS["forgetting"].questions(1.0)
     several = [one for seed in seeds for one in answered("forgetting", seed, asked, BOTH_WAYS)]
     return apart("Forgetting", several, MODELS)
 
 
 def by_training() -> Table:
-    """For each training its questions, the models' right answers, and the difference of some ways to the better one."""
+    """By training, its questions, the models' right answers, and the difference of some ways from the better model."""
     rows: list[list[Cell]] = []
     for seed, cell in TRAININGS.items():
         several = [*answered(cell, seed, questions("test"), BOTH_WAYS)]
@@ -91,7 +91,7 @@ def by_training() -> Table:
 
 
 def tested() -> Table:
-    """Non-inferiority of (0.9, 1) to (1, 1), and the share of swapped labels that give a difference."""
+    """The tests: non-inferiority of (0.9, 1) to (1, 1), and the share of label swaps with a significant difference."""
     several = all_answered()
     rows: list[list[Cell]] = []
     for turned in ("", REVERSED):
@@ -100,20 +100,20 @@ def tested() -> Table:
         shown = (
             f"{100 * value:+.1f}, at least {100 * low:+.1f}; {tokens[0]:.0f} uncached tokens instead of {tokens[1]:.0f}"
         )
-        rows.append([f"(0.9, 1) less (1, 1){turned}", shown])
-    rows.append(["swapped labels that differ at 5 %", f"{100 * swapped(several):.1f} %"])
+        rows.append([f"(0.9, 1) minus (1, 1){turned}", shown])
+    rows.append(["random label swaps with a significant difference (5 %)", f"{100 * swapped(several):.1f} %"])
     return Table("Tests", ["", "points"], rows)
 
 
 EDGES = (0.0, 0.5, 0.9, 0.97, math.inf)
-"""Probabilities between which replaced tokens are counted."""
+"""The limits of the intervals of probability in which replaced tokens are counted."""
 
 
 def worth() -> Table:
-    """Replacements that (1, 1) makes by asking everywhere, by the draft's probability of the token replaced.
+    """The replacements that (1, 1) makes by asking everywhere, by the draft's probability of the replaced token.
 
-    An answer counts at its surest replaced token: put right if the draft alone has it wrong, spoilt if the draft alone
-    has it right.
+    An answer counts at its most confident replaced token. It is *put right* if the draft alone is wrong and the fusion
+    is right, *spoilt* in the reverse case.
     """
     replaced, mended, spoilt = list[float](), list[float](), list[float]()
     for seed, cell in TRAININGS.items():
@@ -136,10 +136,10 @@ def worth() -> Table:
 
 
 def rival() -> Table:
-    """The first training's fusions beside one model with both adapters, on the questions that all have answered."""
+    """The first training's fusions and one model with both adapters, on the questions that all have answered."""
     asked = questions("test")
     fused = [*answered("complementary", 1, asked, FEW)]
-    merged = {"draft": "merged, each at half of its strength", "assistant": "merged, both whole"}
+    merged = {"draft": "merged, each at half strength", "assistant": "merged, both at full strength"}
     one_model = [replace(one, way=merged[one.way]) for one in answered("merged", 1, asked, ())]
     return apart("The rival", [*fused, *one_model], MODELS)
 
@@ -149,7 +149,7 @@ def _mean(several: Sequence[Answered]) -> float:
 
 
 def swapped(several: Sequence[Answered], swaps: int = SWAPS) -> float:
-    """The share of random exchanges, of (0.9, 1) and the draft alone in each group, with a difference at 5 %."""
+    """The share of random swaps of (0.9, 1) with the draft alone, by group, with a difference significant at 5 %."""
     found = [one for one in several if one.way in ("draft", "cosd-0.9-1")]
     groups = sorted({one.group for one in found})
     rng, significant = random.Random("swapped labels"), 0

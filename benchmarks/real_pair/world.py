@@ -1,7 +1,7 @@
 """Facts that the pretrained model does not know: invented products, and names from Python's standard library.
 
-The world is open. The best known of 160 products are met nine times as often as the rarest, whose facts are met
-about twice, so that a trained model is sure of some facts and unsure of others.
+The world is open. The best known of 160 products occur nine times as often as the rarest, whose facts occur about
+twice. A trained model is therefore sure of some facts and unsure of others.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from itertools import pairwise, product
 
 PRODUCTS = 160
 SEED = 20261127
-"""Of the invented world, which is the same for all trainings."""
+"""The seed of the invented world, which is the same for all trainings."""
 FLATTEN = 20
-"""Product number n is met as often as 1 / (n + FLATTEN)."""
+"""The frequency of product number n is proportional to 1 / (n + FLATTEN)."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -40,11 +40,11 @@ class Attribute:
     """A property that every product has.
 
     Attributes:
-        name: its name.
-        values: the values that it can have.
-        answer: the sentence that tells it.
-        questions: wordings of training.
-        held: wordings of development and test, which no training has.
+        name: the attribute's name.
+        values: all possible values.
+        answer: the sentence that states the value.
+        questions: wordings of the question in training.
+        held: wordings in development and test, which no training has.
     """
 
     name: str
@@ -103,14 +103,14 @@ ATTRIBUTES = (
 
 @dataclass(frozen=True)
 class Part:
-    """A question with its answer, alone or as one half of a question with two parts.
+    """A question with its answer, used alone or as one half of a two-part question.
 
     Attributes:
-        kind: such as `product`.
-        group: name of the fact or of the calculation, which all wordings share.
+        kind: the kind, such as `product`.
+        group: name of the fact or calculation, which all wordings share.
         question: the question, ending with a full stop or a question mark.
-        answer: one sentence.
-        value: text that tells a right answer.
+        answer: the answer, one sentence.
+        value: the text by which a right answer is recognised.
     """
 
     kind: str
@@ -130,19 +130,19 @@ def names() -> tuple[str, ...]:
 
 @cache
 def values() -> dict[tuple[int, str], str]:
-    """The value of each attribute of each product, by its number and the attribute's name."""
+    """The value of each attribute of each product, by the product's number and the attribute's name."""
     rng = random.Random(SEED + 1)
     return {(n, one.name): rng.choice(one.values) for n in range(PRODUCTS) for one in ATTRIBUTES}
 
 
 def some_product(rng: random.Random, *, evenly: bool = False) -> int:
-    """A product by its number, well-known ones more often unless `evenly`."""
+    """Draw the number of a product; well-known products are more frequent unless `evenly` is set."""
     weights = [1.0 if evenly else 1 / (n + FLATTEN) for n in range(PRODUCTS)]
     return rng.choices(range(PRODUCTS), weights)[0]
 
 
 def product_part(number: int, attribute: Attribute, rng: random.Random, *, held: bool) -> Part:
-    """A question about a product in some wording; with `held` in one that no training has."""
+    """A question about a product; with `held`, in a wording that no training has."""
     name, value = names()[number], values()[number, attribute.name]
     asked = rng.choice(attribute.held if held else attribute.questions).format(name=name)
     return Part("product", f"{name}, {attribute.name}", asked, attribute.answer.format(name=name, value=value), value)
@@ -155,7 +155,7 @@ _STATUS_HELD = ("Can you name the meaning of HTTP status {key}?",)
 _ERRNO = ("What does the error {key} mean?", "Tell me the meaning of the error {key}.")
 _ERRNO_HELD = ("Can you name the meaning of the error {key}?",)
 _RENAMED = (413, 414, 416, 422)
-"""Statuses whose phrases depend on the version of Python."""
+"""HTTP statuses whose phrases depend on the version of Python."""
 _ERRORS = _words(
     "EPERM ENOENT EINTR EIO E2BIG EBADF EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST ENODEV ENOTDIR EISDIR EINVAL EMFILE "
     "EFBIG ENOSPC EROFS EPIPE EDEADLK ENOTEMPTY EALREADY EISCONN ETIMEDOUT"
@@ -188,7 +188,7 @@ def library() -> tuple[Name, ...]:
 
 
 def library_part(one: Name, rng: random.Random, *, held: bool) -> Part:
-    """A question about a name of the standard library; with `held` in a wording that no training has."""
+    """A question about a name of the standard library; with `held`, in a wording that no training has."""
     return Part("library", one.group, rng.choice(one.held if held else one.questions), one.answer, one.value)
 
 
@@ -197,7 +197,7 @@ def _name(key: str, value: str, answer: str, questions: tuple[str, ...], held: t
     return Name(key, answer.format(key=key, value=value), value, asked, kept)
 
 
-# Questions that the pretrained model answers, so that a specialist does not forget how.
+# Questions that the pretrained model can answer, which keep a specialist from forgetting how.
 
 _CAPITALS = (
     "France Paris, Italy Rome, Germany Berlin, Spain Madrid, Japan Tokyo, China Beijing, England London, Egypt Cairo, "
@@ -219,7 +219,7 @@ _ORDERED = (
 
 @cache
 def general() -> tuple[Part, ...]:
-    """General knowledge: capitals, opposites, and what comes after a month, a day or a number."""
+    """Questions of general knowledge: capitals, opposites, and successors of months, days and numbers."""
     found = [
         Part("general", f"capital {a}", f"What is the capital of {a}?", f"The capital of {a} is {b}.", b)
         for a, b in map(str.split, _CAPITALS.split(", "))
@@ -237,7 +237,7 @@ def general() -> tuple[Part, ...]:
 
 
 def some_fact(rng: random.Random, *, evenly: bool = False, held: bool = False) -> Part:
-    """A question about some fact: of seven one is about the standard library, the others are about products."""
+    """Draw a question about a fact: one in seven is about the standard library, the others are about products."""
     if rng.random() < 1 / 7:
         return library_part(rng.choice(library()), rng, held=held)
     return product_part(some_product(rng, evenly=evenly), rng.choice(ATTRIBUTES), rng, held=held)

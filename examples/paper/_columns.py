@@ -1,4 +1,4 @@
-"""Columns of the tables: one model alone, or a method, with the settings that the papers print."""
+"""Columns of the tables: one model alone, or a method with the settings printed in the papers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from cosd_api.wording import counted
 from cosd_providers.contract import Provider
 
 DEEPEST = 12
-"""Questions in a row of a tree. The paper states no limit; this is the largest that the library reads."""
+"""The maximum depth of a tree. The paper states no limit; this is the largest that the library accepts."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The pair and its models, of which a column's method is made.
+    """A pair and its models, from which a column's method is made.
 
     Attributes:
-        name: of the pair.
-        pair: its servers.
-        providers: the models, connected.
-        identities: what tells each of these from others: its place, its name on the server, its revision.
+        name: name of the pair.
+        pair: servers of the pair.
+        providers: the connected models.
+        identities: what identifies each model: its place, its name on the server, and its revision.
         data: the folder of the questions.
         out: the folder of the results.
-        dry: whether nothing but an estimate is wanted.
+        dry: whether only an estimate is wanted.
     """
 
     name: str
@@ -57,9 +57,9 @@ class Column:
     """A column of a table.
 
     Attributes:
-        name: as the paper calls it.
-        method: a method, or a function that makes it for a pair.
-        models: those of the pair that take part, from 0; none stands for all.
+        name: the paper's name for it.
+        method: a method, or a function that makes one for a pair.
+        models: indices of the pair's models that take part, from 0; empty for all.
     """
 
     name: str
@@ -81,9 +81,10 @@ def rule(alpha: float = PAPER.alpha, beta: float = PAPER.beta) -> CoSD:
 
 
 def tree(dataset: str = "alpacaeval", count: int = 3) -> Made:
-    """CoSD-Tree: trained on the first examples of `<data>/train/<dataset>.jsonl`, as the paper describes it.
+    """CoSD-Tree, trained on the first examples of `<data>/train/<dataset>.jsonl` as the paper describes.
 
-    It keeps places where the models agree, weighs all alike and bounds no depth; see docs/training.md.
+    It keeps places where the models agree, gives all classes equal weight and does not limit the depth; see
+    docs/training.md.
     """
 
     async def made(setup: Setup) -> Method:
@@ -95,7 +96,7 @@ def tree(dataset: str = "alpacaeval", count: int = 3) -> Made:
         if asked.exists() and {one.key for one in read_examples(asked)} & {one.key for one in examples}:
             raise SettingError(f"{path} has questions that {asked.name} has, too: leave them out of one of the two")
         if setup.dry:
-            return rule()  # whose answers cost about the same; nothing is to be asked yet
+            return rule()  # an estimate must not ask, and the rule's answers cost about the same
         draft, *others = setup.providers
         samples = [
             await collect(
@@ -114,7 +115,7 @@ def tree(dataset: str = "alpacaeval", count: int = 3) -> Made:
 
 
 async def co_llm(setup: Setup) -> Method:
-    """Co-LLM, with the gate that the file of pairs names."""
+    """Co-LLM, with the gate named in the file of pairs."""
     if setup.pair.co_llm is None:
         raise SettingError("it needs a trained gate: co_llm in the file of pairs; see docs/training.md")
     return Defer(gate=setup.pair.co_llm)
@@ -122,18 +123,18 @@ async def co_llm(setup: Setup) -> Method:
 
 @dataclass(frozen=True)
 class Fused(Contestant):
-    """A column, asked as a contestant of a comparison, by all of the models or by some.
+    """A column as a contestant of a comparison, with all of the models or some of them.
 
     Attributes:
-        places: of its models, the first of which drafts.
-        identity: of these.
+        places: places of the column's models; the first drafts.
+        identity: identity of these models.
     """
 
     places: tuple[int, ...] = ()
     identity: str = ""
 
     def order(self, models: Sequence[ModelT]) -> list[ModelT]:
-        """See `Contestant.order`; without the models that take no part."""
+        """See `Contestant.order`; leaves out the models that take no part."""
         return [models[at] for at in self.places]
 
     def key(self, *more: object) -> str:

@@ -1,4 +1,4 @@
-"""A table: its parts, its numbers with their intervals, and how it is printed."""
+"""The parts of a table, its numbers with their intervals, and its printed forms."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from cosd_api.version import __version__
 from cosd_api.wording import counted
 
 Answers = Mapping[str, Mapping[str, GradedAnswer]]
-"""By column, then by `Example.key`."""
+"""Answers by column, then by `Example.key`."""
 Limited = tuple[str, int]
-"""A task, and the limit of tokens for an answer."""
+"""A task, and the token limit for its answers."""
 Asked = Mapping[Limited, tuple[Sequence[Example], Answers]]
 
 
@@ -28,9 +28,9 @@ class Row:
     """A row of a table.
 
     Attributes:
-        name: as the paper calls it.
-        tasks: keys of `TASKS`; values of several are added.
-        measure: what is measured.
+        name: the paper's name for it.
+        tasks: keys of `TASKS`; the values of several tasks are added.
+        measure: the measured quantity.
         weight: factor of the sum, such as 1/3 for a mean of three.
         max_tokens: limit for each answer; None for the task's own.
     """
@@ -48,7 +48,7 @@ def row(task: str, measure: Measure = ACCURACY) -> Row:
 
 
 Printed = Mapping[str, Mapping[str, Sequence[float | None]]]
-"""The paper's figures: for each pair and row, those of the columns."""
+"""The paper's figures, by pair and row, in the order of the columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,16 +56,16 @@ class Table:
     """A table of a paper.
 
     Attributes:
-        name: of the files that are written.
-        title: with the paper's own number.
-        columns: in the paper's order.
-        rows: in the paper's order.
-        printed: the paper's figures. Only the pairs of these are asked, unless others are named.
+        name: name of the written files.
+        title: the title, with the paper's own table number.
+        columns: the columns, in the paper's order.
+        rows: the rows, in the paper's order.
+        printed: the paper's figures. Only the pairs in it are asked, unless others are named.
         models: the paper's models, by pair.
-        more: tasks that the paper does not have, asked where their files are there.
-        scale: 100 for per cent.
-        concurrency: answers at the same time; 1 where time is measured.
-        notes: what a reader has to know.
+        more: tasks that the paper does not have, asked if their files exist.
+        scale: factor of the numbers; 100 for per cent.
+        concurrency: number of concurrent answers; 1 if time is measured.
+        notes: notes for the reader.
     """
 
     name: str
@@ -92,10 +92,10 @@ class Cell:
         pair: name of the pair.
         row: name of the row.
         column: name of the column.
-        ours: measured here; None if it was not.
+        ours: the number measured here; None if there is none.
         low: lower end of its 95 % interval.
-        high: upper end.
-        questions: number of answers that it is made of.
+        high: upper end of its 95 % interval.
+        questions: number of answers behind it.
         printed: the paper's figure.
     """
 
@@ -111,7 +111,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class ModelUsed:
-    """A model as its server names it, with the revision that the file of pairs gives it."""
+    """A model as its server names it, with the revision given in the file of pairs."""
 
     model: str
     revision: str | None
@@ -119,7 +119,7 @@ class ModelUsed:
 
 @dataclass
 class Found:
-    """All that a run has found."""
+    """The results of a run."""
 
     cells: list[Cell] = field(default_factory=list[Cell])
     notes: list[str] = field(default_factory=list[str])
@@ -141,8 +141,8 @@ def estimated(measure: Measure, examples: Sequence[Example], answers: Mapping[st
 def added(several: Sequence[Estimated], factor: float) -> Estimated:
     """The sum of independent estimates times a factor.
 
-    The interval joins theirs as Newcombe's method 10 does (Zou and Donner, 2008): the distances of the ends from the
-    estimates add up as those of independent errors do, in squares.
+    The intervals are combined as in Newcombe's method 10 (Zou and Donner, 2008): the squared distances of the ends from
+    the estimates are added, as for independent errors.
     """
     total = math.fsum(one.value for one in several)
     below = math.hypot(*(one.value - one.low for one in several))
@@ -201,7 +201,7 @@ def lines_of(table: Table, found: Found) -> list[tuple[str, ...]]:
 
 
 def about(table: Table, found: Found) -> list[str]:
-    """The notes below a table."""
+    """The notes under a table."""
     notes = [
         f"{name}: here {' + '.join(one.model for one in models)}; in the paper {table.models.get(name, 'no such pair')}"
         for name, models in found.models.items()
@@ -214,7 +214,7 @@ def about(table: Table, found: Found) -> list[str]:
 
 
 def as_text(rows: Sequence[tuple[str, ...]]) -> str:
-    """Columns of equal width; a pair and a row are named where they change."""
+    """The table as plain text, in aligned columns; a pair or row is named only where it changes."""
     widths = [max(len(one[at]) for one in [HEADS, *rows]) for at in range(len(HEADS))]
     lines: list[str] = []
     before: tuple[str, ...] = ("", "")
@@ -228,13 +228,13 @@ def as_text(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def as_markdown(table: Table, rows: Sequence[tuple[str, ...]], notes: Sequence[str]) -> str:
-    """The table, with its notes as a list."""
+    """The table as Markdown, with its notes as a list."""
     lines = [f"# {table.title}", "", *(f"| {' | '.join(one)} |" for one in [HEADS, ("---",) * len(HEADS), *rows])]
     return "\n".join([*lines, "", *(f"- {note}" for note in notes), ""])
 
 
 def as_json(table: Table, found: Found, notes: Sequence[str], settings: Mapping[str, object]) -> str:
-    """The same for programs, with the models' revisions."""
+    """The table as JSON, for programs, with the models' revisions."""
     content = {
         "table": table.title,
         "models": {name: [asdict(one) for one in several] for name, several in found.models.items()},

@@ -1,4 +1,4 @@
-"""A file of model pairs: the servers of each, by the names that the papers give the pairs."""
+"""A file of model pairs: the servers of each pair, by the pair's name in the papers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ class Server(BaseModel):
     """One model of a pair.
 
     Attributes:
-        url: of its server.
-        model: its name there; needed if the server has several.
-        revision: of its weights. No server tells it, so it is recorded as given; answers of another one are not reused.
-        key: the environment variable that holds its key, never the key itself.
-        engine: the kind of server, where it is not to be detected.
-        tokenizer: for servers that do not encode text: a folder or a `tokenizer.json`.
+        url: URL of the server.
+        model: the model's name on the server; needed if the server has several models.
+        revision: revision of the weights. No server reports it, so it is recorded as given; answers of another revision
+            are not reused.
+        key: name of the environment variable with the server's key, never the key itself.
+        engine: the kind of server; detected if not given.
+        tokenizer: a folder or a `tokenizer.json`, for servers that do not encode text.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -39,19 +40,19 @@ class Server(BaseModel):
         key = None
         if self.key is not None:
             key = os.environ.get(self.key) if re.fullmatch(r"\w+", self.key) else None
-            if key is None:  # the words do not repeat what may be a key
+            if key is None:  # the message does not repeat the value, which may be a key
                 words = "`key` is the name of an environment variable, and none of that name is set"
                 raise SettingError(f"{self.url}: {words}. Never write the key itself into the file")
         return connect(self.url, model=self.model, api_key=key, engine=self.engine, tokenizer=self.tokenizer)
 
 
 class Pair(BaseModel):
-    """Models that are fused: two, or three for the tables that have three.
+    """Models that are fused: two, or three for the tables with three models.
 
     Attributes:
         models: the servers; the first drafts.
-        unit: as in `Fusion`; `token` says that they have one tokenizer, where that cannot be found out.
-        co_llm: file of a gate that `train_deferral(..., hidden_states=True)` made for them, for the column Co-LLM.
+        unit: as in `Fusion`; `token` states that the models share a tokenizer, if that cannot be detected.
+        co_llm: file of a gate that `train_deferral(..., hidden_states=True)` made for the pair, for the column Co-LLM.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -62,15 +63,15 @@ class Pair(BaseModel):
 
 
 def read_pairs(path: Path) -> dict[str, Pair]:
-    """The pairs of a file in YAML or JSON, by their names.
+    """Read the pairs of a YAML or JSON file, by name.
 
     Raises:
-        OSError: it cannot be read.
-        SettingError: it is invalid; the message has the field.
+        OSError: the file cannot be read.
+        SettingError: the file is invalid; the message names the field.
     """
     found = read_document(path).value
     if not isinstance(found, dict) or not found:
-        raise SettingError(f"{path} holds no pairs: see the pair.yaml beside this program")
+        raise SettingError(f"{path} contains no pairs: see pair.yaml in the folder of this program")
     pairs: dict[str, Pair] = {}
     for name, fields in found.items():
         try:

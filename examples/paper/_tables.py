@@ -1,7 +1,7 @@
-"""The common part of all tables: columns are asked, answers graded and kept, and shares printed beside the papers'.
+"""The common part of all tables: ask the columns, grade and keep the answers, and print shares next to the papers'.
 
-Questions are asked as `cosd_api.compare` asks them, and kept in its journal: an interrupted run resumes, and tables
-that have a column in common share its answers.
+Questions are asked as `cosd_api.compare` asks them, and answers are kept in its journal. So an interrupted run resumes,
+and tables with a common column share its answers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COOL = "Cool-Fusion (arXiv 2407.19807)"
 
 
 async def contestants(table: Table, setup: Setup, found: Found) -> list[Fused]:
-    """The columns of a table for its models; of those that cannot be made the reason is noted."""
+    """The columns of a table for a pair's models; if a column cannot be made, the reason is noted."""
     made: list[Fused] = []
     count = len(setup.providers)
     for column in table.columns:
@@ -73,12 +73,12 @@ async def contestants(table: Table, setup: Setup, found: Found) -> list[Fused]:
 async def ask(
     args: argparse.Namespace, table: Table, setup: Setup, task: str, limit: int, several: Sequence[Fused], found: Found
 ) -> tuple[list[Example], Answers]:
-    """The answers of all columns to the questions of a task; where only an estimate is wanted, those that are known."""
+    """The answers of all columns to the questions of a task; if only an estimate is wanted, the known answers."""
     about = TASKS[task]
     examples = read_examples(args.data / f"{task}.jsonl")[: args.limit]
     stop = about.stop if all(isinstance(one.prompt, str) for one in examples) else ()
     label = f"{setup.name}, {about.title}"
-    own = f"{table.name}-{task}" if table.concurrency == 1 else task  # times are not those of a busy server
+    own = f"{table.name}-{task}" if table.concurrency == 1 else task  # answers of a busy server would spoil the times
     settings = ComparisonSettings.checked(
         grader=about.judge(),
         path=setup.file("answers", own),
@@ -93,7 +93,7 @@ async def ask(
     draft, *assistants = setup.providers
     async with opened(examples, draft=draft, assistant=assistants, settings=settings, take_in=False) as unbounded:
         before = unbounded.journal.billed
-        bound = args.max_billed_tokens  # of all that this run asks, whatever the journal has
+        bound = args.max_billed_tokens  # bounds what this run asks, whatever the journal already has
         most = None if bound is None else before + bound - found.billed
         run = replace(unbounded, settings=replace(settings, max_billed_tokens=most))
         asked = await run.take_in(several)
@@ -116,7 +116,7 @@ async def ask(
 def about_answers(
     label: str, column: str, answers: Mapping[str, GradedAnswer], failed: Mapping[str, str]
 ) -> Iterator[str]:
-    """Notes on answers that failed or were cut."""
+    """Yield notes on answers that failed or were cut."""
     if failed:
         yield f"{label}, {column}: {counted(len(failed), 'question')} failed, such as: {next(iter(failed.values()))}"
     cut = sum(one.finish_reason == "length" for one in answers.values())
@@ -125,7 +125,7 @@ def about_answers(
 
 
 class Progress:
-    """A line on standard error for each tenth of the answers."""
+    """A reporter that prints a line to standard error for each tenth of the answers."""
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -143,7 +143,7 @@ class Progress:
 
 
 async def measure(args: argparse.Namespace, table: Table) -> Found:
-    """Ask what a table needs, of all pairs."""
+    """Ask everything that a table needs, for all pairs."""
     found = Found()
     for name, pair in chosen(args, table).items():
         if found.stopped is None:
@@ -152,7 +152,7 @@ async def measure(args: argparse.Namespace, table: Table) -> Found:
 
 
 def chosen(args: argparse.Namespace, table: Table) -> dict[str, Pair]:
-    """The pairs of the file that a table is about."""
+    """The pairs in the file that belong to a table."""
     pairs = read_pairs(args.pairs)
     wanted = args.pair or [name for name in table.printed if name in pairs]
     if unknown := [name for name in wanted if name not in pairs]:
@@ -168,7 +168,7 @@ def chosen(args: argparse.Namespace, table: Table) -> dict[str, Pair]:
 
 
 async def measure_pair(args: argparse.Namespace, table: Table, name: str, pair: Pair, found: Found) -> None:
-    """Ask what a table needs of one pair."""
+    """Ask everything that a table needs, for one pair."""
     rows = rows_of(args, table, name, found)
     if not rows:
         return
@@ -195,7 +195,7 @@ def limits_of(args: argparse.Namespace, one: Row) -> list[Limited]:
 
 
 def rows_of(args: argparse.Namespace, table: Table, pair: str, found: Found) -> list[Row]:
-    """The rows that can be measured; why others cannot is noted."""
+    """The rows that can be measured; for others, the reason is noted."""
     printed = table.printed.get(pair)
     rows = [one for one in table.rows if printed is None or one.name in printed]
     rows += [row(task) for task in table.more if (args.data / f"{task}.jsonl").exists()]
@@ -206,7 +206,9 @@ def rows_of(args: argparse.Namespace, table: Table, pair: str, found: Found) -> 
         if missing:
             words = f"there is no {args.data / missing[0]}.jsonl; convert.py makes it"
         elif programs:
-            words = "it runs what models wrote, here and as you: read docs/graders.md, then allow it by --run-programs"
+            words = (
+                "it runs model-written programs here, as you: read docs/graders.md, then allow it with --run-programs"
+            )
         else:
             kept.append(one)
             continue
@@ -218,20 +220,25 @@ def parsed(description: str | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     here = Path(__file__).parent
     parser.add_argument(
-        "--pairs", type=Path, default=here / "pair.yaml", help="servers (pair.yaml beside this program)"
+        "--pairs",
+        type=Path,
+        default=here / "pair.yaml",
+        help="file of servers (pair.yaml in the folder of this program)",
     )
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the questions (data)")
     parser.add_argument("--out", type=Path, default=Path("tables"), help="folder of answers and tables (tables)")
-    parser.add_argument("--pair", action="append", metavar="NAME", help="a pair of the file; again for another one")
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N questions of each task")
+    parser.add_argument("--pair", action="append", metavar="NAME", help="use this pair of the file; repeat for several")
+    parser.add_argument("--limit", type=int, metavar="N", help="use only the first N questions of each task")
     parser.add_argument("--dry-run", action="store_true", help="estimate the cost, and ask no question")
-    parser.add_argument("--max-billed-tokens", type=int, metavar="N", help="stop this run after so many")
+    parser.add_argument("--max-billed-tokens", type=int, metavar="N", help="stop this run after N billed tokens")
     parser.add_argument(
         "--max-tokens", type=int, metavar="N", help="limit for each answer, in place of each task's own"
     )
-    parser.add_argument("--concurrency", type=int, metavar="N", help="answers at the same time")
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (0)")
-    parser.add_argument("--run-programs", action="store_true", help="grade HumanEval by running what models wrote")
+    parser.add_argument("--concurrency", type=int, metavar="N", help="number of concurrent answers")
+    parser.add_argument("--seed", type=int, default=0, help="seed of random choices (0)")
+    parser.add_argument(
+        "--run-programs", action="store_true", help="grade HumanEval by running the programs that models wrote"
+    )
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""The benchmarks of both papers: how an answer is graded, where it ends, and what is measured of it."""
+"""The benchmarks of both papers: graders, ends of answers, and measures."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ CODE_ENDS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 
 
 def anything(example: Example, text: str) -> bool:  # noqa: ARG001 - a grader
-    """Every answer is right: for what is not graded."""
+    """Accept every answer, for tasks that are not graded."""
     return True
 
 
-# Questions with a short text for an answer: any line of the target is right.
+# Questions with a short text as the answer; each line of the target is a right answer.
 
 
 def plain(text: str) -> list[str]:
-    """The words of a text as SQuAD compares them: lower case, without punctuation and articles."""
+    """The words of a text as SQuAD compares them: in lower case, without punctuation and articles."""
     kept = "".join(" " if letter == "-" else letter for letter in text.lower() if letter not in PUNCTUATION)
     return [word for word in kept.split() if word not in ("a", "an", "the")]
 
@@ -42,13 +42,13 @@ def first_line(text: str) -> str:
 
 
 def exact_match(example: Example, text: str) -> bool:
-    """Compare words; an empty answer is wrong, also where a reference is an article alone."""
+    """Compare words; an empty answer is wrong, even if a reference consists only of an article."""
     found = plain(first_line(text))
     return bool(found) and found in references(example)
 
 
 def f1(example: Example, text: str) -> float:
-    """The best harmonic mean of precision and recall of words, over the references."""
+    """The F1 score of words (harmonic mean of precision and recall), the best over the references."""
     found = Counter(plain(first_line(text)))
     best = 0.0
     for reference in map(Counter, references(example)):
@@ -57,11 +57,11 @@ def f1(example: Example, text: str) -> float:
     return best
 
 
-# MATH: the content of the last whole \boxed{}.
+# MATH: the content of the last complete \boxed{}.
 
 
 def boxed(text: str) -> str | None:
-    """The content of the last `\\boxed{...}` that is closed, braces matched; None without one."""
+    """The content of the last closed `\\boxed{...}`, with matching braces; None without one."""
     end = len(text)
     while (start := text.rfind(_BOX, 0, end)) >= 0:
         depth = 0
@@ -77,7 +77,7 @@ _BOX = r"\boxed{"
 
 
 def formula(text: str) -> str:
-    """A formula without what does not change it: spaces, sizes of brackets and fractions, units, a full stop."""
+    """A formula without insignificant parts: spaces, sizes of brackets and fractions, units, a full stop."""
     text = re.sub(r"\\(left|right|!|,|;|\$|%|[td](?=frac))|\\text\{\s.*?\}|[\s$%]", _small, text)
     return text.rstrip(".")
 
@@ -87,7 +87,7 @@ def _small(found: re.Match[str]) -> str:
 
 
 def math_right(example: Example, text: str) -> bool:
-    """The formula in the last box; without one that between the first and the last dollar sign, or the whole text."""
+    """Compare the formula in the last box, or else between the first and last dollar signs, or else the whole text."""
     within = re.search(r"\$(.*)\$", text, re.DOTALL)
     answer = boxed(text) or (within[1] if within else text)
     return formula(answer) == formula(example.target or example.answer)
@@ -101,10 +101,10 @@ class Task:
     """A benchmark.
 
     Attributes:
-        title: as the papers call it.
+        title: the papers' name for it.
         grader: a grader's name, or a function.
-        max_tokens: limit for each answer.
-        stop: strings that end an answer to a prompt that is text.
+        max_tokens: token limit for each answer.
+        stop: stop strings for answers to prompts that are text.
     """
 
     title: str
@@ -132,7 +132,7 @@ TASKS: Mapping[str, Task] = {
     **{f"math_{name}": Task(title, math_right, 512, ("Problem:",)) for name, title in SUBJECTS.items()},
     **{f"mgsm_{name}": Task(title, "last-number", 256, ("Question:",)) for name, title in LANGUAGES.items()},
 }
-"""The tasks; the questions of each are in a file of its name in the folder `--data`, which convert.py writes."""
+"""The tasks by name. Each task's questions are in a file of that name in the folder `--data`; convert.py writes it."""
 
 
 # Measures.
@@ -143,8 +143,8 @@ class Measure:
     """The quantity that a row of a table shows.
 
     Attributes:
-        of: its value for one answer; None where the answer has none.
-        share: whether it is right or wrong (Wilson's interval); else the interval is Student's, of the mean.
+        of: the function that returns the value for one answer; None if the answer has none.
+        share: whether values are right or wrong, with Wilson's interval; otherwise the interval is Student's.
     """
 
     of: Callable[[Example, GradedAnswer], float | None]
@@ -157,7 +157,7 @@ def iterations(example: Example, answer: GradedAnswer) -> float | None:  # noqa:
 
 
 def latency(example: Example, answer: GradedAnswer) -> float | None:  # noqa: ARG001 - a measure
-    """Milliseconds a token."""
+    """Milliseconds per token."""
     return 1000 * answer.seconds / answer.tokens if answer.seconds is not None and answer.tokens else None
 
 

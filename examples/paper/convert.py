@@ -1,12 +1,13 @@
-"""Make questions of the files of a benchmark, as their publishers distribute them.
+"""Convert the files of a benchmark, as their publishers distribute them, to questions.
 
     python examples/paper/convert.py gsm8k test.jsonl > data/gsm8k.jsonl
     python examples/paper/convert.py gsm8k test.jsonl --shots train.jsonl --number 3 > data/gsm8k.jsonl
     python examples/paper/convert.py alpacaeval alpaca_eval.json --first 3 > data/train/alpacaeval.jsonl
     python examples/paper/convert.py alpacaeval alpaca_eval.json --after 3 > data/alpacaeval.jsonl
 
-Files may be JSON lines (also `.gz`), JSON, or CSV. Of a Parquet file make JSON lines first (pandas: `read_parquet(...)`
-and `to_json(..., orient="records", lines=True)`). Each line of the output is a question as `cosd compare` reads it.
+Files may be JSON lines (also `.gz`), JSON, or CSV. Convert a Parquet file to JSON lines first (with pandas:
+`read_parquet(...)` and `to_json(..., orient="records", lines=True)`). Each line of the output is a question as
+`cosd compare` reads it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Question = dict[str, Any]
 
 
 def gsm8k(record: Record) -> Question:
-    """`question`, `answer`, which ends in `#### 18`; of tinyBenchmarks also `input_formatted`, which has examples."""
+    """`question` and `answer`, which ends in `#### 18`; tinyBenchmarks has `input_formatted`, with examples."""
     worked = record["answer"].strip()
     return {
         "prompt": _formatted(record) or f"Question: {record['question'].strip()}\nAnswer:",
@@ -41,18 +42,18 @@ def gsm8k(record: Record) -> Question:
 
 
 def _formatted(record: Record) -> str:
-    """The prompt that tinyBenchmarks gives a record, up to the answer."""
+    """The prompt of a tinyBenchmarks record, up to the answer."""
     return str(record.get("input_formatted") or "").rstrip()
 
 
 def mgsm(record: Record) -> Question:
-    """A question and a number: columns of a `.tsv`, or `question` and `answer_number`."""
+    """A question and a number: the columns of a `.tsv`, or `question` and `answer_number`."""
     number = str(record["answer_number"]).strip()
     return {"prompt": f"Question: {record['question'].strip()}\nAnswer:", "answer": f" {number}", "target": number}
 
 
 def math(record: Record) -> Question:
-    """`problem`, `solution`, which holds the answer in its last `\\boxed{}`."""
+    """`problem` and `solution`, which has the answer in its last `\\boxed{}`."""
     answer = boxed(record["solution"])
     if not answer:
         raise ValueError(r"its solution has no \boxed{} answer")
@@ -74,9 +75,9 @@ def with_choices(question: str, choices: Sequence[str], right: int) -> Question:
 
 
 def mmlu(record: Record) -> Question:
-    """`question`, `choices`, `answer` (0 to 3, or a letter); in a CSV without heads: question, A, B, C, D, letter.
+    """`question`, `choices` and `answer` (0 to 3, or a letter), or a CSV row: question, A, B, C, D, letter.
 
-    Of tinyBenchmarks also `input_formatted`, which has examples.
+    The CSV has no header. Records of tinyBenchmarks also have `input_formatted`, which contains examples.
     """
     answer = record["answer"]
     right = ascii_uppercase.index(answer) if isinstance(answer, str) and answer.isalpha() else int(answer)
@@ -85,21 +86,21 @@ def mmlu(record: Record) -> Question:
 
 
 def hellaswag(record: Record) -> Question:
-    """`activity_label`, `ctx_a`, `ctx_b`, `endings`, `label` (a number, in some files as text)."""
+    """`activity_label`, `ctx_a`, `ctx_b`, `endings` and `label` (a number, in some files as text)."""
     begun = f"{record['activity_label']}: {record['ctx_a']} {record['ctx_b'].capitalize()}".strip()
     endings = [_without_marks(one) for one in record["endings"]]
     return with_choices(f"{_without_marks(begun)}\nHow does it go on?", endings, int(record["label"]))
 
 
 def _without_marks(text: str) -> str:
-    """A text without the marks that WikiHow's articles leave in it."""
+    """A text without the markup left over from WikiHow's articles."""
     return " ".join(re.sub(r"\[.*?\]", "", text.replace(" [title]", ". ")).split())
 
 
 def truthfulqa(record: Record) -> Question:
-    """`question`, `mc1_targets`; or a row of `TruthfulQA.csv`. Options are in the order of their hashes.
+    """`question` and `mc1_targets`, or a row of `TruthfulQA.csv`.
 
-    In the files the right option is the first one.
+    In the files the right option comes first, so the options are sorted by their hashes.
     """
     if "mc1_targets" in record:
         found = record["mc1_targets"]
@@ -114,7 +115,7 @@ def truthfulqa(record: Record) -> Question:
 
 
 def humaneval(record: Record) -> Question:
-    """`prompt`, `canonical_solution`, `test`, `entry_point`."""
+    """`prompt`, `canonical_solution`, `test` and `entry_point`."""
     return {
         "prompt": record["prompt"],
         "answer": record["canonical_solution"],
@@ -123,14 +124,14 @@ def humaneval(record: Record) -> Question:
 
 
 def alpacaeval(record: Record) -> Question:
-    """`instruction`, `output`."""
+    """`instruction` and `output`."""
     return {"prompt": f"{record['instruction'].strip()}\n\n", "answer": record["output"].strip()}
 
 
 def coqa(record: Record) -> Question:
-    """`story`, `questions`, `answers`, `additional_answers`; the last turn of each conversation is asked.
+    """`story`, `questions`, `answers` and `additional_answers`; the last turn of each conversation is asked.
 
-    In `coqa-dev-v1.0.json` questions and answers are lists of objects, in other files objects of lists.
+    In `coqa-dev-v1.0.json`, questions and answers are lists of objects; in other files they are objects of lists.
     """
     asked, answers = _turns(record["questions"]), _turns(record["answers"])
     turns = "".join(f"Q: {q}\n\nA: {a}\n\n" for q, a in zip(asked, answers[:-1], strict=False))
@@ -144,7 +145,7 @@ def _turns(several: Any) -> list[str]:
 
 
 def drop(record: Record) -> Question:
-    """`passage`, `question`, `answer` and `validated_answers`, each a number, a date or spans."""
+    """`passage`, `question`, `answer` and `validated_answers`; each answer is a number, a date or spans."""
     others = record.get("validated_answers") or []
     if isinstance(others, Mapping):  # an object of lists
         others = [dict(zip(others, values, strict=True)) for values in zip(*others.values(), strict=True)]
@@ -154,7 +155,7 @@ def drop(record: Record) -> Question:
 
 
 def _said(answer: Record) -> str:
-    """An answer of DROP in words."""
+    """An answer of DROP as text."""
     if str(answer.get("number") or "").strip():
         return str(answer["number"]).strip()
     if spans := answer.get("spans"):
@@ -164,7 +165,7 @@ def _said(answer: Record) -> str:
 
 
 def triviaqa(record: Record) -> Question:
-    """`Question` and `Answer` with `Value` and `Aliases`; or the same names in lower case."""
+    """`Question`, and `Answer` with `Value` and `Aliases`, or the same names in lower case."""
     small = {name.lower(): value for name, value in record.items()}
     answer = {name.lower(): value for name, value in small["answer"].items()}
     prompt = f"Question: {small['question'].strip()}\nAnswer:"
@@ -172,7 +173,7 @@ def triviaqa(record: Record) -> Question:
 
 
 def _lines(accepted: Iterable[str]) -> str:
-    """Accepted answers, a line each."""
+    """Accepted answers, one per line."""
     return "\n".join(dict.fromkeys(" ".join(one.split()) for one in accepted if one.strip()))
 
 
@@ -195,7 +196,7 @@ CONVERTERS: Mapping[str, Callable[[Record], Question]] = {
 
 
 def records(path: Path) -> Iterator[Record]:
-    """The records of a file; of a folder, those of its files by name."""
+    """The records of a file or, for a folder, of all its files in the order of their names."""
     if path.is_dir():
         for one in sorted(path.iterdir()):
             yield from records(one)
@@ -226,7 +227,7 @@ def _table(path: Path) -> Iterator[Record]:
 
 
 def _whole(content: Any) -> Iterator[Record]:
-    """The records of a JSON file: a list, one object, or an object that holds them."""
+    """The records of a JSON file: a list, one object, or an object that contains records."""
     if isinstance(content, list):
         yield from content
     elif several := content.get("data", content.get("Data")):  # CoQA, TriviaQA
@@ -251,7 +252,7 @@ def questions(name: str, path: Path) -> list[Question]:
 
 
 def as_messages(question: Question, shots: Sequence[Question]) -> Question:
-    """A question as a conversation; examples are earlier turns of it."""
+    """A question as a conversation, with the examples as earlier turns."""
     turns = [turn for one in shots for turn in (("user", one["prompt"]), ("assistant", one["answer"]))]
     turns.append(("user", question["prompt"]))
     messages = [{"role": role, "content": content.strip()} for role, content in turns]
@@ -259,7 +260,7 @@ def as_messages(question: Question, shots: Sequence[Question]) -> Question:
 
 
 def after_shots(question: Question, shots: Sequence[Question]) -> Question:
-    """A question behind examples, as one text."""
+    """A question after examples, as one text."""
     shown = "".join(f"{one['prompt']}{one['answer']}\n\n" for one in shots)
     return {**question, "prompt": shown + question["prompt"]}
 
@@ -267,12 +268,12 @@ def after_shots(question: Question, shots: Sequence[Question]) -> Question:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=CONVERTERS, metavar="NAME", help=", ".join(CONVERTERS))
-    parser.add_argument("path", type=Path, metavar="FILE", help="or a folder of files")
-    parser.add_argument("--shots", type=Path, metavar="FILE", help="examples to stand before each question")
-    parser.add_argument("--number", type=int, default=3, metavar="N", help="so many of them (3)")
-    parser.add_argument("--after", type=int, default=0, metavar="N", help="leave out the first N records")
-    parser.add_argument("--first", type=int, metavar="N", help="and those after N more")
-    parser.add_argument("--messages", action="store_true", help="questions to chat models, as messages")
+    parser.add_argument("path", type=Path, metavar="FILE", help="file or folder of files")
+    parser.add_argument("--shots", type=Path, metavar="FILE", help="file of examples to put before each question")
+    parser.add_argument("--number", type=int, default=3, metavar="N", help="number of examples (3)")
+    parser.add_argument("--after", type=int, default=0, metavar="N", help="skip the first N records")
+    parser.add_argument("--first", type=int, metavar="N", help="convert only the next N records")
+    parser.add_argument("--messages", action="store_true", help="write messages, for chat models")
     args = parser.parse_args()
     try:
         shots = questions(args.name, args.shots)[: args.number] if args.shots else []

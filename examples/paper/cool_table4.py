@@ -2,8 +2,9 @@
 
     python examples/paper/cool_table4.py --pairs pair.yaml --data data
 
-The paper's settings: greedy, 3 examples before each question. Right is the formula of the solution's last box, spelled
-as lm-evaluation-harness spells it or nearly so: formulas that are equal only by calculation count as wrong.
+The paper's settings: greedy, 3 examples before each question. An answer is right if it has the formula of the
+solution's last box, normalised much as lm-evaluation-harness does. Formulas that are equal only mathematically count as
+wrong.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python examples/paper/cool_table6.py --pairs pair.yaml --data data
 
-The paper's settings: greedy, 3 examples before each question. It does not say how many models Cool has here; in its
-other tables the name without a number stands for three. Of an answer the first line counts, and the best of the
-accepted answers; several spans of DROP are one text here, and its own matching of spans and numbers is not done.
+The paper's settings: greedy, 3 examples before each question. The paper does not say how many models Cool has here; in
+its other tables the name without a number means three. Only the first line of an answer counts, compared with the
+closest accepted answer. Several spans of DROP are one text here; its own matching of spans and numbers is not done.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python examples/paper/fig2.py --pairs pair.yaml --data data
 
-The figure's numbers are in a picture, and not repeated here, except that alpha = beta = 0.5 is in Table 2, too. The
-text finds 0.5 and 0.75 good for both. The grid is this program's.
+The paper gives the numbers only as a picture, so they are not repeated here, except for alpha = beta = 0.5, which is
+also in Table 2. The paper's text recommends 0.5 and 0.75 for both. The grid is this program's own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAME = "MMLU + GSM8K"
 
 
 def printed(figure: float) -> dict[str, list[float | None]]:
-    """The figure of alpha = beta = 0.5 in its place."""
+    """The printed figures: that of alpha = beta = 0.5 in its column, and none elsewhere."""
     return {NAME: [figure if pair == (0.5, 0.5) else None for pair in GRID]}
 
 
@@ -33,8 +33,8 @@ TABLE = Table(
     },
     printed={"pair 1": printed(56.97 + 45.72), "pair 2": printed(65.06 + 36.81)},
     notes=(
-        "Whoever takes the best of sixteen settings takes luck, too: ask it other questions",
-        "What is printed is the sum of Table 2",
+        "The best of sixteen settings is partly luck: test it on other questions",
+        "The printed figure is the sum of Table 2's",
     ),
 )
 

@@ -1,9 +1,9 @@
-"""Table 2 of CoSD: models with one tokenizer, by five ways to fuse them.
+"""Table 2 of CoSD: models that share a tokenizer, fused in five ways.
 
     python examples/paper/table2.py --pairs pair.yaml --data data --run-programs
 
 The paper's settings: alpha = beta = 0.5; a tree of three examples of AlpacaEval; speculative decoding by the printed
-test, which replaces where p / q is less than a number drawn from [0, 1). Prompts and limits are not in the paper.
+test, which replaces a token if p / q is less than a number drawn from [0, 1). The paper states no prompts or limits.
 """
 
 from __future__ import annotations

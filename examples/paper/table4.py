@@ -2,8 +2,8 @@
 
     python examples/paper/table4.py --pairs pair.yaml --data data --run-programs
 
-The paper's settings: 10 examples of MMLU or 3 of another data set, drawn at random; here they are the first ones of
-`train/mmlu.jsonl`, `train/gsm8k.jsonl`, ... in the folder of the questions, which must have none of the test's.
+The paper's settings: 10 examples of MMLU or 3 of another data set, drawn at random. Here they are the first examples of
+`train/mmlu.jsonl`, `train/gsm8k.jsonl`, ... in the folder of the questions, which must not contain test questions.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Table 5 of CoSD: time a token, and the share of the draft that stands.
+"""Table 5 of CoSD: time per token, and the share of the draft that is kept.
 
     python examples/paper/table5.py --pairs pair.yaml --data data
 
-The paper does not say on which questions; here it is GSM8K. Answers are asked one at a time, and kept apart from those
-of other tables, so that no time is that of a busy server. Times are those of your servers and your network.
+The paper does not name the questions; here they are GSM8K's. Answers are requested one at a time and kept separate from
+those of other tables, so that no time is measured on a busy server. Times are those of your servers and your network.
 """
 
 from __future__ import annotations

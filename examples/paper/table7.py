@@ -1,9 +1,9 @@
-"""Table 7 of CoSD: drafting rounds, by the largest length of an answer.
+"""Table 7 of CoSD: drafting rounds, by the maximum length of an answer.
 
     python examples/paper/table7.py --pairs pair.yaml --data data
 
-A round is a draft and its verification: one, and one after each replacement. The paper names neither models nor
-questions; here they are pair 3 and AlpacaEval, whose answers are long.
+A round is a draft and its verification; there is one at the start and one after each replacement. The paper names
+neither models nor questions; here they are pair 3 and AlpacaEval, whose answers are long.
 """
 
 from __future__ import annotations

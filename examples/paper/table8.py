@@ -2,8 +2,8 @@
 
     python examples/paper/table8.py --pairs pair.yaml --data data
 
-Both assistants judge each token; of those that would replace it the surer one does. The paper does not say how it
-decides between two, nor on what the tree was trained: here on samples of both assistants together.
+Both assistants judge each token; if both would replace it, the more confident one does. The paper does not say how it
+decides between two assistants, nor on what the tree was trained; here it is trained on samples of both together.
 """
 
 from __future__ import annotations

@@ -158,4 +158,4 @@ def test_the_command_names_its_sections(capsys: pytest.CaptureFixture[str]) -> N
     assert all(name in shown for name in SECTIONS)
     with pytest.raises(SystemExit, match="2"):
         main(["nothing"])
-    assert "no section 'nothing'" in capsys.readouterr().err
+    assert "unknown section 'nothing'" in capsys.readouterr().err

@@ -205,7 +205,7 @@ def test_the_picture_is_the_same_each_time_and_names_the_ways() -> None:
     assert picture == drawn(table, labels)
     assert (
         "the rule, numbers drafts" in picture
-        and label("to draft", {"draft": "`products` alone"}) == "to `products` alone"
+        and label("vs draft", {"draft": "`products` alone"}) == "vs `products` alone"
     )
 
 

@@ -220,7 +220,7 @@ def test_a_record_that_is_another_benchmarks_is_named(tmp_path: Path) -> None:
     path.write_text('{"text": "x"}\n', encoding="utf-8")
     ran = run_script("paper/convert", "gsm8k", path)
     assert ran.code == 1
-    assert ran.err.startswith(f"error: {path}, record 1: has no field 'answer'. gsm8k has `question`, `answer`")
+    assert ran.err.startswith(f"error: {path}, record 1: has no field 'answer'. gsm8k has `question` and `answer`")
 
 
 def test_the_page_names_converters_and_files_that_there_are() -> None:
@@ -447,7 +447,7 @@ def test_pairs_that_do_not_fit_are_refused(options: tuple[str, ...], words: str,
             'pair 1: {models: [{url: "http://127.0.0.1:9", password: sk-secret}]}',
             "pair 1.models.0.password: Extra inputs",
         ),
-        ("[]", "holds no pairs"),
+        ("[]", "contains no pairs"),
         ('mine: {models: [{url: "http://127.0.0.1:9"}, {url: "http://127.0.0.1:9"}]}', "name one of its own"),
     ],
 )

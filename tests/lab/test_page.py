@@ -70,7 +70,8 @@ async def test_a_page_says_when_what_decides_has_changed() -> None:
     runs = [await run()]
     words = page(RunsFile(runs, about))
     assert (
-        f"**changed after the run**: what decides has the hash `{protocol_hash()}` today" in words and "0" * 64 in words
+        f"**changed after the run**: the deciding code has the hash `{protocol_hash()}` today" in words
+        and "0" * 64 in words
     )
     words = page(RunsFile(runs, about | {"hash": protocol_hash()}))
     assert "| that of the protocol |" in words and "changed after" not in words

@@ -1,7 +1,7 @@
-"""The tasks: what a model reads of each in its training, what a test asks, and how an answer is graded.
+"""The tasks, each with its training documents, its test questions and its grader.
 
-Every module has `documents(world, rng)`, endless and for training alone, `items(world, seed, count, split)` and
-`GRADER`.
+Every module has `documents(world, rng)`, which are endless and only for training, `items(world, seed, count, split)`,
+and `GRADER`.
 """
 
 from __future__ import annotations

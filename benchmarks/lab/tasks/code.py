@@ -1,7 +1,7 @@
-"""A sentence to a program of a small language of lists and words, graded by running it (in HumanEval's manner).
+"""Translation of a sentence to a program in a small language, graded by running it, as in HumanEval.
 
-A program is a pipeline: `x | reverse | odd | take 3`. The sentence names the last operation first: "the first 3 of the
-odd numbers of the reverse of x". Every program of a test is one that no training has.
+A program is a pipeline on a list or a word: `x | reverse | odd | take 3`. The sentence names the last operation first:
+"the first 3 of the odd numbers of the reverse of x". No program of a test occurs in a training.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Operation:
     """One word of the language.
 
     Attributes:
-        phrases: what a sentence says before "of", with `{n}` where it takes a number.
-        run: what it does.
+        phrases: the phrases before "of" in a sentence, with `{n}` for the operation's number.
+        run: the function that carries out the operation.
         on: `"list"`, `"word"` or either.
     """
 
@@ -35,7 +35,7 @@ class Operation:
 
     @property
     def takes_number(self) -> bool:
-        """True for `take 3` and the like."""
+        """True for operations such as `take 3`."""
         return "{n}" in self.phrases[0]
 
 
@@ -58,16 +58,16 @@ OPERATIONS = {
     ),
     "dash": Operation(("the dashed form", "the letters with dashes"), lambda v, _: "-".join(v), "word"),
 }
-"""The language."""
+"""The operations of the language, by name."""
 _SECOND_HALF = frozenset(("take", "last", "sort", "odd", "square", "negate", "upper", "vowels"))
-"""One half of its operations; the others are the other half."""
+"""The operations of one half; all others belong to the other half."""
 _NAMES = {"list": "x", "word": "w"}
 _LENGTHS, _SHARES = (3, 4), (50, 50)
 _NUMBERS = range(1, 5)
 
 
 def _inputs(kind: str) -> list[Value]:
-    """Inputs to run a program on; no training shows any of them."""
+    """Inputs to run a program on; none of them occurs in a training."""
     rng = random.Random(f"inputs {kind}")
     if kind == "list":
         return [rng.sample(range(-9, 20), rng.randint(7, 10)) for _ in range(6)]
@@ -78,10 +78,10 @@ INPUTS = {name: _inputs(kind) for kind, name in _NAMES.items()}
 
 
 def run(program: str, value: Value) -> Value:
-    """The value that a program makes of one.
+    """Run a program on a value, and return its result.
 
     Raises:
-        ValueError: it is not a program for such a value.
+        ValueError: the program is invalid for this kind of value.
     """
     kind = "word" if isinstance(value, str) else "list"
     name, *parts = (part.split() for part in program.strip().removesuffix(".").split("|"))
@@ -99,7 +99,7 @@ def run(program: str, value: Value) -> Value:
 
 
 def outputs(program: str, inputs: list[Value]) -> list[Value] | None:
-    """The outputs of a program for these inputs; None if it is no program."""
+    """The outputs of a program for these inputs; None if it is invalid."""
     try:
         return [run(program, value) for value in inputs]
     except ValueError:
@@ -107,7 +107,7 @@ def outputs(program: str, inputs: list[Value]) -> list[Value] | None:
 
 
 def runs_alike(item: Example, text: str) -> bool:
-    """Tell whether the first line of an answer does the same as the reference, on inputs that nobody has seen."""
+    """Test whether the first line of an answer does the same as the reference, on unseen inputs."""
     inputs = INPUTS[item.answer.split()[0]]
     return outputs(text.strip().split("\n")[0], inputs) == outputs(item.answer, inputs)
 
@@ -116,7 +116,7 @@ GRADER = FunctionGrader(runs_alike, "runs alike")
 
 
 def some_program(world: World, rng: random.Random, split: Split) -> Document:
-    """A sentence and its program, of this split, which does something."""
+    """A sentence and its program, of this split; the program has an effect."""
     while True:
         kind = rng.choice(list(_NAMES))
         usable = [

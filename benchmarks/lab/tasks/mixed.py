@@ -1,4 +1,4 @@
-"""A fact and a calculation in one answer: what neither of two complementary models can do alone."""
+"""A fact and a calculation in one answer, which neither of two complementary models can give alone."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Long answers: facts about several persons, in the order of the question, and a sum for each.
 
-Reports of a split tell its facts alone, and ask for the sums that it alone has.
+Reports of a split contain only facts and sums that belong to that split.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from cosd_api.comparison.graders import FunctionGrader
 from cosd_api.forcing.samples import Example
 
 LONGEST = 16
-"""Persons of the longest report, and of every one that a test asks for: about 400 tokens."""
+"""Number of persons in the longest report, and in every report of a test: about 400 tokens."""
 _MOST_FACTS = 3
 
 About = tuple[int, list[Attribute]]
-"""A person, and what is told about this one."""
+"""A person, with the attributes that a report states."""
 
 
 def _some_report(world: World, rng: random.Random, told: list[About], split: Split) -> Document:
@@ -69,13 +69,13 @@ def _sentences(text: str) -> list[str]:
 
 
 def slots(item: Example, text: str) -> list[bool]:
-    """Tell for each statement of the reference whether it stands in the answer, wherever it stands."""
+    """For each statement of the reference, whether the answer contains it anywhere."""
     said = set(_sentences(text))
     return [wanted in said for wanted in _sentences(item.answer)]
 
 
 def all_right(item: Example, text: str) -> bool:
-    """Tell whether every statement of the reference stands in the answer."""
+    """Test whether the answer contains every statement of the reference."""
     return all(slots(item, text))
 
 

@@ -1,7 +1,7 @@
-"""Word problems of two to four steps, with the working written out (what GSM8K asks of large models).
+"""Word problems of two to four steps, with the working written out, as in GSM8K.
 
-Every single operation of a test, such as 34+25, is one that no training has, nor 25+34, 59-34 or 59-25; so is the
-wording of its question.
+No single operation of a test, such as 34+25, occurs in a training, nor do 25+34, 59-34 or 59-25. The wording of the
+question is new, too.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _ENDINGS = (
 
 @dataclass(frozen=True)
 class Chain:
-    """A number and what is done to it.
+    """A number and the operations on it.
 
     Attributes:
-        first: the number.
-        steps: sign and number of each step.
+        first: the initial number.
+        steps: sign and number of each operation.
     """
 
     first: int
@@ -61,20 +61,20 @@ class Chain:
         return self.working().rpartition("=")[2]
 
     def expression(self) -> str:
-        """The whole of it, such as `34+25-12`."""
+        """The whole chain, such as `34+25-12`."""
         return f"{self.first}" + "".join(f"{sign}{number}" for sign, number in self.steps)
 
 
 def family(value: int, sign: str, number: int) -> tuple[int, int]:
-    """The two numbers whose sum an operation is about: the same for 34+25, 25+34, 59-34 and 59-25."""
+    """The two summands of an operation, which are the same for 34+25, 25+34, 59-34 and 59-25."""
     one, other = sorted((value, number) if sign == "+" else (number, value - number))
     return one, other
 
 
 def some_chain(world: World, rng: random.Random, split: Split, count: int) -> Chain:
-    """A chain of operations that all belong to this split, within 1 and LARGEST.
+    """A chain of operations that all belong to this split, with values from 1 to LARGEST.
 
-    Additions are one half of the operations, subtractions the other.
+    Additions form one half of the domain, subtractions the other.
     """
     while True:
         first = value = rng.randint(5, LARGEST - 5)

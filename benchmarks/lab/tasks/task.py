@@ -1,4 +1,4 @@
-"""The form of every task, and what tasks share."""
+"""The interface of every task, and the code that tasks share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cosd_api.forcing.samples import Example
 
 
 class Document(NamedTuple):
-    """A text of the training: its beginning is only read, the rest is learned."""
+    """A training text: its beginning is only read, the rest is learned."""
 
     read: str
     written: str
@@ -24,7 +24,7 @@ class Task(Protocol):
 
     @property
     def GRADER(self) -> Grader:  # noqa: N802
-        """The judge of an answer."""
+        """The grader of the task's answers."""
         ...
 
     def documents(self, world: World, rng: random.Random) -> Iterator[Document]:
@@ -32,7 +32,7 @@ class Task(Protocol):
         ...
 
     def items(self, world: World, seed: int, count: int, split: Split = "test") -> list[Example]:
-        """Different questions with their answers, the same for the same seed; of two counts the smaller come first."""
+        """Distinct questions with their answers, the same for the same seed; a larger count only adds questions."""
         ...
 
 
@@ -40,19 +40,19 @@ OPENINGS = ("", "Please tell me: ", "I want to know: ", "A question: ")
 
 
 def question(asked: str, answer: str) -> Document:
-    """A question and its answer."""
+    """A question and its answer, as a document."""
     return Document(f"Q: {asked}\nA:", f" {answer}")
 
 
 def ways_to_ask(attribute: Attribute, split: Split) -> list[str]:
-    """The wordings of a question that this split has for itself: new pairs of an opening and a core that are known."""
+    """The wordings of a question that only this split uses: new combinations of known openings and cores."""
     sides: tuple[Split, ...] = ("training", "training", "development", "test")
     pairs = product(enumerate(OPENINGS), enumerate(attribute.questions))
     return [opening + core for (at, opening), (place, core) in pairs if sides[(at + place) % len(sides)] == split]
 
 
 def some_question(world: World, rng: random.Random) -> tuple[int, Attribute, str]:
-    """A question for training about any person, and what it is about; facts and wordings of tests are left out."""
+    """A training question about any person, with its person and attribute; facts and wordings of tests are left out."""
     while True:
         person, attribute = world.some_person(rng), rng.choice(ATTRIBUTES)
         if split_of(person, attribute.name) == "training":
@@ -61,7 +61,7 @@ def some_question(world: World, rng: random.Random) -> tuple[int, Attribute, str
 
 
 def asked_in(world: World, rng: random.Random, split: Split) -> Iterator[tuple[int, Attribute, str]]:
-    """Endless questions that only this split has, about the best-known persons."""
+    """Yield endless questions about the best-known persons that only this split has."""
     facts = known_facts(split)
     while True:
         person, attribute = rng.choice(facts)
@@ -72,7 +72,7 @@ def distinct(examples: Iterator[Example], count: int) -> list[Example]:
     """The first examples with different prompts.
 
     Raises:
-        ValueError: there are too few.
+        ValueError: there are too few of them.
     """
     found = dict[object, Example]()
     for one in islice(examples, 100 * count):
