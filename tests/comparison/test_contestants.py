@@ -17,7 +17,7 @@ def test_all_methods_include_forms_that_are_told_to_draw_or_to_match() -> None:
     assert {*VARIANTS} <= {*names} and len({*names}) == len(names)
     assert {"average-drawn", "average-drawn, reversed", "cosd-match", "cosd-match, reversed"} <= {*names}
     assert "speculative" not in names and "average, reversed" not in names
-    assert {one.name: one.reason for one in without}["speculative"].endswith("whose greedy text is that of cosd-match")
+    assert {one.name: one.reason for one in without}["speculative"].endswith("its greedy text is that of cosd-match")
 
 
 def test_an_object_has_the_name_of_its_settings() -> None:

@@ -288,7 +288,7 @@ def test_links_and_paths_exist(page: str) -> None:
 def test_where_things_are() -> None:
     """Each path of the first column of CONTRIBUTING's table exists; one without a folder lies in that before it."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    _, _, table = text.partition("| room | what it holds |\n| --- | --- |\n")
+    _, _, table = text.partition("| path | content |\n| --- | --- |\n")
     rows = table.partition("\n\n")[0].splitlines()
     assert len(rows) > 10
     for row in rows:
