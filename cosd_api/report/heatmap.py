@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Heatmap", "check_plots", "drawn", "heatmap", "save_heatmaps"]
 
-# Steps of the colour map cividis, which is readable with any colour vision.
+# Steps of the colour map cividis, which is suitable for colour-blind readers.
 _STEPS = ("#00204d", "#31446b", "#666970", "#958f78", "#cab969", "#ffea46")
-_LIGHT = 3  # the first step with black text
+_LIGHT = 3  # index of the first step that needs black text
 
 _DOTS = 200  # dots per inch of the PNG
-_CELL = 0.8  # least width and height of a cell, in inches
+_CELL = 0.8  # minimum width and height of a cell, in inches
 
 
 def heatmap(panel: Heatmap, *, colour: bool) -> Text:
-    """Render a panel as lines of text, with shaded cells if colours may be used."""
+    """Render a panel as lines of text; if colours may be used, the cells are shaded."""
     words, cells = panel.laid_out()
     text, shade = Text(words), panel.shades()
     if colour:
@@ -41,10 +41,10 @@ def _style(shade: float, *, best: bool) -> str:
 
 
 def check_plots() -> None:
-    """Check that matplotlib can be imported, before a long computation.
+    """Check that matplotlib can be imported; call this before a long computation.
 
     Raises:
-        SettingError: matplotlib is missing; the message names the extra.
+        SettingError: matplotlib is missing; the message names the extra that installs it.
     """
     check_installed("matplotlib", "a picture needs matplotlib", "plots")
 
@@ -81,7 +81,7 @@ def _draw(panel: Heatmap, axes: Axes) -> None:
 
     alphas, betas, shade = panel.alphas, panel.betas, panel.shades()
     shown = [[panel.values[alpha].get(beta) for alpha in alphas] for beta in betas]
-    shades = [[float("nan") if value is None else shade(value) for value in row] for row in shown]  # NaN stays blank
+    shades = [[float("nan") if value is None else shade(value) for value in row] for row in shown]  # cells with NaN stay blank
     axes.imshow(shades, cmap="cividis", vmin=0, vmax=1, origin="lower", aspect="equal")
     axes.set_xticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas])
     axes.set_yticks(range(len(betas)), [f"{beta:g}" for beta in betas])
