@@ -81,7 +81,7 @@ def _draw(panel: Heatmap, axes: Axes) -> None:
 
     alphas, betas, shade = panel.alphas, panel.betas, panel.shades()
     shown = [[panel.values[alpha].get(beta) for alpha in alphas] for beta in betas]
-    shades = [[float("nan") if value is None else shade(value) for value in row] for row in shown]  # cells with NaN stay blank
+    shades = [[float("nan") if value is None else shade(value) for value in row] for row in shown]  # NaN stays blank
     axes.imshow(shades, cmap="cividis", vmin=0, vmax=1, origin="lower", aspect="equal")
     axes.set_xticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas])
     axes.set_yticks(range(len(betas)), [f"{beta:g}" for beta in betas])
