@@ -127,7 +127,7 @@ class Advising:
     _trial: SequentialTest = field(default_factory=SequentialTest)
     _room: Estimated | None = None
     _told: list[str] = field(default_factory=list[str])
-    _done: dict[str, set[str]] = field(default_factory=dict[str, set[str]])  # by contestant
+    _done: dict[str, set[str]] = field(default_factory=dict[str, set[str]])  # questions asked so far, by contestant
 
     def __post_init__(self) -> None:
         run = self.run

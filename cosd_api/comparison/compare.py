@@ -38,7 +38,7 @@ from cosd_providers import Provider, Usage
 DEVELOPMENT = 0.2
 """Default share of the questions that is held out to set the baselines, if there are baselines."""
 DRY = "no question was asked, in a dry run"
-"""Reason that a dry run gives for having no result."""
+"""The reason why a dry run has no result."""
 _CHOOSING = ("alone", "pilot")
 """Kinds of contestants that answer the development questions, which set the baselines."""
 
@@ -271,7 +271,7 @@ def samples_for(
 
 
 def replacement_rate(answers: Iterable[GradedAnswer]) -> float:
-    """Share of differing units that CoSD replaced; `answers` are those of a pilot, which asks about every unit."""
+    """Share of differing units that CoSD replaced; `answers` come from a pilot, which asks about every unit."""
     several = [*answers]
     differing = sum(one.differing or 0 for one in several)
     return sum(len(one.replaced) for one in several) / differing if differing else 0.0

@@ -55,8 +55,8 @@ from cosd_api.types import CustomVerifier
 from cosd_providers import Provider
 
 ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]
-"""A model alone; a fusion method; a baseline that asks the models; a contestant whose answers are derived from those of
-the models alone; or a pilot, which answers only the development questions, to find the settings of a baseline."""
+"""A model alone; a fusion method; a baseline that asks the models; a contestant whose answers are derived from the
+models' own answers; or a pilot, which answers only the development questions, to find the settings of a baseline."""
 Chosen = Literal["all"] | Sequence[str | Method] | Mapping[str, str | Method]
 """Methods to compare: `"all"`; several methods, given as names or objects; or a mapping from names to either."""
 
@@ -69,7 +69,7 @@ REVERSED = ", reversed"
 """Suffix for the name of a contestant in which the two models have swapped roles."""
 _TRIO = 3
 _RUN = secrets.token_hex(8)
-"""Identity of this process, for keys that must not match those of any other run."""
+"""Identity of this process, for keys that must differ from the keys of all other runs."""
 _ModelT = TypeVar("_ModelT")
 
 VARIANTS: Mapping[str, Method] = {
@@ -111,7 +111,7 @@ class Alone(Written):
         return Cost(Bounds(1, 1, 1), Bounds(prompt.least + 1, prompt.expected + n, prompt.most + FINER * n), n)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
-        """Return the assumptions behind `cost`."""
+        """Return the assumptions on which `cost` is based."""
         return Assumptions("max_tokens tokens, in one request", "the same")
 
 

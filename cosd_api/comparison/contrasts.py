@@ -26,8 +26,8 @@ class PairedDifference(Record):
     """The difference between two contestants, on the questions that both have answered.
 
     Attributes:
-        counts: `won` counts the questions that only this contestant has right, `lost` the questions that only the other
-            has right.
+        counts: `won` counts the questions that only this contestant answered right, `lost` the questions that only the
+            other answered right.
         groups: number of groups of questions in which this contestant has more right answers than the other, and number
             of groups in which it has fewer. None if each question is a group of its own.
         interval: the difference in accuracy with its simultaneous 95 % interval, which holds jointly with all other
@@ -47,7 +47,7 @@ class PairedDifference(Record):
 
     @property
     def value(self) -> float:
-        """The accuracy of this contestant minus that of the other; NaN if no question is answered by both."""
+        """The accuracy of this contestant minus that of the other; NaN if there is no question that both answered."""
         return self.counts.difference
 
     @property
@@ -122,7 +122,8 @@ class GradedOutcomes:
             one: the first contestant.
             other: the second contestant.
             mine: outcome to assume for a question at which the first contestant failed; None leaves the question out.
-            theirs: outcome to assume for a question at which the second contestant failed, in the same way.
+            theirs: outcome to assume for a question at which the second contestant failed; None leaves the question
+                out.
         """
         found: list[tuple[str, int]] = []
         for key in self.questions:
@@ -191,7 +192,7 @@ class Joint:
         return self._around(found.total, found.squares, len(self._outcomes.apart(one, other, **instead)))
 
     def _around(self, total: int, squares: int, questions: int) -> Estimated:
-        """The interval of a difference; if no group differs, it is as wide as if a single group did."""
+        """The interval of a difference; if no group differs, the interval is as wide as if one group differed."""
         half = self._reach * math.sqrt(max(squares, 1))
         low, high = (total - half) / questions, (total + half) / questions
         if abs(total) <= half * (1 + _TIE):  # equal except for rounding: the interval must contain 0
@@ -243,7 +244,7 @@ def _ahead(outcomes: GradedOutcomes, one: str, other: str) -> bool:
 
 
 def alike(texts: Mapping[str, Sequence[str] | None], billed: Mapping[str, float]) -> dict[str, str]:
-    """Map each way to fuse to the cheapest one that wrote the same texts, if that is another; ties go to the first.
+    """Find ways to fuse that wrote the same texts as a cheaper way; map each to the cheapest. Ties go to the first.
 
     Args:
         texts: for each way to fuse, its answers to all questions; None if an answer is missing.

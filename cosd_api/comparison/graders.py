@@ -53,7 +53,7 @@ GRADERS: Mapping[str, str] = {
     "program": "the example's tests pass when the answer is run as a Python program",
     "judge": "a model finds the answer right",
 }
-"""The library's graders, and their rules in words. `module:function` stands for a user-defined function."""
+"""The library's graders, and their rules in words. `module:function` means a user-defined function."""
 
 _PATTERN_SECONDS = 2.0
 
@@ -62,7 +62,8 @@ _PATTERN_SECONDS = 2.0
 class ExactGrader(BaseGrader):
     """A grader that accepts an answer if it equals the reference after normalization (Unicode NFC, white space).
 
-    The texts are compared as by `is_right`. If the example's `ends` is False, more text may follow the reference.
+    The comparison follows the rules of `is_right`. If the example's `ends` is False, more text may follow the
+    reference.
 
     Attributes:
         ignore_case: whether to ignore case.
@@ -217,7 +218,7 @@ class RegexGrader(ReadingGrader):
 class JsonGrader(ReadingGrader):
     """A grader that compares the JSON value in the answer, or one of its fields, with the reference.
 
-    For how the value is found, see `grading.json_value`. A reference that is not JSON counts as a string. If a field is
+    See `grading.json_value` for how the value is found. A reference that is not JSON counts as a string. If a field is
     named, the reference is the value of the field, or an object that contains the field.
 
     Args:

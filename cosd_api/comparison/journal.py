@@ -311,7 +311,7 @@ class _GradeLine(Record):
 
 
 _KINDS: Mapping[object, type[_Line | _GradeLine | LookLine]] = {"grade": _GradeLine, "look": LookLine}
-"""Classes of lines by their type; lines of all other types are answers."""
+"""The class for each type of line; lines of all other types are answers."""
 
 
 def grading_key(example: Example, grader: str) -> str:
@@ -359,7 +359,7 @@ class Journal:
         path: the file; None keeps the answers only in memory.
         header: the models that are compared.
         write: whether to write additions to the file; if False, the file need not exist.
-        regrade: ignore the grades in the file, so that its texts are graded again.
+        regrade: whether to ignore the grades in the file, so that its texts are graded again.
 
     Attributes:
         answers: answers without their grades, keyed by the key of the text.

@@ -1,15 +1,15 @@
-"""A group-sequential test whether to fuse models or to use one model alone, as pure functions on outcomes.
+"""A group-sequential test of whether to fuse models or use one model alone, as pure functions on outcomes.
 
 The test looks at the outcomes after a quarter, a half and all of the questions. Each look tests every way to fuse
 against each model, by sign flips of whole groups of questions (`sign_flips`). All ways and all looks share the same
 flips. The bounds follow from the largest statistic of all ways that were ever tried:
 
-    spend   the three looks spend .003, .007 and .030 of the flips; .010 is kept for files that grow
+    spend   the three looks spend .003, .007 and .030 of the flips; .010 is reserved for files that grow
     bound   for each model, the r-th largest null maximum among the flips that exceeded no earlier bound, where r is
             the number of flips to spend, rounded down; flips above the bound are then spent
-    fuse    a way whose statistic is above the bounds of all models; a tie is not above alone   every way's gain over at
-    least one model plus 2.5 standard errors is less than `worth` drop    after 50 questions only the better half of the
-    ways continues; in later maxima an independent standard
+    fuse    a way whose statistic is above the bounds of all models; a tie is not above
+    alone   every way's gain over at least one model, plus 2.5 standard errors, is less than `worth`
+    drop    after 50 questions only the better half of the ways continues; in later maxima an independent standard
             normal variable replaces each dropped way, so that the choice of the dropped ways has no influence
 
 So if no way is better than the better model, at most 4 of 100 runs declare a way to be better, whichever ways are
@@ -47,7 +47,7 @@ Looks = Literal["auto", "end"]
 """Times to look: after a quarter, a half and all questions, or only after all of them. The total error is the same."""
 
 Verdict = Literal["fuse", "alone", "undecided"]
-"""Fuse; use one model alone, because a gain that would be worth fusing for is excluded; or neither is shown."""
+"""Decision: fuse; use one model alone, because a gain worth fusing for is excluded; or undecided."""
 
 _DROPS = 50  # minimum number of questions before ways are dropped
 _FEWEST = 2  # minimum number of ways that continue
@@ -58,7 +58,7 @@ _POWER = NormalDist().inv_cdf(0.8)
 _CERTAIN = 2 * NormalDist().cdf(_ERRORS) - 1
 
 Right = Mapping[str, bool]
-"""Whether each question was answered right, keyed by question. A missing question failed, and counts as wrong."""
+"""Outcomes, keyed by question: True for a right answer. A missing question failed, and counts as wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Outcomes:
         return [key for key in first if all(key in one for one in others)]
 
     def of(self, questions: Iterable[str]) -> list[str]:
-        """Select those of the given questions that all models have answered."""
+        """Select the given questions that all models have answered."""
         return [key for key in questions if all(key in one for one in self.alone.values())]
 
     def group(self, question: str) -> str:

@@ -149,7 +149,8 @@ class ComparisonEstimate(Record):
         contestants: tokens billed for each contestant, keyed by name.
         unforeseen: contestants whose remaining answers cannot be forecast (see `Method.cost`); the costs exclude them.
         known: number of answers that are already in the journal.
-        answers: number of answers still to come; for `advise`, if every look is made and all ways to fuse continue.
+        answers: number of answers still to come; for `advise`, the number if every look is made and all ways to fuse
+            continue.
         requests: number of requests to all endpoints.
         billed_tokens: number of tokens billed by all endpoints.
         money: lower bound, likely value and upper bound of the price; None if no prices are given.
@@ -237,7 +238,7 @@ class Later:
     """Contestants that will be added during the run.
 
     Attributes:
-        alike: maps the name of each added contestant to a contestant whose answers cost about the same.
+        alike: for the name of each added contestant, the name of a contestant whose answers cost about the same.
         votes: name of the contestant whose bill pays for the samples of self-consistency; None if self-consistency will
             not be added.
     """

@@ -90,7 +90,7 @@ async def run_program(source: str, limits: ProgramLimits | None = None) -> Progr
     """Run a Python program in a process of its own with this interpreter, and stop it at its limits.
 
     A program that ends before its last line, for example by `sys.exit(0)`, has not passed. If the caller is cancelled,
-    the process is killed. If `limits` is None, the limits are those of `ProgramLimits()`.
+    the process is killed. If `limits` is None, the limits of `ProgramLimits()` apply.
     """
     limits = limits or ProgramLimits()
     token = secrets.token_hex(16)

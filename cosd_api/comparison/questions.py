@@ -47,7 +47,7 @@ def group_of(example: Example) -> str:
 
 
 def repeated_prompts(examples: Iterable[Example]) -> int:
-    """Count the questions without a group whose prompt is that of another question without a group."""
+    """Count the questions that share their prompt with another question; questions with a group are ignored."""
     count = Counter(prompt_text(one) for one in examples if one.group is None)
     return sum(number for number in count.values() if number > 1)
 

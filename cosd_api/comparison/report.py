@@ -252,7 +252,7 @@ def failures_counted(failures: Iterable[FailedAnswer]) -> list[tuple[str, str, s
 
 
 def by_reason(left_out: Iterable[LeftOut]) -> dict[str, list[str]]:
-    """Group the names of the contestants that were left out by reason."""
+    """Map each reason to the names of the contestants that were left out for it."""
     found: dict[str, list[str]] = {}
     for one in left_out:
         found.setdefault(one.reason, []).append(one.name)

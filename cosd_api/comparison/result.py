@@ -284,7 +284,7 @@ class Advice(AdviceCounts):
         equal: number of questions that ways to fuse skipped, because all models wrote the same text.
         audited: number of answers that ways to fuse gave to questions with equal texts anyway, as a check.
         disagreed: number of audited answers whose grade differs from the grade of the models' text.
-        right: number of right answers to the `tested` questions, by the way to fuse (`"fused"`) and by each model
+        right: number of right answers to the `tested` questions, for the way to fuse (`"fused"`) and for each model
             alone.
         accuracy: share of right answers to the `tested` questions, with 95 % intervals, under the same names.
         gain: gain in accuracy over the better model. Its low end holds simultaneously for all ways and looks; its high

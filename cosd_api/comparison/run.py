@@ -45,7 +45,7 @@ class Failures:
         return None
 
     def works(self, who: str) -> None:
-        """Record that an endpoint or the grader works, which ends its row of failures."""
+        """Record that an endpoint or the grader works, which ends its sequence of failures."""
         self._rows[who] = []
 
     def forget(self, contestant: str) -> None:
@@ -202,14 +202,14 @@ class ComparisonRun:
         return self.journal.billed - self._before
 
     def expect(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
-        """Add these questions to the number that the contestants' progress expects."""
+        """Add these questions to the total in the progress of these contestants."""
         for one in several:
             self._tallies[one.name].questions += len(questions)
 
     async def estimate(
         self, held: Sequence[Example], test: Sequence[Example], *, baselines: bool
     ) -> ComparisonEstimate:
-        """Estimate the cost of the missing answers, with `baselines` also of the baselines that are not added yet."""
+        """Estimate the cost of the missing answers; with `baselines`, include baselines that are not added yet."""
         questions = [*held, *test]
         asked = {
             one.name: held if one.kind == "pilot" else questions[-self._tallies[one.name].questions :]

@@ -93,7 +93,7 @@ class SignFlips:
         """Sum differences by group; each difference belongs to a question, and is given with the key of its group.
 
         Raises:
-            KeyError: a key is not that of a known group.
+            KeyError: a key belongs to no known group.
         """
         sums = [0] * len(self.groups)
         for key, one in differences:

@@ -32,7 +32,7 @@ from cosd_api.extend import Record, first_character, last_character
 
 
 class PlaceCounts(Record):
-    """Counts of replaced places, grouped by the model that was right there.
+    """Counts of replaced places, grouped by the model that was right at the place.
 
     If the fused answer is equal to the reference answer up to a replaced place, the model whose text continues the
     reference was right. Because the grader judges only whole answers, `answers` compares the grades of answers that

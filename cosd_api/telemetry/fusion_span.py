@@ -13,7 +13,7 @@ class FusionSpan:
     """Span of one fusion that records nothing; its subclass `otel.RecordedSpan` does record."""
 
     def observer(self, endpoints: Sequence[Endpoint]) -> Observer | None:  # noqa: ARG002 - a hook
-        """Return a function that makes a context manager for each request to these models, or None.
+        """Return a function that makes a context manager for each request to these models; None to observe none.
 
         The first model is the draft.
         """
