@@ -105,7 +105,7 @@ def reasoned(
     Args:
         outcomes: outcomes of all models and of all ways to fuse.
         trial: the test, with the looks that it has made.
-        worth: the gain in accuracy that is worth fusing for.
+        worth: the smallest gain in accuracy that makes fusing worthwhile.
         complete: False if the run was stopped before a look decided and before the last look.
         room: the largest possible gain, if it was so small that it decided the run; see `looks.room`.
     """

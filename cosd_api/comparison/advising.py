@@ -59,7 +59,7 @@ async def advise(
         assistant: a URL or a provider, or several of them. With several assistants, every way to fuse uses all models.
         methods: the methods to choose from, as for `compare`.
         both_ways: whether to try each assistant as the draft, too.
-        worth: the least gain in accuracy that fusing would be worth, from 0.001 to 1; see `Advice`.
+        worth: the smallest gain in accuracy that makes fusing worthwhile, from 0.001 to 1; see `Advice`.
         looks: `"auto"`, or `"end"` for a single look after all questions. The single look finds smaller gains, but
             every way to fuse has to answer all questions.
         noted: called with a line of text after each look.
@@ -68,8 +68,8 @@ async def advise(
         path: a JSON lines file for the answers and the looks. The same call resumes an interrupted run. If `examples`
             has grown by half since the last look, the run makes one more look. The error probability is spread over all
             looks and all ways to fuse that the file contains.
-        max_tokens: limit for each answer.
-        stop: strings; an answer ends before the first one.
+        max_tokens: maximum number of tokens in each answer.
+        stop: stop strings; an answer ends before the first one that would appear in it.
         seed: seed for random draws.
         unit: as in `Fusion`.
         concurrency: number of answers that are requested at the same time.
@@ -114,7 +114,7 @@ class Advising:
     Attributes:
         run: the run that asks the models.
         questions: all questions, keyed by `Example.key`.
-        worth: the gain in accuracy that is worth fusing for.
+        worth: the smallest gain in accuracy that makes fusing worthwhile.
         looks: see `advise`.
         noted: called with a line of text after each look.
     """

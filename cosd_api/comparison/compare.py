@@ -70,8 +70,8 @@ async def compare(
         methods: `"all"` for all methods with their defaults; or several methods, given as names, as objects such as
             `CoSD(verifier=tree)`, or as a mapping from names to either. The baselines `random gate` and
             `self-consistency` are available only if `"cosd"` is among the methods.
-        both_ways: whether each method is also compared with each assistant as the draft; the other models then assist,
-            in their order.
+        both_ways: whether each method is also run with each assistant as the draft; the other models then assist, in
+            their order.
         baselines: whether to add the baselines `random gate` and `self-consistency`. Some questions are held out to set
             these baselines, and do not count in any standing. CoSD answers the held-out questions once more, asking the
             assistants at every place.
@@ -84,8 +84,8 @@ async def compare(
             the last line, it is removed. The file is locked against other runs. If only the grader has changed, the
             known texts are graded again, and models are asked again only for self-consistency, whose vote depends on
             how the grader reads the samples.
-        max_tokens: limit for each answer.
-        stop: strings; an answer ends before the first one.
+        max_tokens: maximum number of tokens in each answer.
+        stop: stop strings; an answer ends before the first one that would appear in it.
         seed: seed for random draws.
         unit: as in `Fusion`.
         development: share of the questions that is held out to set the baselines, between 0 and 1. The default is a

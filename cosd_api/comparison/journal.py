@@ -363,7 +363,8 @@ class Journal:
 
     Attributes:
         answers: answers without their grades, keyed by the key of the text.
-        grades: grades of each text, keyed by the identity of the grading; questions with the same prompt share a text.
+        grades: for each text, its grades, keyed by the identity of the grading; questions with the same prompt share a
+            text.
         looks: the completed looks of `advise`, in order.
         failed: keys of the texts whose last line reported a failure when the file was read.
         billed: number of tokens billed by all lines, including failed answers.

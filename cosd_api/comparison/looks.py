@@ -40,14 +40,14 @@ GROWTH = 1.5
 LEAST_QUESTIONS = 20
 """Minimum number of questions; fewer cannot show anything."""
 WORTH = 0.05
-"""Default gain in accuracy that is worth fusing for."""
+"""Default for the smallest gain in accuracy that makes fusing worthwhile."""
 AUDITED = 0.05
 """Share of the questions with equal texts that ways to fuse answer anyway, as a check."""
 Looks = Literal["auto", "end"]
 """Times to look: after a quarter, a half and all questions, or only after all of them. The total error is the same."""
 
 Verdict = Literal["fuse", "alone", "undecided"]
-"""Decision: fuse; use one model alone, because a gain worth fusing for is excluded; or undecided."""
+"""Decision: fuse; use one model alone, because a worthwhile gain is excluded; or undecided."""
 
 _DROPS = 50  # minimum number of questions before ways are dropped
 _FEWEST = 2  # minimum number of ways that continue
@@ -103,7 +103,7 @@ class Outcomes:
         return sum(found.get(key, False) for key in (self.questions if questions is None else self.of(questions)))
 
     def better(self, questions: Iterable[str] | None = None) -> str:
-        """The model with the most right answers; ties go to the cheaper, then to the first."""
+        """The model with the most right answers; ties go to the cheaper model, then to the first."""
         asked = self.questions if questions is None else [*questions]
         return min(self.alone, key=lambda name: (-self.right(name, asked), self.billed.get(name, 0.0)))
 

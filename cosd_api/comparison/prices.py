@@ -272,7 +272,7 @@ async def estimated(
     Args:
         fusions: the fusion of each contestant.
         to_come: the questions that each contestant has yet to answer, including contestants without a fusion.
-        max_tokens: limit for each answer.
+        max_tokens: maximum number of tokens in each answer.
         models: names of the models, as contestants.
         roles: for each contestant, the user's names for its endpoints, keyed by their names in its fusion.
         prices: the price of each endpoint.

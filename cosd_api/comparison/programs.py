@@ -87,7 +87,7 @@ class ProgramOutcome:
 
 
 async def run_program(source: str, limits: ProgramLimits | None = None) -> ProgramOutcome:
-    """Run a Python program in a process of its own with this interpreter, and stop it at its limits.
+    """Run a Python program with this interpreter in a separate process, and stop it when it reaches a limit.
 
     A program that ends before its last line, for example by `sys.exit(0)`, has not passed. If the caller is cancelled,
     the process is killed. If `limits` is None, the limits of `ProgramLimits()` apply.

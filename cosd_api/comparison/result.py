@@ -61,13 +61,13 @@ class Comparison(Record):
         groups: the group (`Example.group`) of each question that has one, keyed by the question's key.
         development: keys (`Example.key`) of the development questions, which set the baselines.
         better: the model with the most right answers to the test questions that all models have answered: `"draft"`,
-            `"assistant"`, or with several assistants, for example, `"assistant 1"`. Ties go to the model that billed
+            `"assistant"` or, with several assistants, a name such as `"assistant 1"`. Ties go to the model that billed
             fewer tokens, then to the draft. Its difference from another model tells whether it is significantly better.
         third: for three models, the comparison that tells whether the third is worth its price; None if no ways to fuse
             two of them were compared.
         grader: name of the grader.
-        max_tokens: limit for each answer.
-        stop: strings before which an answer ended.
+        max_tokens: maximum number of tokens in each answer.
+        stop: stop strings; an answer ended before the first one that would have appeared in it.
         seed: seed for random draws.
         unit: the unit, as it was given.
         standings: standings of all contestants: the models, then the ways to fuse and the baselines.
@@ -146,7 +146,7 @@ class Comparison(Record):
         The function `advise` asks only as many questions as the decision needs.
 
         Args:
-            worth: the least gain in accuracy that fusing would be worth, from 0.001 to 1; see `Advice`.
+            worth: the smallest gain in accuracy that makes fusing worthwhile, from 0.001 to 1; see `Advice`.
             choosing: deprecated, and without effect.
 
         Raises:
@@ -270,8 +270,8 @@ class Advice(AdviceCounts):
         schema_version: version of this format.
         decision: `"fuse"`; `"alone"` to use one model, because a gain of `worth` is excluded; `"undecided"` if neither
             is shown; or `"unknown"` if the run was stopped before it could decide.
-        model: the better model alone: `"draft"`, `"assistant"`, or with several assistants, for example,
-            `"assistant 1"`.
+        model: the better model alone: `"draft"`, `"assistant"` or, with several assistants, a name such as `"assistant
+            1"`.
         way: name of the way to fuse that is advised, or else that gains most so far; the name is as in a comparison.
         reverse: whether one of the given assistants should draft.
         first: the name of the model that should draft, if there are several assistants.
@@ -280,7 +280,7 @@ class Advice(AdviceCounts):
         tested: number of questions on which the decision is based; all models have answered them.
         tried: number of ways to fuse that were ever tried, including earlier runs with the same `path`.
         looks: number of looks.
-        worth: the gain in accuracy that would be worth fusing for.
+        worth: the smallest gain in accuracy that makes fusing worthwhile.
         equal: number of questions that ways to fuse skipped, because all models wrote the same text.
         audited: number of answers that ways to fuse gave to questions with equal texts anyway, as a check.
         disagreed: number of audited answers whose grade differs from the grade of the models' text.
@@ -293,7 +293,7 @@ class Advice(AdviceCounts):
         more: if `"undecided"`, the approximate number of further questions that would show the gain, or a gain of
             `worth`, in four of five runs.
         room: the share of the questions at which the texts differ and the better model is wrong. No way to fuse can
-            gain more than this. None unless it decided the run.
+            gain more than this. None unless this share decided the run.
         ways: the results of every way to fuse at its last look, the best first.
         bills: mean cost of an answer, under the names in `right`.
         doubts: how often each model is unsure when it is wrong, keyed by the model's name.

@@ -289,7 +289,7 @@ def _absolute(folder: Path, path: str) -> str:
 
 
 def placed(path: Path) -> Path:
-    """Make a file's path absolute. Links to its folders are resolved; if the file itself is a link, it is kept."""
+    """Make a file's path absolute, resolving symbolic links in its folder but not a link at the file itself."""
     return path.parent.resolve() / path.name
 
 

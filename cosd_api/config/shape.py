@@ -58,7 +58,7 @@ USE_ENVIRONMENT = "Put it into an environment variable, and the variable's name 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _KEYLESS = "^[^@?]*$"
 INFINITY = "Infinity"
-"""The text for infinity in JSON files, in settings of a verifier that have no upper bound."""
+"""The text that means infinity in JSON files, for settings of a verifier that have no upper bound."""
 
 
 def _at_least(least: int, default: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Literal
 from cosd_api.types import FusedToken, TokenDecision
 
 Outcome = Literal["agreed", "tied", "kept", "replaced", "outvoted"]
-"""Outcome of a decision. "tied": the draft's token is kept, because the assistant finds both equally probable.
+"""Outcome of a decision. "tied": the draft's token is kept, because the assistant finds both tokens equally probable.
 "outvoted": the decision was to replace, but another assistant was more confident.
 """
 
