@@ -171,7 +171,7 @@ class Advising:
             yield number, spend, None
 
     async def ask(self) -> None:
-        """Ask the models and make the looks, until a look decides."""
+        """Alternate between asking the models and looking at the outcomes, until a look decides."""
         run, ways = self.run, {one.name: one for one in self._ways}
         for count, spend, known in self._steps():
             keys = self._order[:count]

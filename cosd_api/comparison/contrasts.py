@@ -87,7 +87,7 @@ class GradedOutcomes:
         questions: keys of the test questions.
         right: for each contestant, whether its answer is right, keyed by question.
         failed: for each contestant, the questions that failed.
-        groups: the group's key for each question; a missing question is a group of its own.
+        groups: the group's key for each question; a question without an entry is its own group.
         billed: mean number of tokens billed per answer, for each contestant; contestants that ask no model are absent.
     """
 

@@ -44,7 +44,7 @@ WORTH = 0.05
 AUDITED = 0.05
 """Share of the questions with equal texts that ways to fuse answer anyway, as a check."""
 Looks = Literal["auto", "end"]
-"""Times to look: after a quarter, a half and all questions, or only after all of them. The total error is the same."""
+"""Times to look: after a quarter, a half and all questions, or only at the end. The total error rate is the same."""
 
 Verdict = Literal["fuse", "alone", "undecided"]
 """Decision: fuse; use one model alone, because a worthwhile gain is excluded; or undecided."""
@@ -69,7 +69,7 @@ class Outcomes:
         alone: outcomes of each model alone, keyed by the model's name; the draft comes first.
         ways: outcomes of each way to fuse, keyed by its name.
         billed: mean number of tokens billed per answer, for each model and each way to fuse.
-        groups: the group's key for each question; a missing question is a group of its own.
+        groups: the group's key for each question; a question without an entry is its own group.
     """
 
     alone: Mapping[str, Right]
@@ -349,7 +349,7 @@ def looked_at(
     trial: SequentialTest,
     worth: float = WORTH,
 ) -> Verdict:
-    """Make the looks at outcomes that are already known, as if they arrived one after the other.
+    """Run the looks on outcomes that are already known, as if the outcomes arrived one after the other.
 
     Args:
         outcomes: outcomes of all models and of all ways to fuse.
@@ -384,7 +384,7 @@ def room(outcomes: Outcomes, questions: Iterable[str], equal: Iterable[str]) -> 
 
 
 def is_audited(question: str) -> bool:
-    """Test whether ways to fuse answer a question even if all models wrote the same text: one in twenty, by hash."""
+    """Test whether ways to fuse answer a question even if the models' texts are equal: one question in twenty, by hash."""
     return int.from_bytes(hashlib.sha256(f"audit {question}".encode()).digest()[:4], "big") < 2**32 * AUDITED
 
 

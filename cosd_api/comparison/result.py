@@ -282,7 +282,7 @@ class Advice(AdviceCounts):
         looks: number of looks.
         worth: the smallest gain in accuracy that makes fusing worthwhile.
         equal: number of questions that ways to fuse skipped, because all models wrote the same text.
-        audited: number of answers that ways to fuse gave to questions with equal texts anyway, as a check.
+        audited: number of answers to questions with equal texts that were requested from ways to fuse as a check.
         disagreed: number of audited answers whose grade differs from the grade of the models' text.
         right: number of right answers to the `tested` questions, for the way to fuse (`"fused"`) and for each model
             alone.
@@ -355,7 +355,7 @@ class Advice(AdviceCounts):
             assistant: the assistant, as it was given to `advise`, or all of the assistants in the same order.
 
         Raises:
-            SettingError: the advice is not to fuse; it is about another number of models; or the method has a
+            SettingError: the advice is not to fuse; the number of models differs from the advice; or the method has a
                 user-defined part, which the advice does not contain.
         """
         if self.decision != "fuse":

@@ -120,9 +120,9 @@ def adjusted_p(statistic: float, maxima: Sequence[float]) -> float:
 def bound(maxima: Sequence[float], level: float) -> float:
     """Compute the bound that a statistic must exceed (see `exceeds`) for a p-value of at most `level`.
 
-    It follows that `(sum x ± bound * sqrt(sum x²)) / n` are simultaneous intervals, if `n` is the number of questions.
-    An interval excludes 0 exactly if the p-value is at most the level. The bound is infinite if there are too few flips
-    for the level.
+    It follows that the intervals `(sum x ± bound * sqrt(sum x²)) / n` are simultaneous, with `n` the number of
+    questions. An interval excludes 0 exactly if the p-value is at most the level. The bound is infinite if there are
+    too few flips for the level.
 
     Raises:
         SettingError: the level is not between 0 and 1.
