@@ -384,7 +384,7 @@ def room(outcomes: Outcomes, questions: Iterable[str], equal: Iterable[str]) -> 
 
 
 def is_audited(question: str) -> bool:
-    """Test whether ways to fuse answer a question even if the models' texts are equal: one question in twenty, by hash."""
+    """Test whether ways to fuse answer a question even if the models wrote equal texts: one in twenty, by hash."""
     return int.from_bytes(hashlib.sha256(f"audit {question}".encode()).digest()[:4], "big") < 2**32 * AUDITED
 
 
