@@ -70,7 +70,7 @@ class Comparison(Record):
         stop: stop strings; an answer ended before the first one that would have appeared in it.
         seed: seed for random draws.
         unit: the unit, as it was given.
-        standings: standings of all contestants: the models, then the ways to fuse and the baselines.
+        standings: standings of all contestants: models, oracle, ways to fuse, other baselines, in this order.
         left_out: contestants that could not be compared, with the reasons.
         calibration: calibration of each model, keyed by name; models whose probabilities are not reported are absent.
         stopped: the reason why the comparison is not complete; None if it is complete.
