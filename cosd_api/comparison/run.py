@@ -124,7 +124,7 @@ class ComparisonRun:
     """One run of `compare` or `advise`: it asks the models, and grades and stores the answers.
 
     Attributes:
-        models: the models, as providers.
+        models: the open endpoints of the models.
         facts: facts about the servers.
         judge: the grader.
         journal: the journal that stores the answers.
