@@ -1,4 +1,4 @@
-"""Comparison of methods and models on a user's own questions: graders, statistics, runs and their reports."""
+"""Compare fusion methods and models on a user's own questions: graders, statistics, runs and reports."""
 
 from __future__ import annotations
 

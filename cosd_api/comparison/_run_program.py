@@ -1,8 +1,8 @@
-"""Entry script of the processes in which `programs.py` runs programs: it gives up rights, then runs the program.
+"""Script that `programs.py` starts in a new process: it gives up privileges, then runs the program.
 
-The script imports nothing from this library, and sets the limits that the platform supports. If the platform refuses a
-limit or a namespace, the program runs without it. The file `status` lists the limits that were set. After the
-program's last line, the script writes the word from the file `token` to the file `passed`.
+The script imports nothing from this library. If the platform does not support a limit or refuses a namespace, the
+program runs without it. The file `status` lists the limits that were set. After the program has run to its end, the
+script writes the word that it read from the file `token` to the file `passed`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 def limit(seconds: int, memory: int, file_bytes: int, files: int, processes: int) -> list[str]:
-    """Set limits that the program cannot raise again; return the names of the limits that were set."""
+    """Set limits that the program cannot raise; return the names of the limits that were set."""
     try:
         import resource  # noqa: PLC0415 - missing on Windows
     except ImportError:
@@ -42,14 +42,14 @@ def limit(seconds: int, memory: int, file_bytes: int, files: int, processes: int
 
 
 def separate() -> list[str]:
-    """Isolate the process from the network and from other processes; return the names of what it was isolated from."""
+    """Isolate the process; return `network` and `processes`, each only if the process is isolated from them."""
     if not sys.platform.startswith("linux"):
         return []
     import ctypes  # noqa: PLC0415
 
     libc = ctypes.CDLL(None)
     if libc.unshare(_NEW_USER | _NEW_NETWORK | _NEW_PIDS) == 0:
-        # The next child is the first process of its namespace: its death kills all processes that it has started.
+        # The child is the first process of its namespace, so if it dies, all processes that it has started die, too.
         reads, writes = os.pipe()
         child = os.fork()
         if child:
@@ -58,7 +58,7 @@ def separate() -> list[str]:
             os._exit(code if code >= 0 else 128 - code)
         libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         os.close(writes)
-        if select.select([reads], [], [], 0)[0]:  # the parent died before the prctl
+        if select.select([reads], [], [], 0)[0]:  # the parent died before `prctl` was called
             os._exit(1)
         os.close(reads)
         return ["network", "processes"]
@@ -72,7 +72,7 @@ def main() -> None:
         token = file.read()
     os.unlink("token")  # noqa: PTH108
     if hasattr(signal, "alarm"):
-        signal.alarm(int(seconds))  # if the parent dies, it cannot kill this process
+        signal.alarm(int(seconds))  # ends this process even if the parent has died
     done = separate() + limit(*map(int, bounds))
     with open("status", "w", encoding="ascii") as file:  # noqa: PTH123
         file.write(" ".join(done))

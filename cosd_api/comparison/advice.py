@@ -1,4 +1,4 @@
-"""Advice from counts: whether to fuse models, how, and the expected gain, as a record and in words; see `looks`."""
+"""Advice, derived from counts, on whether and how to fuse models, and the expected gain; see `looks` for the test."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cosd_api.extend import Record, counted, in_words, with_article
 
 
 class Doubts(Record):
-    """Doubts of one model when it is wrong: counts of its wrong answers, and of those in which it never doubted.
+    """Counts that show how often a model is unsure when it is wrong.
 
     Attributes:
-        answers: number of answers of the model alone whose probabilities are known.
+        answers: number of answers that the model gave alone and whose probabilities are known.
         wrong: number of wrong answers among them.
         sure: number of wrong answers in which every token has a probability of at least `alpha`, so that a rule with
             this alpha asks no assistant.
-        alpha: the alpha of the default rule. Records without it date from when the paper's rule was the default.
+        alpha: the alpha of the default rule. Older records without this field used the paper's rule as the default.
     """
 
     answers: int
@@ -31,13 +31,13 @@ class Doubts(Record):
 
 
 class Bill(Record):
-    """Mean cost of an answer.
+    """Typical cost of an answer.
 
     Attributes:
         requests: mean number of requests to all endpoints.
         billed: mean number of tokens that all endpoints read and wrote.
-        seconds: median duration.
-        money: mean price; None without prices.
+        seconds: median duration of an answer.
+        money: mean price; None if no prices are given.
     """
 
     requests: float
@@ -47,16 +47,16 @@ class Bill(Record):
 
 
 class WayTold(Record):
-    """One way to fuse at its last look.
+    """The results of one way to fuse, as of the last look that tested it.
 
     Attributes:
-        name: its name.
-        questions: number of questions at that look that all models have answered.
-        right: number of its right answers to these questions.
-        against: the model over which it gains least.
-        alone: number of that model's right answers to these questions.
-        gain: gain in accuracy over that model; see `Advice.gain`.
-        continued: whether the last look of the run still included it.
+        name: name of the way to fuse.
+        questions: number of questions in that look that all models have answered.
+        right: number of right answers that this way gave to these questions.
+        against: the model over which this way gains least.
+        alone: number of right answers that the model `against` gave to these questions.
+        gain: gain in accuracy over the model `against`; see `Advice.gain`.
+        continued: whether the last look of the run still tested this way.
     """
 
     name: str
@@ -69,7 +69,7 @@ class WayTold(Record):
 
 
 class AdviceCounts(Record):
-    """Advice without its models: the decision, and the numbers that it is based on. See `Advice`."""
+    """The decision of an `Advice`, and the numbers that it is based on, without the models' endpoints."""
 
     schema_version: Literal[2] = 2
     decision: Literal["fuse", "alone", "undecided", "unknown"]
@@ -100,14 +100,14 @@ class AdviceCounts(Record):
 def reasoned(
     outcomes: Outcomes, trial: SequentialTest, worth: float, *, complete: bool, room: Estimated | None = None
 ) -> dict[str, Any]:
-    """The fields of `Advice` that follow from counts: the decision and the numbers that it is based on.
+    """Compute the fields of `Advice` that follow from counts: the decision and the numbers that it is based on.
 
     Args:
-        outcomes: outcomes of all models and ways.
-        trial: the test with its looks.
-        worth: the gain that is worth fusing for.
+        outcomes: outcomes of all models and of all ways to fuse.
+        trial: the test, with the looks that it has made.
+        worth: the smallest gain in accuracy that makes fusing worthwhile.
         complete: False if the run was stopped before a look decided and before the last look.
-        room: the room for a gain, if it has decided; see `looks.room`.
+        room: the largest possible gain, if it was so small that it decided the run; see `looks.room`.
     """
     last, fused = trial.last, trial.fused
     decision: str = "alone" if room is not None else trial.verdict(worth)
@@ -162,9 +162,9 @@ def _told(outcomes: Outcomes, one: WaySeen, questions: Sequence[str], there: boo
 
 # Words.
 
-_LONG = 30  # a setting with this many characters is too long for a sentence
+_LONG = 30  # settings with at least this many characters are left out of a sentence
 _MANY = 0.25
-"""Share of sure answers among a model's wrong answers above which the default rule misses too many of them."""
+"""If a larger share of a model's wrong answers is confident, the default rule misses too many of the model's errors."""
 
 
 def advice_words(advice: AdviceCounts, models: Mapping[str, str], order: Sequence[str]) -> str:
@@ -172,8 +172,8 @@ def advice_words(advice: AdviceCounts, models: Mapping[str, str], order: Sequenc
 
     Args:
         advice: the advice.
-        models: the models' names on their servers, by their names in the comparison.
-        order: the names in the comparison, in the order of the advised fusion.
+        models: the models' names on their servers, keyed by their names in the comparison.
+        order: the models' names in the comparison, in the order of the advised fusion.
     """
     if advice.decision == "fuse":
         sentences = _fuse(advice, models, order)
@@ -289,7 +289,7 @@ def _rounded(number: int) -> str:
 
 
 def _method(advice: AdviceCounts) -> str:
-    """The method with its settings, except for long values."""
+    """The method and its settings in words; settings with long values are left out."""
     settings = advice.settings
     name, own = str(settings["method"]), dict(settings.get("options") or {})
     if (verifier := settings.get("verifier")) is not None:
@@ -318,7 +318,7 @@ def _cost(advice: AdviceCounts) -> Iterator[str]:
 
 
 def _doubts(advice: AdviceCounts, models: Iterable[str]) -> Iterator[str]:
-    """Sentences that say whether the models doubt when they are wrong, and what to try if they do not."""
+    """Yield sentences that say whether the models are unsure when they are wrong, and what to try if they are not."""
     missed: list[str] = []
     alpha = next((f"{one.alpha:g}" for one in advice.doubts.values()), "")
     for name in models:

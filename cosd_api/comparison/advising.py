@@ -47,38 +47,41 @@ async def advise(
 ) -> Advice:
     """Find out from some questions, preferably a hundred or more, whether to fuse models, and how.
 
-    Each model alone and every way to fuse them answer a quarter of the questions, then a half, then all. After each
-    part, the run looks at the outcomes. It ends if they show that fusing helps, or exclude a gain of `worth`. After 50
-    questions, only the better half of the ways continues. If all models write the same answer to a question, ways that
-    do not sample are not asked it, except for one such question in twenty. `Comparison.advice` derives advice from an
-    existing comparison.
+    Each model alone and every way to fuse them answer a quarter of the questions, then half of them, then all. After
+    each of these steps, the run looks at the outcomes. It ends if they show that fusing helps, or if they exclude a
+    gain of `worth`. After 50 questions, only the better half of the ways to fuse continues. If all models write the
+    same answer to a question, ways to fuse that do not sample skip the question, except for one such question in
+    twenty. To derive advice from an existing comparison instead, call `Comparison.advice`.
 
     Args:
-        examples: at least 20, as for `compare`. Examples with the same `group` count as one piece of evidence.
+        examples: at least 20, as for `compare`. Examples with the same `group` count only once as evidence.
         draft: URL of a server, or a provider.
-        assistant: a URL or a provider, or several of them; with several, every way fuses all models.
-        methods: the ways to choose from, as for `compare`.
-        both_ways: whether an assistant may draft, too.
-        worth: the least gain in accuracy that fusing would be worth, from 0.001 to 1; see `Advice`.
-        looks: `"auto"`, or `"end"` for one look at all questions, which finds smaller gains and asks every way.
+        assistant: a URL or a provider, or several of them. With several assistants, every way to fuse uses all models.
+        methods: the methods to choose from, as for `compare`.
+        both_ways: whether to try each assistant as the draft, too.
+        worth: the smallest gain in accuracy that makes fusing worthwhile, from 0.001 to 1; see `Advice`.
+        looks: `"auto"`, or `"end"` for a single look after all questions. The single look finds smaller gains, but
+            every way to fuse has to answer all questions.
         noted: called with a line of text after each look.
-        choosing: deprecated, and without effect: all questions choose and test.
+        choosing: deprecated, and without effect: all questions serve both to choose a way to fuse and to test it.
         grader: as for `compare`, like all arguments below.
-        path: a JSON lines file for the answers and the looks: the same call resumes. If `examples` has grown by half,
-            the run makes one more look. The error is spread over all looks and all ways in the file.
-        max_tokens: limit for each answer.
-        stop: strings; an answer ends before the first one.
-        seed: seed of random draws.
+        path: a JSON lines file for the answers and the looks. The same call resumes an interrupted run. If `examples`
+            has grown by half since the last look, the run makes one more look. The error probability is spread over all
+            looks and all ways to fuse that the file contains.
+        max_tokens: maximum number of tokens in each answer.
+        stop: stop strings; an answer ends before the first one that would appear in it.
+        seed: seed for random draws.
         unit: as in `Fusion`.
-        concurrency: number of answers at the same time.
-        max_billed_tokens: tokens that the whole advice may bill, including earlier runs with the same `path`.
-        prices: prices of a million tokens at each endpoint.
-        confirm: called once with the estimate, before any model is asked; see `ComparisonEstimate`.
+        concurrency: number of answers that are requested at the same time.
+        max_billed_tokens: limit on the tokens that all answers may bill, including earlier runs with the same `path`.
+        prices: price of a million tokens at each endpoint, as for `compare`.
+        confirm: called once with the estimate, before any model is asked; returning False ends the run. See
+            `ComparisonEstimate`.
         progress: called at the start and after each answer.
         dry_run: end after the estimate; see `compare`.
 
     Returns:
-        The advice; if there is none yet, `stopped` says why.
+        The advice; if the run ended before it could decide, `stopped` says why.
 
     Raises:
         SettingError: an argument is invalid, or there are too few questions.
@@ -106,12 +109,12 @@ async def advise(
 
 @dataclass
 class Advising:
-    """Advice in progress: asks the questions up to a look, makes the look, and ends as soon as a look decides.
+    """A run of `advise`: it asks questions until the next look, makes the look, and ends as soon as a look decides.
 
     Attributes:
-        run: the run.
-        questions: all questions, by key.
-        worth: the gain that is worth fusing for.
+        run: the run that asks the models.
+        questions: all questions, keyed by `Example.key`.
+        worth: the smallest gain in accuracy that makes fusing worthwhile.
         looks: see `advise`.
         noted: called with a line of text after each look.
     """
@@ -124,7 +127,7 @@ class Advising:
     _trial: SequentialTest = field(default_factory=SequentialTest)
     _room: Estimated | None = None
     _told: list[str] = field(default_factory=list[str])
-    _done: dict[str, set[str]] = field(default_factory=dict[str, set[str]])  # questions asked in this run, or known
+    _done: dict[str, set[str]] = field(default_factory=dict[str, set[str]])  # questions asked so far, by contestant
 
     def __post_init__(self) -> None:
         run = self.run
@@ -144,7 +147,7 @@ class Advising:
             )
 
     async def estimate(self) -> ComparisonEstimate:
-        """Estimate the cost of all looks, before any model is asked."""
+        """Estimate the cost of all looks before any model is asked."""
         run, order = self.run, [self.questions[key] for key in self._order]
         at = next((count for count, *_ in self._steps()), len(order))
         first = await run.forecast(run.tested, order[:at])
@@ -155,9 +158,10 @@ class Advising:
         )
 
     def _steps(self) -> Iterable[tuple[int, float, tuple[str, ...] | None]]:
-        """The looks of earlier runs, with their ways, and the looks to come.
+        """Yield the looks of earlier runs, then the looks still to be made.
 
-        Each is a number of questions, a share of the flips, and the names of the ways, or None for a look to come.
+        Each look is a tuple: its number of questions, its share of the flips, and the names of the ways to fuse that it
+        tested. The names are None for a look that is still to be made.
         """
         count = 0
         for one in self._earlier:
@@ -167,7 +171,7 @@ class Advising:
             yield number, spend, None
 
     async def ask(self) -> None:
-        """Ask the models and make the looks, until a look decides."""
+        """Alternate between asking the models and looking at the outcomes, until a look decides."""
         run, ways = self.run, {one.name: one for one in self._ways}
         for count, spend, known in self._steps():
             keys = self._order[:count]
@@ -205,7 +209,7 @@ class Advising:
         self._say_what_is_left()
 
     def _say_what_is_left(self) -> None:
-        """Note that all looks at these questions were made by earlier runs."""
+        """Add a note to the advice if earlier runs have already made all looks at these questions."""
         if not self._plan and self._earlier:
             had = sum(len(one.questions) for one in self._earlier)
             self._told.append(
@@ -214,7 +218,7 @@ class Advising:
             )
 
     async def _ask(self, keys: Sequence[str], several: Sequence[Contestant]) -> None:
-        """Ask these contestants the questions that are new to them in this run; ways only the questions in `_asked`."""
+        """Ask contestants the questions that they have not had in this run; ways to fuse get only those in `_asked`."""
         run = self.run
         groups: dict[tuple[str, ...], list[Contestant]] = {}
         for one in several:
@@ -230,7 +234,7 @@ class Advising:
                 await run.ask(questions, some)
 
     def _texts(self) -> dict[str, dict[str, str]]:
-        """The texts of the models' complete answers, by model and question."""
+        """Map each model to the texts of its complete answers, keyed by question."""
         examples = [*self.questions.values()]
         return {
             one.name: {key: found.text for key, found in self.run.known.complete(one, examples).items()}
@@ -238,12 +242,12 @@ class Advising:
         }
 
     def _equal(self, keys: Iterable[str]) -> set[str]:
-        """The questions to which all models wrote the same text."""
+        """Return the questions to which all models wrote the same text."""
         texts = [*self._texts().values()]
         return {key for key in keys if all(key in one for one in texts) and len({one[key] for one in texts}) == 1}
 
     def outcomes(self) -> Outcomes:
-        """All outcomes so far; a way that was not asked a question counts as having written the models' common text."""
+        """Collect all outcomes so far; if a way skipped a question, it gets the outcome of the models' common text."""
         known, examples = self.run.known, [*self.questions.values()]
         done = {*self._done.get(self._models[0].name, ())}
         answers = {one.name: known.complete(one, examples) for one in self.run.tested}
@@ -266,7 +270,7 @@ class Advising:
         return Outcomes(alone, ways, billed, {key: group_of(one) for key, one in self.questions.items()})
 
     def _line(self, seen: Seen, equal: set[str]) -> str:
-        """The progress after a look, in words."""
+        """Describe the progress after a look in one line."""
         tried, kept = len(seen.ways), len(seen.kept)
         words = f"[{len(seen.questions)} of {len(self._order)}] {kept} of {counted(tried, 'way')} "
         words += f"{'is' if kept == 1 else 'are'} left"
@@ -278,7 +282,7 @@ class Advising:
         return f"{words}."
 
     def advice(self) -> Advice:
-        """The advice from all answers so far."""
+        """Derive the advice from all answers so far."""
         run, outcomes = self.run, self.outcomes()
         keys = [key for key in self._order if key in self._done.get(self._models[0].name, set())]
         asked = [self.questions[key] for key in keys or self._order]
@@ -318,5 +322,5 @@ class Advising:
 
 
 def _keeps_equal_texts(one: Contestant) -> bool:
-    """Test whether a way keeps a text that all models write, as the library's methods without random draws do."""
+    """Test whether a way to fuse always keeps a text that all models write alike."""
     return one.method is not None and not one.method.temperature and one.method.name in METHODS

@@ -1,4 +1,4 @@
-"""`compare`: each model, every way to fuse them, and baselines answer questions."""
+"""`compare`: let each model, every way to fuse the models, and baselines answer questions."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from cosd_api.extend import Endpoints, check_between, counted, refuse_settings, 
 from cosd_providers import Provider, Usage
 
 DEVELOPMENT = 0.2
-"""Default share of the questions that set the baselines, if there are baselines."""
+"""Default share of the questions that is held out to set the baselines, if there are baselines."""
 DRY = "no question was asked, in a dry run"
 """The reason why a dry run has no result."""
 _CHOOSING = ("alone", "pilot")
-"""Kinds of contestants that answer the questions that set baselines."""
+"""Kinds of contestants that answer the development questions, which set the baselines."""
 
 
 @spell_out_options(ComparisonOptions, ComparisonSettings)
@@ -54,60 +54,63 @@ async def compare(
     development: float | None = None,
     **settings: Unpack[ComparisonOptions],
 ) -> Comparison:
-    """Answer questions by each model alone, by every way to fuse them, and by baselines; grade and compare the answers.
+    """Let each model alone, every way to fuse them, and baselines answer questions; grade and compare the answers.
 
-    Methods that these endpoints cannot serve are left out, and `Comparison.left_out` has the reasons. With several
-    assistants, every method fuses all of the models: `"all"` leaves out the methods for two models, and naming such a
-    method is an error. A question at which an endpoint fails counts as failed, neither right nor wrong, and is asked
-    again when the comparison is resumed. After eight failures in a row, the comparison stops.
+    Methods that these endpoints cannot serve are left out; `Comparison.left_out` gives the reasons. With several
+    assistants, every method fuses all of the models. Methods that support only two models are then left out of `"all"`,
+    and naming one is an error. A question at which an endpoint fails counts as failed, neither right nor wrong, and is
+    asked again when the comparison is resumed. After eight failures in a row, the comparison stops.
 
     Args:
         examples: `Example` objects, or dictionaries with the same fields. Questions with the same `group` count as one
             in intervals and tests. Duplicates are asked once. If questions differ only in `target`, `choices` or
-            `tests`, all but the first have a different key in the result.
+            `tests`, the result lists the first under `Example.key` and the others under different keys.
         draft: URL of a server, or a provider (`cosd_api.connect`).
         assistant: a URL or a provider, or several of them.
-        methods: `"all"` for all methods with their defaults; or several methods, as names, as objects such as
-            `CoSD(verifier=tree)`, or as a mapping of names to either. `random gate` and `self-consistency` need
-            `"cosd"`.
-        both_ways: whether each method is also compared with each assistant as the draft; the other models then assist,
-            in their order.
-        baselines: whether to add the baselines `random gate` and `self-consistency`. Some questions set these
-            baselines, and no standing counts these questions. CoSD answers them once more, with the assistants asked
-            everywhere.
-        pairs: whether, for three models, each pair is fused in every way, too. `Comparison.third` needs these ways to
-            say whether the third model is worth its price. The comparison then costs about three times as much.
-        grader: judges answers: a name (see `grader_named`), a `Grader`, or a function of an example and a text.
+        methods: `"all"` for all methods with their defaults; or several methods, given as names, as objects such as
+            `CoSD(verifier=tree)`, or as a mapping from names to either. The baselines `random gate` and
+            `self-consistency` are available only if `"cosd"` is among the methods.
+        both_ways: whether each method is also run with each assistant as the draft; the other models then assist, in
+            their order.
+        baselines: whether to add the baselines `random gate` and `self-consistency`. Some questions are held out to set
+            these baselines, and do not count in any standing. CoSD answers the held-out questions once more, asking the
+            assistants at every place.
+        pairs: whether, for three models, each pair of models is also fused in every way. `Comparison.third` needs these
+            results to say whether the third model is worth its price. They make the comparison about three times as
+            expensive.
+        grader: judge of the answers: a name (see `grader_named`), a `Grader`, or a function of an example and a text.
         path: a JSON lines file, to which each answer is appended when it is complete. The same call resumes an
-            interrupted comparison, and asks failed questions again, after all other questions. A last line cut off by a
-            crash is removed. The file is locked against other runs. If only the grader has changed, texts are graded
-            again; models are asked only for self-consistency, because its vote depends on how the grader reads the
-            samples.
-        max_tokens: limit for each answer.
-        stop: strings; an answer ends before the first one.
-        seed: seed of random draws.
+            interrupted comparison, and asks failed questions again, after all other questions. If a crash has cut off
+            the last line, it is removed. The file is locked against other runs. If only the grader has changed, the
+            known texts are graded again, and models are asked again only for self-consistency, whose vote depends on
+            how the grader reads the samples.
+        max_tokens: maximum number of tokens in each answer.
+        stop: stop strings; an answer ends before the first one that would appear in it.
+        seed: seed for random draws.
         unit: as in `Fusion`.
-        development: share of the questions that set the baselines, between 0 and 1. By default, it is a fifth if there
-            are baselines that need such questions, else none. See `Comparison`.
-        concurrency: number of answers at the same time. Latencies are measured on servers under this load.
-        max_billed_tokens: tokens that the whole comparison may bill, including the tokens in `path`. The comparison
-            stops before an answer that would exceed the limit; the result says so, and contains all answers so far.
-        prices: prices of a million tokens at each endpoint: tokens read, tokens written, and tokens read from a cache
-            if their price differs, as in `{"draft": (0.2, 0.6), "assistant": (3, 15, 0.3)}`. Several assistants are
-            named `"assistant 1"` and so on.
-        confirm: called with the estimate of the answers to come, before any is requested; False ends the run.
+        development: share of the questions that is held out to set the baselines, between 0 and 1. The default is a
+            fifth if any baseline needs these questions, else none. See `Comparison`.
+        concurrency: number of answers that are requested at the same time. Latencies are measured under this load.
+        max_billed_tokens: limit on the tokens that the whole comparison may bill, including the tokens recorded in
+            `path`. The comparison stops before an answer that would exceed the limit. The result then says so, and
+            contains all answers so far.
+        prices: price of a million tokens at each endpoint, for tokens read, tokens written and, if the price differs,
+            tokens read from a cache, as in `{"draft": (0.2, 0.6), "assistant": (3, 15, 0.3)}`. If there are several
+            assistants, they are named `"assistant 1"` and so on.
+        confirm: called with the estimated cost of the missing answers, before any of them is requested; returning False
+            ends the run.
         progress: called at the start and after each answer.
-        dry_run: end after passing the estimate to `confirm`: no model answers. The estimate then includes the time. To
-            measure each model's speed, 2 * `concurrency` + 2 requests of at most 16 tokens are sent, one of which reads
-            a question. No bill counts these requests. `path` is only read, even while another run has it open, and need
-            not exist.
+        dry_run: end after passing the estimate to `confirm`, without asking for answers. The estimate then includes the
+            time. To measure each model's speed, 2 * `concurrency` + 2 requests of at most 16 tokens are sent, one of
+            which reads a question. These requests are not part of any bill. `path` need not exist, and is only read,
+            even if another run has it open.
 
     Returns:
         The comparison; if it is not complete, `stopped` says why.
 
     Raises:
         SettingError: an argument or an example is invalid; a named method does not support this number of models; or
-            the file contains something else.
+            the file is not a journal of these models.
         UnsupportedError: an endpoint cannot answer at all.
         ProviderError: an endpoint failed at discovery, or when its speed was measured.
         OSError: the file cannot be read or written.
@@ -153,9 +156,9 @@ async def opened(
     take_in: bool = True,
     pairs: bool = False,
 ) -> AsyncGenerator[ComparisonRun]:
-    """Open endpoints, grader and journal, and take in each model alone and the chosen methods; see `compare`.
+    """Open the endpoints, the grader and the journal, and add each model alone and the chosen methods; see `compare`.
 
-    Without `take_in`, the run has no contestants yet.
+    Without `take_in`, no contestants are added.
     """
     judge = check_grader(settings.grader)
     for number, example in enumerate(examples, 1):
@@ -181,7 +184,7 @@ async def opened(
 
 
 def split(examples: Sequence[Example], share: float) -> tuple[list[Example], list[Example]]:
-    """Split questions into the questions that set baselines and the test questions, in order; see `Comparison`.
+    """Split questions into development questions, which set the baselines, and test questions; see `Comparison`.
 
     Raises:
         SettingError: there is only one question.
@@ -199,11 +202,11 @@ def split(examples: Sequence[Example], share: float) -> tuple[list[Example], lis
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
-    """The baselines of a run that depend on answers.
+    """The baselines of a run whose settings depend on other contestants' answers.
 
     Attributes:
-        run: the run.
-        held: the questions that set the baselines.
+        run: the run that asks the models.
+        held: the development questions, which set the baselines.
         test: the test questions.
         wanted: all questions.
         make: whether to add baselines.
@@ -216,7 +219,7 @@ class Baselines:
     make: bool
 
     async def take_in(self, *, sure: bool) -> None:
-        """Take in the missing baselines; with `sure`, only baselines that no further answer can change."""
+        """Add the missing baselines; with `sure`, add only baselines that no further answer can change."""
         run = self.run
         if not self.make:
             return
@@ -254,7 +257,7 @@ class Baselines:
 def samples_for(
     cosd: Mapping[str, GradedAnswer], better: Mapping[str, GradedAnswer], prices: Mapping[str, Price] | None = None
 ) -> int:
-    """Number of samples for self-consistency: as many answers of the better model as CoSD's bill pays for.
+    """Number of samples for self-consistency: the number of the better model's answers that CoSD's bill pays for.
 
     The bills are compared in money if prices are known, else in tokens. The number is between 1 and `MOST_SAMPLES`.
     """
@@ -268,14 +271,14 @@ def samples_for(
 
 
 def replacement_rate(answers: Iterable[GradedAnswer]) -> float:
-    """CoSD's replacements as a share of the units at which an assistant differed; `answers` come from pilots."""
+    """Share of differing units that CoSD replaced; `answers` come from a pilot, which asks about every unit."""
     several = [*answers]
     differing = sum(one.differing or 0 for one in several)
     return sum(len(one.replaced) for one in several) / differing if differing else 0.0
 
 
 def _reader(judge: Grader, examples: Sequence[Example]) -> Callable[[str, str], str | None]:
-    """The function that reads a sample's vote: the answer that the grader reads, else the stripped text."""
+    """Make a function that reads a sample's vote: the answer that the grader reads, else the stripped text."""
     by_prompt = {_plain(example): example for example in reversed(examples)}
 
     def read(prompt: str, text: str) -> str | None:
@@ -300,7 +303,7 @@ def gathered_so_far(
     test: Sequence[Example],
     contestants: Sequence[Contestant] | None = None,
 ) -> Gathered:
-    """All known answers to both kinds of questions; if `contestants` are given, only theirs."""
+    """Gather the known answers to development and test questions, of all contestants or of the given ones."""
     asked, count = {example.key for example in [*held, *test]}, len(run.names)
     every = run.contestants if contestants is None else contestants
     if contestants is None:
@@ -323,7 +326,7 @@ def comparison_so_far(
     test: Sequence[Example],
     contestants: Sequence[Contestant] | None = None,
 ) -> Comparison:
-    """The result so far, complete or not; if `contestants` are given, only for them."""
+    """Make the result so far, complete or not, for all contestants or for the given ones."""
     found = gathered_so_far(run, held, test, contestants)
     first, *more = run.facts.assistants
     limits = run.settings
@@ -352,7 +355,7 @@ def comparison_so_far(
 
 
 def _judging(judge: Grader) -> list[str]:
-    """A note on the cost of the judge, if a model grades."""
+    """Report the cost of grading if a model is the judge."""
     usage = getattr(judge, "usage", None)
     if not isinstance(usage, Usage) or not usage.requests:
         return []
@@ -362,7 +365,7 @@ def _judging(judge: Grader) -> list[str]:
 
 
 def _warnings(found: Gathered) -> list[str]:
-    """Warnings for the reader: answers cut off by `max_tokens`, and repeated prompts."""
+    """Warn about answers cut off by `max_tokens`, and about repeated prompts."""
     words: list[str] = []
     for name in found.models:
         answers = [*found.answers.get(name, {}).values()]

@@ -55,10 +55,10 @@ from cosd_api.types import CustomVerifier
 from cosd_providers import Provider
 
 ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]
-"""A model alone; a method; a baseline that asks the models; a contestant whose answers are derived from the answers of
-the models alone; or a pilot, which answers only the development questions, to find the settings of a baseline."""
+"""A model alone; a fusion method; a baseline that asks the models; a contestant whose answers are derived from the
+models' own answers; or a pilot, which answers only the development questions, to find the settings of a baseline."""
 Chosen = Literal["all"] | Sequence[str | Method] | Mapping[str, str | Method]
-"""Methods to compare: all; or some, by name or as objects; or a mapping of names to either."""
+"""Methods to compare: `"all"`; several methods, given as names or objects; or a mapping from names to either."""
 
 DRAFT_ALONE, ASSISTANT_ALONE = "draft", "assistant"
 COSD = CoSD.name
@@ -66,10 +66,10 @@ ORACLE = "oracle"
 SELF_CONSISTENCY, RANDOM = "self-consistency", "random gate"
 EVERYWHERE = "cosd asked everywhere"
 REVERSED = ", reversed"
-"""Suffix for the name of a contestant in which the two models have swapped places."""
+"""Suffix for the name of a contestant in which the two models have swapped roles."""
 _TRIO = 3
 _RUN = secrets.token_hex(8)
-"""Identity of this process, for keys that no other run may match."""
+"""Identity of this process, for keys that must differ from the keys of all other runs."""
 _ModelT = TypeVar("_ModelT")
 
 VARIANTS: Mapping[str, Method] = {
@@ -85,10 +85,10 @@ VARIANTS: Mapping[str, Method] = {
     "cool-align": CoolFusion(align=True),
     "cool+rerank": CoolFusion(rerank=True),
 }
-"""Methods with further settings, by their names in a comparison."""
+"""Methods with settings other than the defaults, keyed by their names in a comparison."""
 
 _UNASKED = {"speculative": "it draws what the assistant would write; its greedy text is that of cosd-match"}
-"""Methods that are compared only if the user names them, with the reasons."""
+"""Methods that are compared only if the user names them; the values give the reasons."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,24 +104,25 @@ class Alone(Written):
         await writer.relay(0, DecidedSegment((Contender((-1,), b"", False, ()),), 0, "no other model is asked"))
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """One request to the draft; see `Method.cost`."""
+        """Estimate the cost: one request to the draft; see `Method.cost`."""
         if model:
             return Cost(Bounds(0, 0, 0), Bounds(0, 0, 0), 0)
         n = plan.max_tokens
         return Cost(Bounds(1, 1, 1), Bounds(prompt.least + 1, prompt.expected + n, prompt.most + FINER * n), n)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
-        """The basis of `cost`."""
+        """Return the assumptions on which `cost` is based."""
         return Assumptions("max_tokens tokens, in one request", "the same")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelfConsistency(Switch):
-    """A vote among several sampled answers of the first model alone; see `Switch`.
+    """A majority vote among several sampled answers of the first model; no other model is asked. See `Switch`.
 
     Attributes:
-        grader: name of the grader that reads the answers; results record it.
-        reads: function of the prompt's plain text and a sample, which returns the answer that the sample votes for.
+        grader: name of the grader that reads the answers, as recorded in results.
+        reads: function that is given the prompt's plain text and a sample, and returns the answer that the sample votes
+            for.
     """
 
     name: ClassVar[str] = SELF_CONSISTENCY
@@ -130,15 +131,15 @@ class SelfConsistency(Switch):
     reads: Callable[[str, str], str | None] | None = None
 
     def options(self) -> dict[str, Any]:
-        """The method's own settings, as a result records them."""
+        """The method's own settings, as recorded in results."""
         return {"samples": self.samples, "grader": self.grader}
 
     def read(self, writer: AnswerWriter, text: str) -> str | None:
-        """Read the answer in a sample as the grader does; see `Switch.read`."""
+        """Read a sample's answer in the same way as the grader; see `Switch.read`."""
         return super().read(writer, text) if self.reads is None else self.reads(writer.prompt, text)
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
-        """Refuse a first model that cannot sample; see `Switch.examine`."""
+        """Raise an error if the first model cannot sample; see `Switch.examine`."""
         return check_draws([("better model", models[0][1])], f"{self.name!r}")
 
     def is_consistent(self, answers: Sequence[str | None]) -> bool:  # noqa: ARG002
@@ -146,21 +147,21 @@ class SelfConsistency(Switch):
         return True
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """The cost of the first model's samples; see `Method.cost`."""
+        """Estimate the cost of the first model's samples; see `Method.cost`."""
         return Alone().cost(plan, model, prompt) if model else super().cost(plan, model, prompt)
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A way to answer questions.
+    """A participant of a comparison: a model alone, a method, or a baseline.
 
     Attributes:
-        name: its name; if an assistant drafts, the name of a method ends with the suffix of `turned`.
-        kind: its kind.
-        method: its method; None if its answers are derived from other contestants' answers.
+        name: name of the contestant; if an assistant drafts, a method's name ends with the suffix from `turned`.
+        kind: kind of the contestant.
+        method: the method that answers; None if the answers are derived from other contestants' answers.
         first: index of the model that drafts, or is listed first: 0 is the draft, 1 the first assistant. The other
             models assist in their order.
-        without: index of the model that takes no part; None if all models take part.
+        without: index of a model that is left out; None if all models take part.
     """
 
     name: str
@@ -175,12 +176,12 @@ class Contestant:
         return self.first > 0
 
     def order(self, models: Sequence[_ModelT]) -> list[_ModelT]:
-        """Put the models, which are in the user's order, into the order of this contestant."""
+        """Reorder the models from the user's order into the order of this contestant."""
         out = (self.first, self.without)
         return [models[self.first], *(one for at, one in enumerate(models) if at not in out)]
 
     def fusion(self, models: Sequence[Provider], unit: Unit | None = None) -> Fusion:
-        """The fusion that answers; `models` are the draft and the assistants, as the user gave them.
+        """Create the fusion that answers; `models` are the draft and the assistants, as the user gave them.
 
         Raises:
             SettingError: the method does not support the unit or this number of models.
@@ -212,8 +213,8 @@ class Contestant:
         return dict(to_jsonable_python(found, fallback=repr))
 
     def key(self, *more: object) -> str:
-        """Identity of an answer: SHA-256 (hex) of the settings and of `more`, all other inputs that decide the text."""
-        place = self.first if self.first > 1 else self.reverse  # a bool for 0 and 1, as in journals of two models
+        """Identity of an answer: SHA-256 (hex) of the settings and of `more`, the other inputs that decide the text."""
+        place = self.first if self.first > 1 else self.reverse  # bools for 0 and 1, as in older journals
         part = () if self.without is None else (f"without {self.without}",)
         known = [self.settings, place, self.kind == "pilot", *part, *self._own_verifier(), *more]
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
@@ -228,11 +229,11 @@ class Contestant:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A contestant that these endpoints cannot serve.
+    """A contestant that is left out, because these endpoints cannot serve it.
 
     Attributes:
-        name: its name.
-        reason: the reason.
+        name: name of the contestant.
+        reason: the reason why it is left out.
     """
 
     name: str
@@ -244,10 +245,10 @@ class Baseline:
     """A baseline that depends on other contestants' answers to the development questions.
 
     Attributes:
-        name: its name.
-        first: see `Contestant`; for self-consistency it is not known until the better model is known.
-        bill: name of the contestant whose answers cost about the same, or whose bill pays for this baseline.
-        after: name of the contestant whose answers set this baseline.
+        name: name of the baseline.
+        first: see `Contestant`; for self-consistency, the index is 0 until the better model is known.
+        bill: name of the contestant whose answers cost about the same, or whose bill sets the number of samples.
+        after: name of the contestant whose answers determine the settings of this baseline.
     """
 
     name: str
@@ -257,31 +258,31 @@ class Baseline:
 
 
 def model_names(count: int) -> tuple[str, ...]:
-    """The models' names in their order: `"draft"`, then `"assistant"` or several numbered assistants."""
+    """The models' names, in order: `"draft"`, then either `"assistant"` or several numbered assistants."""
     if count == 2:
         return (DRAFT_ALONE, ASSISTANT_ALONE)
     return (DRAFT_ALONE, *(f"{ASSISTANT_ALONE} {number}" for number in range(1, count)))
 
 
 def turned(first: int, count: int) -> str:
-    """The suffix of a name that says which of `count` models drafts, or is listed first; empty for the draft."""
+    """The suffix of a contestant's name that says which of `count` models comes first; empty for the draft."""
     if not first:
         return ""
     return REVERSED if count == 2 else f", {model_names(count)[first]} first"
 
 
 def alone(count: int = 2) -> list[Contestant]:
-    """Each model alone: the draft, then the assistants."""
+    """Create a contestant for each model alone: the draft, then the assistants."""
     return [Contestant(name, "alone", Alone(), first) for first, name in enumerate(model_names(count))]
 
 
 def derived() -> list[Contestant]:
-    """Baselines that are derived from the answers of the models alone."""
+    """Create the baselines that are derived from the answers of the models alone."""
     return [Contestant(ORACLE, "derived")]
 
 
 def baselines_of(count: int) -> list[Baseline]:
-    """The baselines that depend on other contestants' answers, in their order."""
+    """Create the baselines that depend on other contestants' answers, in the order of the standings."""
     found = [Baseline(SELF_CONSISTENCY, 0, COSD, COSD)]
     for first in range(count):
         end = turned(first, count)
@@ -292,15 +293,15 @@ def baselines_of(count: int) -> list[Baseline]:
 def contestants_of(
     chosen: Chosen, count: int = 2, *, both_ways: bool = True, pairs: bool = False
 ) -> tuple[list[Contestant], list[LeftOut]]:
-    """The methods to compare, and the methods of `"all"` that are left out, with the reasons.
+    """Return the methods to compare, and the methods of `"all"` that are left out, with the reasons.
 
-    A method that treats all models alike is included once, unless its answer depends on which model is listed first.
+    A method that treats all models alike is included only once, unless its answer depends on which model comes first.
 
     Args:
-        chosen: `"all"`, names, objects, or a mapping of names to either.
+        chosen: `"all"`; methods, given as names or objects; or a mapping from names to either.
         count: number of models.
         both_ways: whether to include each method with each assistant as the draft.
-        pairs: whether to include the ways to fuse two of three models.
+        pairs: whether to include the ways to fuse each pair of three models.
 
     Raises:
         SettingError: a method does not exist, no method is given, two methods have the same name, a named method does
@@ -334,7 +335,7 @@ def contestants_of(
 
 
 def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
-    """The methods by name, and the methods of `"all"` that have no defaults or must be named to be compared."""
+    """Name the chosen methods; also return those that `"all"` leaves out: they have no defaults or must be named."""
     if chosen == "all":
         found: list[tuple[str, Method]] = []
         without: list[LeftOut] = []
@@ -344,7 +345,7 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
                 continue
             try:
                 found.append((name, method_named(name).at_temperature(None)))
-            except SettingError as error:  # a method without defaults
+            except SettingError as error:  # the method has a setting without a default
                 without.append(LeftOut(name, str(error)))
         return [*found, *VARIANTS.items()], without
     if isinstance(chosen, Mapping):
@@ -360,7 +361,7 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
 
 
 def _present(one: str | Method) -> str | Method:
-    """Replace a former name by the present one; leave any other value unchanged."""
+    """Replace a method's former name with its present one; return any other value unchanged."""
     if one == "cosd-chow":
         outdated("the contestant 'cosd-chow'", "'cosd-agreement'")
         return "cosd-agreement"
@@ -383,7 +384,7 @@ def _made(one: str | Method) -> Method:
 
 
 def _name(method: Method) -> str:
-    """The name for a method that was given as an object."""
+    """The name of a method that was given as an object."""
     for name, one in VARIANTS.items():
         if one == method:
             return name
@@ -393,17 +394,17 @@ def _name(method: Method) -> str:
 
 
 def pilots(cosd: Sequence[Contestant], count: int) -> list[Contestant]:
-    """CoSD with every assistant asked about every unit: the text is the same, but all differences are known."""
+    """CoSD that asks every assistant about every unit: the text is the same, but all differences become known."""
     return [replace(one, name=EVERYWHERE + turned(one.first, count), kind="pilot") for one in cosd]
 
 
 def random_gate(baseline: Baseline, rate: float, seed: int) -> Contestant:
-    """CoSD with a verifier that decides at random, replacing at the given rate."""
+    """CoSD with a verifier that replaces at random, at the given rate."""
     return Contestant(baseline.name, "baseline", CoSD(verifier=RandomVerifier(rate=rate, seed=seed)), baseline.first)
 
 
 def self_consistency(samples: int, grader: str, reads: Callable[[str, str], str | None], first: int) -> Contestant:
-    """A vote among samples of the model at index `first`; see `SelfConsistency`."""
+    """A majority vote among samples of the model at index `first`; see `SelfConsistency`."""
     method = SelfConsistency(samples=samples, grader=grader, reads=reads)
     return Contestant(SELF_CONSISTENCY, "baseline", method, first)
 
@@ -415,7 +416,7 @@ _VERIFIER = TypeAdapter[Any](
 
 
 def method_of(settings: Mapping[str, Any]) -> Method:
-    """Make a method from a contestant's settings; see `Contestant.settings`.
+    """Recreate a method from a contestant's settings; see `Contestant.settings`.
 
     Raises:
         SettingError: the method or its verifier is user-defined.
@@ -426,7 +427,7 @@ def method_of(settings: Mapping[str, Any]) -> Method:
         raise SettingError(f"{words}: make the fusion with method=...")
     if name != CoSD.name:
         options = {**former, **settings["options"]}
-        if (greedy := options.pop("greedy", None)) is not None:  # a setting of `speculative` in records before 0.2
+        if (greedy := options.pop("greedy", None)) is not None:  # in `speculative` records before version 0.2
             options["temperature"] = 1
         return CoSD(verifier=MatchVerifier()) if greedy else method_named(name, **options)
     try:

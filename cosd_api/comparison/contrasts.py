@@ -2,7 +2,7 @@
 
 One set of sign flips (see `sign_flips`) yields every p-value and every interval of a comparison, by the maximum of |T|
 over all differences. So an interval excludes 0 exactly if its p-value is at most 0.05, and in 95 % of comparisons all
-intervals hold at the same time. Duplicate differences cost nothing.
+intervals contain the true differences. Testing the same difference twice does not widen the intervals.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from cosd_api.extend import Record
 
 _TIE = 1e-9
 LEVEL = 0.05
-"""Two-sided level of all tests together."""
+"""Two-sided significance level of all tests together."""
 
 
 class PairedDifference(Record):
     """The difference between two contestants, on the questions that both have answered.
 
     Attributes:
-        counts: `won` counts the questions that only this contestant has right, `lost` the questions that only the other
-            has right.
+        counts: `won` counts the questions that only this contestant answered right, `lost` the questions that only the
+            other answered right.
         groups: number of groups of questions in which this contestant has more right answers than the other, and number
-            of groups in which it has fewer; None if each question is a group of its own.
+            of groups in which it has fewer. None if each question is a group of its own.
         interval: the difference in accuracy with its simultaneous 95 % interval, which holds jointly with all other
             intervals of the comparison; None if the difference is not tested.
         p: two-sided p-value, adjusted for all differences of the comparison. It is at most 0.05 exactly if the interval
             excludes 0. None if the difference is not tested.
-        bounded: the same difference, if a contestant failed at some questions. Its low end assumes that all these
-            questions went against this contestant, its high end that all went in its favour. None without failures.
+        bounded: the difference with a wider interval that allows for failed questions. The low end assumes that all
+            failed questions would have gone against this contestant, the high end that all would have gone in its
+            favour. None if no question failed.
     """
 
     counts: PairedCounts
@@ -46,12 +47,12 @@ class PairedDifference(Record):
 
     @property
     def value(self) -> float:
-        """The accuracy of this contestant minus the accuracy of the other; NaN without questions."""
+        """The accuracy of this contestant minus that of the other; NaN if there is no question that both answered."""
         return self.counts.difference
 
     @property
     def low(self) -> float:
-        """Low end of the interval, with all failures against this contestant; minus infinity without an interval."""
+        """Low end of the interval if all failures count against this contestant; minus infinity without an interval."""
         ends = [one.low for one in (self.interval, self.bounded) if one is not None]
         return min(ends, default=-math.inf)
 
@@ -59,15 +60,15 @@ class PairedDifference(Record):
 class ThirdModel(Record):
     """The best way to fuse all three models, compared with the best way to fuse two of them on the same questions.
 
-    The best way to fuse two is chosen on these questions, which favours it. The interval comes from a maximum over all
-    ways to fuse three, so it already allows for the choice among them.
+    The best way to fuse two is chosen on the same questions, which makes it look slightly too good. The interval allows
+    for the choice among the ways to fuse three, because it comes from a maximum over all of them.
 
     Attributes:
         three: name of the way to fuse all three.
         two: name of the way to fuse two.
         difference: accuracy of `three` minus accuracy of `two`.
         billed: mean number of tokens billed per answer of `three`, and of `two`.
-        money: mean price per answer of `three`, and of `two`; None without prices.
+        money: mean price per answer of `three`, and of `two`; None if no prices are given.
     """
 
     three: str
@@ -84,10 +85,10 @@ class GradedOutcomes:
     Attributes:
         models: names of the models alone.
         questions: keys of the test questions.
-        right: outcomes by contestant, then by question.
-        failed: questions that failed, by contestant.
-        groups: the key of each question's group, by question; a missing question is a group of its own.
-        billed: mean number of tokens billed per answer, by contestant; contestants that ask no model are absent.
+        right: for each contestant, whether its answer is right, keyed by question.
+        failed: for each contestant, the questions that failed.
+        groups: the group's key for each question; a question without an entry is its own group.
+        billed: mean number of tokens billed per answer, for each contestant; contestants that ask no model are absent.
     """
 
     models: Sequence[str]
@@ -107,7 +108,7 @@ class GradedOutcomes:
         return len({*map(self.group, self.questions)}) < len(self.questions)
 
     def counts(self, one: str, other: str) -> PairedCounts:
-        """The paired outcomes of two contestants, on the questions that both have answered."""
+        """Count the paired outcomes of two contestants on the questions that both have answered."""
         mine, theirs = self.right[one], self.right[other]
         common = [key for key in mine if key in theirs]
         return PairedCounts.of([mine[key] for key in common], [theirs[key] for key in common])
@@ -115,13 +116,14 @@ class GradedOutcomes:
     def apart(
         self, one: str, other: str, *, mine: bool | None = None, theirs: bool | None = None
     ) -> list[tuple[str, int]]:
-        """The differences by question, each with its group's key.
+        """List the difference at each question, with the key of the question's group.
 
         Args:
             one: the first contestant.
-            other: the second.
-            mine: outcome to assume for a question at which the first failed; None leaves the question out.
-            theirs: the same for the second.
+            other: the second contestant.
+            mine: outcome to assume for a question at which the first contestant failed; None leaves the question out.
+            theirs: outcome to assume for a question at which the second contestant failed; None leaves the question
+                out.
         """
         found: list[tuple[str, int]] = []
         for key in self.questions:
@@ -156,7 +158,7 @@ class Joint:
         return self._flips.contrast(self._outcomes.apart(one, other, **instead))
 
     def difference(self, one: str, other: str) -> PairedDifference:
-        """The difference between two contestants, in either order; without interval and p if it is not tested."""
+        """The difference between two contestants; it has no interval and no p-value if the pair is not tested."""
         counts, found = self._outcomes.counts(one, other), self._contrasts.get((one, other))
         sign, groups = 1, self._by_group(one, other)
         if found is None:
@@ -185,21 +187,21 @@ class Joint:
         return sum(apart > 0 for apart in sums.values()), sum(apart < 0 for apart in sums.values())
 
     def _interval(self, one: str, other: str, **instead: bool) -> Estimated:
-        """The interval if failed questions have the outcomes in `instead`."""
+        """The interval under the assumption that failed questions have the outcomes in `instead`."""
         found = self._contrast(one, other, **instead)
         return self._around(found.total, found.squares, len(self._outcomes.apart(one, other, **instead)))
 
     def _around(self, total: int, squares: int, questions: int) -> Estimated:
-        """The interval of a difference; if no group differs, it is as wide as if a single group did."""
+        """The interval of a difference; if no group differs, the interval is as wide as if one group differed."""
         half = self._reach * math.sqrt(max(squares, 1))
         low, high = (total - half) / questions, (total + half) / questions
-        if abs(total) <= half * (1 + _TIE):  # a tie, despite rounding
+        if abs(total) <= half * (1 + _TIE):  # equal except for rounding: the interval must contain 0
             low, high = min(low, 0.0), max(high, 0.0)
         return Estimated(total / questions, max(-1.0, low), min(1.0, high))
 
 
 def best_model(outcomes: GradedOutcomes) -> str:
-    """The model with the most right answers to the questions that all models answered; ties go to the cheaper one."""
+    """The model with the most right answers to the questions that all models answered; ties go to the cheaper model."""
     first, *others = (outcomes.right[name] for name in outcomes.models)
     common = [key for key in first if all(key in one for one in others)]
 
@@ -210,7 +212,7 @@ def best_model(outcomes: GradedOutcomes) -> str:
 
 
 def best_way(outcomes: GradedOutcomes, ways: Iterable[str]) -> str | None:
-    """The way with the most right answers; ties go to the cheaper, then to the first. None if no way has answered."""
+    """The way to fuse with the most right answers; ties go to the cheaper, then to the first. None without answers."""
 
     def rank(name: str) -> tuple[int, float]:
         return sum(outcomes.right[name].values()), -outcomes.billed[name]
@@ -242,11 +244,11 @@ def _ahead(outcomes: GradedOutcomes, one: str, other: str) -> bool:
 
 
 def alike(texts: Mapping[str, Sequence[str] | None], billed: Mapping[str, float]) -> dict[str, str]:
-    """Map each way that wrote the same texts as a cheaper way to the cheapest such way; ties go to the first.
+    """Find ways to fuse that wrote the same texts as a cheaper way; map each to the cheapest. Ties go to the first.
 
     Args:
-        texts: for each way, its answers to all questions; None if an answer is missing.
-        billed: mean number of tokens billed per answer, by way.
+        texts: for each way to fuse, its answers to all questions; None if an answer is missing.
+        billed: mean number of tokens billed per answer, for each way to fuse.
     """
     found: dict[tuple[str, ...], list[str]] = {}
     for name, several in texts.items():

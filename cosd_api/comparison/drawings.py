@@ -1,4 +1,4 @@
-"""Drawings of a comparison's page: quality against cost, intervals, calibration, verdicts on replaced places."""
+"""Drawings for a comparison's page: quality against cost, intervals, calibration, and who was right at replacements."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from cosd_api.report.html.elements import element, in_line
 
 
 def share(value: float | None) -> str:
-    """A share in per cent, with one decimal."""
+    """Format a share as a percentage with one decimal."""
     return "–" if value is None or math.isnan(value) else f"{100 * value:.1f} %"
 
 
@@ -43,7 +43,7 @@ _LEFT, _TOP, _RIGHT = 52.0, 14.0, 24.0
 _SIZE = 5.0
 _LINE = 13.0  # height of a label
 _CHARACTER = 7.2  # approximate width of a character in a label
-_ALL_NAMED = 20  # with more contestants, only the frontier and the models alone are labelled
+_ALL_NAMED = 20  # with more contestants, only those on the frontier and the models alone are labelled
 _KINDS: Mapping[ContestantKind, str] = {
     "alone": "one model alone",
     "method": "method",
@@ -53,9 +53,9 @@ _KINDS: Mapping[ContestantKind, str] = {
 
 
 def frontier_plot(found: Comparison) -> Element:
-    """Plot accuracy, with its interval, against the tokens billed per answer, with the frontier as a line.
+    """Plot accuracy, with its interval, against the tokens billed per answer; a line shows the frontier.
 
-    Each point has the name of its contestant as a title, which browsers show.
+    Browsers show the contestant's name when the pointer is over a point.
     """
     spots = [one for one in rows_of(found) if one.answered and one.billed is not None and one.kind != "derived"]
     if not spots:
@@ -72,7 +72,7 @@ def frontier_plot(found: Comparison) -> Element:
         svg.append(element("text", "tick", words, x=_LEFT + 4, y=height - 4))
     best = sorted((one for one in spots if one.on_frontier), key=lambda one: one.billed or 0)
     svg.append(element("path", "frontier", d=_steps([(x(one.billed or 0), y(one.accuracy.value)) for one in best])))
-    for one in sorted(spots, key=lambda one: one.on_frontier):  # so that the frontier is on top
+    for one in sorted(spots, key=lambda one: one.on_frontier):  # points on the frontier are drawn last, on top
         svg.append(_spot(one, x, y))
     named = [one for one in spots if len(spots) <= _ALL_NAMED or one.on_frontier or one.kind == "alone"]
     svg.extend(_labels(named, x, y))
@@ -112,7 +112,7 @@ def _steps(corners: Sequence[tuple[float, float]]) -> str:
 
 
 def _spot(one: Standing, x: Scale, y: Scale) -> Element:
-    """The mark and the interval of a contestant, with its numbers as the title."""
+    """Draw the mark and the interval of a contestant, with its numbers as the title."""
     across, value = x(one.billed or 0.0), one.accuracy
     words = f"{one.name}: {share(value.value)} ({share(value.low)} to {share(value.high)}), {one.billed:,.0f} tokens"
     group = element("g", "spot best" if one.on_frontier else "spot", element("title", None, in_line(words)))
@@ -134,10 +134,10 @@ def _mark(kind: ContestantKind, x: float, y: float) -> str:
 
 
 def _labels(spots: Sequence[Standing], x: Scale, y: Scale) -> Iterator[Element]:
-    """The contestants' names next to their points, without overlaps."""
+    """Place the contestants' names next to their points, without overlaps."""
     taken: list[tuple[float, float, float]] = []
     for one in sorted(spots, key=lambda one: (-one.accuracy.value, one.billed or 0.0)):
-        across, down = x(one.billed or 0.0), y(one.accuracy.value) - 6  # above the line of the frontier
+        across, down = x(one.billed or 0.0), y(one.accuracy.value) - 6  # above the frontier's line
         wide = _CHARACTER * len(one.name)
         left = across + 8 + wide > _WIDTH - 4
         start = across - 8 - wide if left else across + 8
@@ -211,7 +211,7 @@ def calibration_plot(name: str, one: ModelCalibration) -> Element:
 
 
 def _bin(one: CalibrationBin, total: int, x: Scale, y: Scale) -> Element:
-    """The circle of a bin, whose size grows with the bin's share of the answers."""
+    """Draw the circle of a bin; its size grows with the bin's share of the answers."""
     confidence, accuracy = one.confidence or 0.0, one.accuracy or 0.0
     words = f"{counted(one.answers, 'answer')}: {share(accuracy)} right, mean probability {confidence:.2f}"
     circle = element("circle", "mark", cx=x(confidence), cy=y(accuracy), r=3 + 11 * math.sqrt(one.answers / total))

@@ -25,11 +25,11 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def standings_csv(found: Comparison) -> str:
-    """The table of standings as CSV, with a header line.
+    """Format the table of standings as CSV, with a header line.
 
-    Shares are between 0 and 1, times are in seconds, and unknown cells are empty. Columns that end in `_draft` or
-    `_assistant` (or `_assistant_1` and so on) belong to one endpoint. A name that a spreadsheet would read as a formula
-    is preceded by an apostrophe.
+    Shares are between 0 and 1, times are in seconds, and unknown cells are empty. Columns whose names end in `_draft`
+    or `_assistant` (or `_assistant_1` and so on) belong to one endpoint. A name that a spreadsheet would read as a
+    formula is preceded by an apostrophe.
     """
     limits = _limits(found)
     rows = [{**_columns(one, found), **limits, "stop": json.dumps(found.stop)} for one in found.standings]
@@ -42,7 +42,7 @@ def standings_csv(found: Comparison) -> str:
 
 
 def _limits(found: Comparison) -> dict[str, Any]:
-    """The limits of the answers, which every line repeats, so that the table can be reproduced."""
+    """The columns with the limits of the answers; every line repeats them, so that the table can be reproduced."""
     return {"max_tokens": found.max_tokens, "stop": [*found.stop], "seed": found.seed, "unit": found.unit}
 
 
@@ -89,7 +89,7 @@ def _columns(one: Standing, found: Comparison) -> dict[str, Any]:
 
 
 def _apart(one: Standing, found: Comparison) -> dict[str, Any]:
-    """The columns of the differences to each model; the columns for one model are adjacent."""
+    """The columns with the differences from each model; the columns for one model are adjacent."""
     columns: dict[str, Any] = {}
     for name in found.models:
         apart, end = one.differences.get(name), name.replace(" ", "_")
@@ -119,7 +119,7 @@ def _cell(value: object) -> str:
 
 
 def answers_jsonl(found: Comparison, examples: Iterable[Example] = ()) -> str:
-    """All answers as JSON lines, each with question, contestant, text, grade, cost, replaced places and limits.
+    """Format all answers as JSON lines, each with question, contestant, text, grade, cost, replaced places and limits.
 
     Args:
         found: the comparison.

@@ -1,4 +1,4 @@
-"""Graders by name, as in `grader_named("last-number")`, and user-defined graders, as in `check_grader(function)`."""
+"""The library's graders, by name (`grader_named("last-number")`), and user-defined ones (`check_grader(function)`)."""
 
 from __future__ import annotations
 
@@ -53,16 +53,17 @@ GRADERS: Mapping[str, str] = {
     "program": "the example's tests pass when the answer is run as a Python program",
     "judge": "a model finds the answer right",
 }
-"""The library's graders by name, with their rules. The name `module:function` means a user-defined function."""
+"""The library's graders, and their rules in words. `module:function` means a user-defined function."""
 
 _PATTERN_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class ExactGrader(BaseGrader):
-    """A grader that accepts an answer that equals the reference; both are normalized (NFC, white space).
+    """A grader that accepts an answer if it equals the reference after normalization (Unicode NFC, white space).
 
-    The comparison is that of `is_right`. If the example's `ends` is False, more text may follow the reference.
+    The comparison follows the rules of `is_right`. If the example's `ends` is False, more text may follow the
+    reference.
 
     Attributes:
         ignore_case: whether to ignore case.
@@ -87,9 +88,9 @@ class ExactGrader(BaseGrader):
 
 @dataclass(frozen=True)
 class ContainsGrader(BaseGrader):
-    """A grader that accepts an answer that contains the example's target or, without a target, the example's answer.
+    """A grader that accepts an answer if it contains the example's target or, without a target, the example's answer.
 
-    Whole words are compared, in NFC and with any white space between them.
+    Only whole words match. Texts are compared in Unicode's NFC, and white space may differ.
 
     Attributes:
         ignore_case: whether to ignore case.
@@ -103,7 +104,7 @@ class ContainsGrader(BaseGrader):
         return "contains, any case" if self.ignore_case else "contains"
 
     def check(self, example: Example) -> None:
-        """Check that the text to look for is not only white space."""
+        """Check that the text to search for is not blank."""
         if not (example.target or example.answer).strip():
             raise SettingError("the grader contains looks for a text, but this answer is only white space")
 
@@ -123,7 +124,7 @@ class ReadingGrader(BaseGrader):
         return found is not None and found == self._wanted(example)
 
     def _wanted(self, example: Example) -> str | None:
-        """The value of the reference."""
+        """Extract the value of the reference."""
         return self.reads(example, example.target or example.answer)
 
 
@@ -134,12 +135,12 @@ class LastNumberGrader(ReadingGrader):
     name: str = "last-number"
 
     def check(self, example: Example) -> None:
-        """Check that the reference has a number."""
+        """Check that the reference contains a number."""
         if self._wanted(example) is None:
             raise SettingError("the grader last-number needs a reference with a number, and this one has none")
 
     def reads(self, example: Example, text: str) -> str | None:  # noqa: ARG002
-        """The last number, as a plain decimal."""
+        """Extract the last number, as a plain decimal."""
         return last_number(text)
 
 
@@ -153,7 +154,7 @@ class ChoiceGrader(ReadingGrader):
     name: str = "choice"
 
     def check(self, example: Example) -> None:
-        """Check that the reference is an option."""
+        """Check that the reference names one of the options."""
         if self._wanted(example) is not None:
             return
         if example.choices is None:
@@ -163,7 +164,7 @@ class ChoiceGrader(ReadingGrader):
         raise SettingError(f"the grader choice needs the letter of an option as the answer: {hint}")
 
     def reads(self, example: Example, text: str) -> str | None:
-        """The letter that the text chooses."""
+        """Extract the letter that the text chooses."""
         return letter(text, example.choices)
 
     def _wanted(self, example: Example) -> str | None:
@@ -182,8 +183,8 @@ class RegexGrader(ReadingGrader):
     """A grader that compares the last match of a pattern in the answer with the reference, normalizing white space.
 
     Args:
-        pattern: a regular expression of the package `regex`. If it has groups, the first group is compared, otherwise
-            the whole match.
+        pattern: a regular expression in the syntax of the package `regex`. If it has groups, the first group is
+            compared, otherwise the whole match.
 
     Raises:
         SettingError: the pattern is invalid.
@@ -197,10 +198,10 @@ class RegexGrader(ReadingGrader):
         self.name = f"regex {pattern}"
 
     def reads(self, example: Example, text: str) -> str | None:  # noqa: ARG002
-        """The normalized match.
+        """Extract the match, normalized.
 
         Raises:
-            GradingError: the pattern takes too long.
+            GradingError: matching takes too long.
         """
         try:
             found = deque(self._pattern.finditer(text, timeout=_PATTERN_SECONDS), maxlen=1)
@@ -215,14 +216,14 @@ class RegexGrader(ReadingGrader):
 
 
 class JsonGrader(ReadingGrader):
-    """A grader that compares the JSON value in the answer, or one of its fields, with the reference, by value.
+    """A grader that compares the JSON value in the answer, or one of its fields, with the reference.
 
-    See `grading.json_value`. A reference that is not JSON counts as text. If a field is named, the reference is the
-    value of the field, or an object that contains the field.
+    See `grading.json_value` for how the value is found. A reference that is not JSON counts as a string. If a field is
+    named, the reference is the value of the field, or an object that contains the field.
 
     Args:
-        field: path of keys and array indexes (which begin at 0), joined by dots, such as `result.0.name`; None for the
-            whole value.
+        field: path of keys and zero-based array indexes, joined by dots, such as `result.0.name`; None for the whole
+            value.
 
     Raises:
         SettingError: the path is empty.
@@ -242,7 +243,7 @@ class JsonGrader(ReadingGrader):
             )
 
     def reads(self, example: Example, text: str) -> str | None:  # noqa: ARG002
-        """The value as JSON, in a canonical form."""
+        """Extract the value as JSON, in a canonical form."""
         try:
             return json_answer(json_value(text), self._path)
         except ValueError:
@@ -268,8 +269,8 @@ class FunctionGrader(BaseGrader):
     An error that the function raises ends the run, unless it is a `GradingError`.
 
     Args:
-        function: the function.
-        name: name for reports; by default `module:function`.
+        function: the function that judges an answer.
+        name: name of the grader in reports; by default `module:function`.
     """
 
     def __init__(self, function: _Verdict, name: str | None = None) -> None:
@@ -295,7 +296,7 @@ def check_grader(given: object) -> Grader:
     """Make a grader from a name, a `Grader` or a user-defined function.
 
     Raises:
-        SettingError: `given` is something else, or `grader_named` refuses the name.
+        SettingError: `given` is of another type, or is a name that `grader_named` refuses.
     """
     if isinstance(given, str):
         return grader_named(given)
@@ -319,20 +320,21 @@ def grader_named(
     run_programs: bool = False,
     time_limit: float | None = None,
 ) -> Grader:
-    """Make the grader with this name.
+    """Make one of the library's graders, or a grader from a user-defined function.
 
     Args:
         name: one of `GRADERS`, or `module:function` for a function of an example and a text.
-        ignore_case: for `exact` and `contains`: whether to ignore case.
-        pattern: for `regex`, which requires it: the regular expression.
-        field: for `json`: path of the field to compare.
-        judge: for `judge`, which requires it: URL of a server, or a provider.
-        judge_question: for `judge`: its question, with `{question}`, `{reference}` and `{answer}`.
-        run_programs: for `program`, which requires it: allow programs that models wrote to run on this machine.
-        time_limit: for `program`: seconds for one program; by default the limit of `ProgramLimits`.
+        ignore_case: whether to ignore case; for `exact` and `contains`.
+        pattern: the regular expression; required by `regex`.
+        field: path of the field to compare; for `json`.
+        judge: the judging model, as the URL of a server or a provider; required by `judge`.
+        judge_question: the judge's question, with `{question}`, `{reference}` and `{answer}`; for `judge`.
+        run_programs: True to allow programs that models wrote to run on this machine; required by `program`.
+        time_limit: seconds for one program, by default the limit of `ProgramLimits`; for `program`.
 
     Raises:
-        SettingError: the name is unknown, a required setting is missing, or the grader does not have a given setting.
+        SettingError: the name is unknown, a required setting is missing, or the grader does not support a given
+            setting.
     """
     given: dict[str, Any] = {
         "ignore_case": ignore_case or None,
@@ -353,7 +355,7 @@ def grader_named(
 
 
 def _made(name: str) -> tuple[tuple[str, ...], Callable[..., Grader]]:
-    """The names of a grader's settings, and the function that makes the grader from them."""
+    """Return the names of a grader's settings, and the function that makes the grader from them."""
     makers: dict[str, tuple[tuple[str, ...], Callable[..., Grader]]] = {
         "exact": (("ignore_case",), ExactGrader),
         "contains": (("ignore_case",), ContainsGrader),

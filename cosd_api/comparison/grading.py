@@ -1,4 +1,4 @@
-"""Grading: the protocol and base class of graders, and functions that read answers from texts in a canonical form."""
+"""The protocol and base class of graders, and functions that extract answers from texts in a canonical form."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from cosd_api import Example
 
 @runtime_checkable
 class Grader(Protocol):
-    """A judge of answers. Use it within `async with`.
+    """A judge of answers, to be used within `async with`.
 
-    Every run of a comparison grades known texts again, so that no grade is older than its grader. A grader with
-    expensive verdicts may have an attribute `identity`, under which its grades are kept; see `BaseGrader`.
+    Every run of a comparison grades known texts again, so that a change to the grader takes effect. A grader whose
+    verdicts are expensive can define an attribute `identity`, under which its grades are kept; see `BaseGrader`.
 
     Attributes:
-        name: name for reports, with the settings that change verdicts.
+        name: name for reports, including the settings that change verdicts.
     """
 
     @property
     def name(self) -> str:
-        """The name, with the settings that change verdicts."""
+        """The name for reports, including the settings that change verdicts."""
         ...
 
     async def __call__(self, example: Example, text: str) -> bool:
-        """Judge whether `text` is a right answer to `example`.
+        """Return True if `text` is a right answer to `example`.
 
         Raises:
             GradingError: the answer cannot be judged right or wrong.
@@ -45,12 +45,12 @@ class Grader(Protocol):
         """Check that the example has what this grader needs, before any model is asked.
 
         Raises:
-            SettingError: the example lacks something, which the message names.
+            SettingError: the example lacks something that the grader needs; the message names it.
         """
         ...
 
     def reads(self, example: Example, text: str) -> str | None:
-        """The answer that the grader reads in a text, in a canonical form; None if it reads no answer."""
+        """Extract the answer from a text, in a canonical form; None if the grader finds no answer."""
         ...
 
     async def __aenter__(self) -> Self:
@@ -65,19 +65,19 @@ class Grader(Protocol):
 
 
 class BaseGrader:
-    """Base class for graders: it opens no resources, accepts every example, and reads no answer in a text.
+    """Base class for graders: it opens no resources, accepts every example, and extracts no answers.
 
     Attributes:
         identity: everything that verdicts depend on besides the example and the text. A resumed comparison keeps grades
-            with the same identity; if it is None, texts are graded again.
-        warnings: warnings for the reader of the grades, set on entering.
+            whose identity is unchanged. If the identity is None, texts are graded again.
+        warnings: warnings to show with the grades, set when the grader is entered.
     """
 
     warnings: tuple[str, ...] = ()
 
     @property
     def identity(self) -> str | None:
-        """Always None, because grading again costs nothing."""
+        """Always None, because grading again is cheap."""
         return None
 
     def check(self, example: Example) -> None:
@@ -106,24 +106,24 @@ def identity_of(grader: Grader) -> str | None:
 
 
 def normalized(text: str) -> str:
-    """The text in Unicode's NFC, stripped, with a single space for each run of white space."""
+    """Normalize a text: Unicode's NFC, stripped, with each run of white space replaced by a single space."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 # Numbers.
 
-# After a word or a closing bracket, a minus could mean a subtraction or a hyphen, so a sign counts only elsewhere. A
-# currency symbol may follow the sign. A comma separates groups of three digits.
+# After a word or a closing bracket, a minus could be a subtraction or a hyphen, so it is not read as a sign. A
+# currency symbol may follow a sign. A comma separates groups of three digits.
 _NUMBER = regex.compile(
     r"(?P<sign>(?<![\w.)\]])[-+])?\p{Sc}?"
     r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)"
     r"(?P<power>[eE][-+]?\d{1,3}(?!\d))?"
 )
 _DIGIT = regex.compile(r"[^\P{Nd}0-9]")
-_LARGEST = 1000  # greatest number of digits that is written out
+_LARGEST = 1000  # numbers with more digits are not written out
 _RAISED = regex.compile(r"(?<=[\w)\]}])[\u2070\u00b9\u00b2\u00b3\u2074-\u207b\u2080-\u208b]+")
 _FRACTION = regex.compile(r"(?:(?P<whole>(?<![.,\d])\d[\d,]*+)\s?)?(?P<part>[\u00bc-\u00be\u2150-\u215e\u2189])")
-# The exponent of a unit, as in 25 m2, 25 cm^2, 9.8 m/s^2 and 25 \text{ cm}^{2}.
+# Matches the exponent of a unit, as in 25 m2, 25 cm^2, 9.8 m/s^2 and 25 \text{ cm}^{2}.
 _EXPONENT = regex.compile(
     r"(?:(?<!\p{L})(?:[cdkmn\u03bc]?m|ft|in|yd|mi)|(?<=/\s?)s|\^(?<=\d\s?\p{L}+\^)|(?<=\p{L}\})\^)"
     r"\K\}?\^?\{?-?[23]\}?(?!\w|[.,]\d)"
@@ -131,10 +131,10 @@ _EXPONENT = regex.compile(
 
 
 def last_number(text: str) -> str | None:
-    """The last number of a text as a plain decimal, such as `1234.5` for `$1,234.50`; None without one.
+    """Extract the last number of a text as a plain decimal, such as `1234.5` for `$1,234.50`; None without a number.
 
-    Full-width digits and Unicode's minus sign count as plain digits and signs. A comma separates thousands, a point
-    decimals. Units with their exponents, superscripts and percent signs are ignored; `3½` is 3.5.
+    Full-width digits and Unicode's minus sign are treated like their ASCII forms. A comma separates thousands, and a
+    point separates decimals. Units with their exponents, superscripts and percent signs are ignored; `3½` is 3.5.
     """
     plain = _FRACTION.sub(_as_decimal, _RAISED.sub("", text))
     plain = _DIGIT.sub(_as_digit, unicodedata.normalize("NFKC", plain).replace("\u2212", "-"))
@@ -148,12 +148,12 @@ def last_number(text: str) -> str | None:
 
 
 def _as_digit(found: regex.Match[str]) -> str:
-    """The plain digit for a digit of another script; U+FFFD if Python's version of Unicode does not know the digit."""
+    """Convert a digit of any script to ASCII; return U+FFFD if Python's version of Unicode does not know the digit."""
     return str(unicodedata.decimal(found[0], "\ufffd"))
 
 
 def _as_decimal(found: regex.Match[str]) -> str:
-    """The decimal for a one-character fraction and a whole number before it; `1/3` if no finite decimal exists."""
+    """Convert a one-character fraction, and a whole number before it, to a decimal, or to `1/3` if none is finite."""
     whole, part = found["whole"] or "", unicodedata.normalize("NFKC", found["part"])
     above, below = map(int, part.split("\u2044"))
     value = Decimal(above) / below
@@ -161,10 +161,10 @@ def _as_decimal(found: regex.Match[str]) -> str:
 
 
 def _decimal(number: Decimal) -> str:
-    """The canonical form of a number."""
+    """Format a number in its canonical form."""
     if not number:
         return "0"
-    if abs(number.adjusted()) > _LARGEST:  # written out, it could fill the memory
+    if abs(number.adjusted()) > _LARGEST:  # written out, the number could fill the memory
         return str(number)
     written = format(number, "f")
     return written.rstrip("0").rstrip(".") if "." in written else written
@@ -185,7 +185,7 @@ _ANOTHER = regex.compile(r"[)\]}*_\"”]*\s*(?:,|/|\b(?:or|and)\b)\s*[(\[{*_\"�
 
 
 def letter(text: str, choices: Sequence[str] | None = None) -> str | None:
-    """The letter of the option that a text chooses, in upper case; None if it chooses no option or several.
+    """Extract the letter of the option that a text chooses, in upper case; None if it chooses no option or several.
 
     Only letters of options count. The first rule that applies decides:
 
@@ -213,7 +213,7 @@ def letter(text: str, choices: Sequence[str] | None = None) -> str | None:
 
 
 def _named(text: str, choices: Sequence[str]) -> str | None:
-    """The letter of the only option whose text appears; an option inside another one that appears does not count."""
+    """Find the only option whose text appears; an option within the text of another one that appears does not count."""
 
     def within(option: str, whole: str) -> bool:
         return bool(option) and regex.search(rf"(?<!\w){regex.escape(option)}(?!\w)", whole) is not None
@@ -239,12 +239,12 @@ _DECODER = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal, parse_consta
 
 
 def json_value(text: str) -> Any:
-    """The JSON value of the whole text, else of its first fenced block, else its first object or array.
+    """Parse the whole text as JSON, or else its first fenced block, or else its first object or array.
 
     Numbers are returned as `decimal.Decimal`.
 
     Raises:
-        ValueError: the text has no JSON value.
+        ValueError: the text contains no JSON value.
     """
     for candidate in (text, code_block(text)):
         if candidate is not None:
@@ -261,21 +261,21 @@ def json_value(text: str) -> Any:
 
 
 def _starts(text: str) -> Iterator[int]:
-    """The first `_TRIED` offsets at which an object or an array may begin, including those inside a broken value."""
+    """Yield the first `_TRIED` offsets at which an object or array may begin, even those inside a broken value."""
     return (found.start() for _, found in zip(range(_TRIED), regex.finditer(r"[{\[]", text), strict=False))
 
 
-_TRIED = 100  # each attempt may read to the end of the text
+_TRIED = 100  # limited, because each attempt may read to the end of the text
 
 
 def json_answer(value: Any, path: Sequence[str] = ()) -> str | None:
-    """A value, or its field at a path, in a canonical form; None if the field is missing.
+    """Format a value, or its field at a path, in a canonical form; None if the field is missing.
 
-    Objects are sorted by key, numbers are written as plain decimals (1.0 as 1), and texts are normalized.
+    Objects are sorted by key, numbers are written as plain decimals (1.0 as 1), and strings are normalized.
 
     Args:
-        value: a value as `json_value` returns it.
-        path: keys of objects, and indexes of array elements, which begin at 0.
+        value: a value returned by `json_value`.
+        path: keys of objects, and zero-based indexes of array elements.
     """
     for step in path:
         if isinstance(value, Mapping):
@@ -319,6 +319,6 @@ _FENCE = regex.compile(
 
 
 def code_block(text: str) -> str | None:
-    """The content of a Markdown text's first fenced block, up to the end if it is not closed; None without a block."""
+    """Extract the first fenced block of a Markdown text, up to the end if it is not closed; None without a block."""
     found = _FENCE.search(text)
     return found["code"] if found is not None else None

@@ -1,4 +1,4 @@
-"""Answers of a comparison, and the journal from which a run resumes: one line for each answer and for each grade."""
+"""Answers of a comparison, and the journal from which a run resumes, with one line for each answer and each grade."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class ReplacedPlace(Record):
 
     Attributes:
         start: byte offset in the answer.
-        draft: the draft's text there; empty for its end of sequence.
-        fused: the text that replaced it.
-        draft_prob: the draft's probability of its own text, in [0, 1]; None if it is not reported.
-        prob: the assistant's probability of the replacement, in [0, 1]; None if it is not reported.
+        draft: the draft's text at this place; empty if it was the end of sequence.
+        fused: the text that replaced the draft's text.
+        draft_prob: the draft's probability of its own text, in [0, 1]; None if the server does not report it.
+        prob: the assistant's probability of the replacement, in [0, 1]; None if the server does not report it.
         draft_raw: bytes of the draft's text in hexadecimal, if they are not valid UTF-8; else None.
-        fused_raw: bytes of the replacement, in the same way.
+        fused_raw: bytes of the replacement in hexadecimal, if they are not valid UTF-8; else None.
         word: whether the replacement is a whole word; the draft's text may be only the beginning of a word.
     """
 
@@ -78,7 +78,7 @@ class AnswerUsage(Record):
         requests: number of requests for generation and for scoring.
         read: number of tokens read, including cached tokens.
         written: number of tokens written.
-        cached: number of tokens read that came from the server's cache, as far as the server reports them.
+        cached: number of the tokens read that came from the server's cache, as far as the server reports it.
     """
 
     requests: int = 0
@@ -102,28 +102,28 @@ class GradedAnswer(Record):
     """One contestant's answer to one question: a line of the journal.
 
     Attributes:
-        type: `"answer"`; `"failed"` if an endpoint or the grader failed at the question; or `"cut"` if the answer ended
-            at the token limit of the whole comparison. The next run asks failed and cut questions again.
-        key: identity of the text: contestant, models, limits and prompt.
-        graded: identity of the grading: the example and the grader.
-        contestant: its name.
+        type: `"answer"`; `"failed"` if an endpoint or the grader failed at the question; or `"cut"` if the token limit
+            of the whole comparison ended the answer. The next run asks failed and cut questions again.
+        key: identity of the text, which depends on contestant, models, limits and prompt.
+        graded: identity of the grading, which depends on the example and the grader.
+        contestant: name of the contestant.
         question: `Example.key`.
         text: the answer.
-        right: whether it is right; None if it was not graded.
+        right: whether the answer is right; None if it was not graded.
         seconds: duration of the answer, without the time for discovering the servers.
-        first_token: seconds until the first token was final; None without a token.
-        tokens: number of tokens.
-        usage: usage of each endpoint, by `"draft"` and `"assistant"` (or `"assistant 1"` and so on) as the user gave
-            them, whichever model drafted.
+        first_token: seconds until the first token was final; None if there is no token.
+        tokens: number of tokens in the answer.
+        usage: usage of each endpoint, keyed by the user's names for the models: `"draft"` and `"assistant"` (or
+            `"assistant 1"` and so on), whichever model drafted.
         finish_reason: see `FusionResult`.
         stop_reason: see `FusionResult`.
-        acceptance: draft tokens kept / (kept + replaced); None if no draft is judged.
-        units: number of units that were judged or could have been; None if no draft is judged.
+        acceptance: draft tokens kept / (kept + replaced); None if the method judges no draft.
+        units: number of units that were judged or could have been; None if the method judges no draft.
         asked: number of units that an assistant was asked about.
         differing: number of units at which an assistant disagreed.
         replaced: the places where an assistant's answer replaced the draft's.
-        confidence: the mean probability of the tokens, in [0, 1]; None if a probability is not reported.
-        least: the least probability of a token.
+        confidence: the mean probability of the tokens, in [0, 1]; None if any probability is not reported.
+        least: the smallest probability of any token; None if any probability is not reported.
         error: the reason why the answer or its grading failed.
         warnings: warnings about the answer.
     """
@@ -153,7 +153,7 @@ class GradedAnswer(Record):
 
     @property
     def rounds(self) -> int | None:
-        """Number of drafts: one, plus one for each replacement that does not end the answer; None without a draft."""
+        """Number of drafting rounds: one, plus one per replacement that does not end the text; None without a draft."""
         if self.acceptance is None and self.units is None:
             return None
         last = self.replaced[-1] if self.replaced else None
@@ -166,25 +166,25 @@ class GradedAnswer(Record):
         return sum(one.billed for one in self.usage.values())
 
     def money(self, prices: Mapping[str, Price] | None) -> float | None:
-        """The price of all endpoints' tokens; None without prices."""
+        """The price of all endpoints' tokens; None if no prices are given."""
         if prices is None:
             return None
         return sum(prices[name].of(one.read, one.written, one.cached) for name, one in self.usage.items())
 
     @property
     def complete(self) -> bool:
-        """True if it was answered and graded."""
+        """True if the question was answered and the answer was graded."""
         return self.type == "answer" and self.right is not None
 
     @classmethod
     def of(cls, result: FusionResult, contestant: str, role: Mapping[str, str], **fields: object) -> Self:
-        """Make the line of an answer that is not graded yet.
+        """Make a record of an answer that is not graded yet.
 
         Args:
             result: the answer.
             contestant: name of the contestant.
-            role: the user's name of each endpoint, by its name in the fusion.
-            fields: further fields of the line, such as its keys.
+            role: the user's name for each endpoint, keyed by the endpoint's name in the fusion.
+            fields: further fields of the record, such as its keys.
         """
         timings = result.timings
         usage = {role[name]: AnswerUsage.of(one) for name, one in result.usage.items()}
@@ -213,7 +213,7 @@ class GradedAnswer(Record):
 
 
 def _judged(result: FusionResult) -> dict[str, object]:
-    """Counts of units, and the replaced places, of an answer whose draft was judged."""
+    """Return the unit counts and the replaced places of an answer whose draft was judged."""
     units: dict[int, list[FusedToken]] = {}
     replaced: list[ReplacedPlace] = []
     start, whole = 0, result.settings.unit == "word"
@@ -251,10 +251,10 @@ def _goes_on(source: str, token: FusedToken) -> bool:
 
 
 def _confidence(tokens: tuple[FusedToken, ...]) -> tuple[float | None, float | None]:
-    """The mean and the least probability of the tokens, each reported by the model that wrote the token."""
+    """Return the mean and the smallest probability of the tokens, as reported by the model that wrote each token."""
     probs = [one.draft_prob if one.source == DRAFT else one.assistant_prob for one in tokens]
     known = [prob for prob in probs if prob is not None]
-    if not known or len(known) < len(probs) - (tokens[-1].end and probs[-1] is None):  # the end may be hidden
+    if not known or len(known) < len(probs) - (tokens[-1].end and probs[-1] is None):  # a hidden end has no probability
         return None, None
     return min(1.0, math.fsum(known) / len(known)), min(known)
 
@@ -266,7 +266,7 @@ class _Line(GradedAnswer):
     """An answer as a line of the file.
 
     Attributes:
-        spent: whether its tokens were billed for this line; False for a text that was graded again; None in files of
+        spent: whether the tokens of this line were billed. False for a text that was graded again. None in files of
             earlier versions, in which only the first line of a text was billed.
     """
 
@@ -274,7 +274,7 @@ class _Line(GradedAnswer):
 
     @classmethod
     def of_answer(cls, answer: GradedAnswer) -> Self:
-        """The line of an answer that was billed."""
+        """Make the line of an answer that was billed."""
         return cls.model_construct(answer.model_fields_set, **dict(answer), spent=True)
 
     def answer(self) -> GradedAnswer:
@@ -296,7 +296,7 @@ class _GradeLine(Record):
 
     @classmethod
     def of_answer(cls, answer: GradedAnswer) -> Self:
-        """The line for an answer's grade."""
+        """Make the line for an answer's grade."""
         return cls(**answer.model_dump(include=set(cls.model_fields) - {"type"}))
 
     @property
@@ -311,11 +311,11 @@ class _GradeLine(Record):
 
 
 _KINDS: Mapping[object, type[_Line | _GradeLine | LookLine]] = {"grade": _GradeLine, "look": LookLine}
-"""Classes of lines by their type; lines of all other types are answers."""
+"""The class for each type of line; lines of all other types are answers."""
 
 
 def grading_key(example: Example, grader: str) -> str:
-    """Identity of a grading: SHA-256 (hex) of the example and of `grader`, the grader's identity or else its name."""
+    """Identity of a grading: SHA-256 (hex) of the example and of `grader`, the grader's identity or name."""
     asked = example.model_dump(mode="json", exclude={"group"})
     return hashlib.sha256(json.dumps([asked, grader], sort_keys=True).encode()).hexdigest()
 
@@ -324,8 +324,8 @@ class JournalHeader(Record):
     """The first line of a journal.
 
     Attributes:
-        kind: the file's kind.
-        schema_version: version of the format; in version 1, models with the same ids were asked after text.
+        kind: kind of the file.
+        schema_version: version of the format; in version 1, even models with the same ids were sent text.
         draft: the draft endpoint.
         assistant: the assistant endpoint, or the first of several.
         more_assistants: the other assistant endpoints.
@@ -345,33 +345,34 @@ class JournalHeader(Record):
         return [self.draft, self.assistant, *self.more_assistants]
 
     def line(self) -> str:
-        """The line without its line feed; for two models, the same as in earlier versions."""
+        """The line without its line feed; for two models, it is the same as in earlier versions."""
         return self.model_dump_json(exclude=set() if self.more_assistants else {"more_assistants"})
 
 
 class Journal:
     """The answers of a comparison, in memory and in a file.
 
-    Entering this context manager reads the file, locks it against other runs, and removes a last line that a crash has
-    cut off. Without `write`, it only reads the file.
+    Entering this context manager reads the file, locks it against other runs, and removes the last line if a crash has
+    cut it off. Without `write`, the file is only read.
 
     Args:
         path: the file; None keeps the answers only in memory.
         header: the models that are compared.
         write: whether to write additions to the file; if False, the file need not exist.
-        regrade: read the texts of the file without their grades, because this grader's grades are not kept.
+        regrade: whether to ignore the grades in the file, so that its texts are graded again.
 
     Attributes:
-        answers: answers without their grades, by the key of their text.
-        grades: grades of each text, by the identity of the grading, as questions with the same prompt share a text.
-        looks: the completed looks of `advise`, in their order.
-        failed: keys of the texts whose last line in the file, at the time of reading, reports a failure.
-        billed: tokens of all lines, including failed answers.
+        answers: answers without their grades, keyed by the key of the text.
+        grades: for each text, its grades, keyed by the identity of the grading; questions with the same prompt share a
+            text.
+        looks: the completed looks of `advise`, in order.
+        failed: keys of the texts whose last line reported a failure when the file was read.
+        billed: number of tokens billed by all lines, including failed answers.
 
     Raises:
         OSError: on entering, the file cannot be read or written.
-        SettingError: on entering, the file contains something else or the answers of other models, or another run has
-            it open; the file is not changed.
+        SettingError: on entering, the file is not a journal, contains the answers of other models, or is open in
+            another run; the file is not changed.
     """
 
     def __init__(self, path: Path | None, header: JournalHeader, *, write: bool = True, regrade: bool = False) -> None:
@@ -379,7 +380,7 @@ class Journal:
         self.grades: dict[str, dict[str, bool]] = {}
         self._write = write
         self._regrade = regrade
-        self._there: dict[tuple[str, str], tuple[bool | None, str | None]] = {}  # grades in the file, or errors
+        self._there: dict[tuple[str, str], tuple[bool | None, str | None]] = {}  # grades or errors in the file
         self.looks: list[LookLine] = []
         self.failed: set[str] = set()
         self.billed = 0
@@ -405,9 +406,9 @@ class Journal:
             self._appender.__exit__(kind, error, trace)
 
     def add(self, answer: GradedAnswer) -> None:
-        """Add a billed answer that is not graded yet; its text replaces an earlier text with the same key."""
+        """Add a billed answer that is not graded yet; it replaces an earlier answer with the same key."""
         self._take(answer, spent=True)
-        self._there.pop((answer.key, answer.graded), None)  # that grade belonged to the replaced text
+        self._there.pop((answer.key, answer.graded), None)  # a grade of the replaced text
         if self._appender is not None:
             self._appender.write(_Line.of_answer(answer).model_dump_json(exclude_defaults=True))
 

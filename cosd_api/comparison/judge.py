@@ -1,4 +1,4 @@
-"""A model as a judge: it reads the question, the reference and the answer, and begins its reply with the verdict."""
+"""A model as the judge: it reads the question, the reference and the answer, and its reply begins with the verdict."""
 
 from __future__ import annotations
 
@@ -49,17 +49,18 @@ _PLACES = regex.compile(r"\{(question|reference|answer)\}")
 class JudgeGrader(BaseGrader):
     """A grader that asks a model: the first word of its greedy reply is the verdict, Yes or No.
 
-    Right, correct, true and their opposites also count. A model with a chat template gets the question as a user
-    message. A model without one continues the question as text, after `Verdict:`. Beware: the judge reads texts that
-    other models wrote, and a text can ask for a favourable verdict.
+    Right, correct, true and their opposites also count as verdicts. A model with a chat template gets the question as a
+    user message. A model without a chat template continues the question as plain text, after `Verdict:`. Beware: the
+    judge reads texts that other models wrote, and such a text could ask for a favourable verdict.
 
     Args:
         model: URL of a server, or a provider.
-        question: the request, with the placeholders `{question}`, `{reference}` and `{answer}`; `{answer}` is required.
+        question: the question to the judge, with the placeholders `{question}`, `{reference}` and `{answer}`;
+            `{answer}` is required.
 
     Attributes:
-        name: `judge`, the model's address, and a fingerprint of the question if it is not the default.
-        identity: the library's version, the name, the server's URL and its model; known after entering.
+        name: `judge`, the model's address and, if the question is not the default one, the question's fingerprint.
+        identity: the library's version, the name, the server's URL and its model; known only after entering.
         usage: requests and tokens of the judge for all answers graded so far.
 
     Raises:
@@ -104,7 +105,7 @@ class JudgeGrader(BaseGrader):
         await self._model.__aexit__(kind, error, trace)
 
     async def __call__(self, example: Example, text: str) -> bool:
-        """Ask the judge.
+        """Ask the judge whether the answer is right.
 
         Raises:
             GradingError: the reply does not begin with a verdict.
@@ -130,7 +131,7 @@ class JudgeGrader(BaseGrader):
             try:
                 turn = await provider.render_prompt([Message("user", asked)])
                 provider, prompt = turn.provider, turn.prompt
-            except UnsupportedError:  # no chat template
+            except UnsupportedError:  # the model has no chat template
                 if not (await provider.describe()).capabilities.continues:
                     raise
         items = provider.generate(Context(prompt, b""), max_tokens=_TOKENS, usage=self.usage)

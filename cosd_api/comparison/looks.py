@@ -1,19 +1,19 @@
-"""A group-sequential test of ways to fuse: fuse, use one model alone, or undecided. Pure functions on outcomes.
+"""A group-sequential test of whether to fuse models or use one model alone, as pure functions on outcomes.
 
 The test looks at the outcomes after a quarter, a half and all of the questions. Each look tests every way to fuse
-against each model, by sign flips of whole groups of questions (`sign_flips`); all ways and all looks share the flips.
-The bounds follow from the largest statistic of all ways that were ever tried:
+against each model, by sign flips of whole groups of questions (`sign_flips`). All ways and all looks share the same
+flips. The bounds follow from the largest statistic of all ways that were ever tried:
 
-    spend   the three looks spend .003, .007 and .030 of the flips; .010 is kept for files that grow
+    spend   the three looks spend .003, .007 and .030 of the flips; .010 is reserved for files that grow
     bound   for each model, the r-th largest null maximum among the flips that exceeded no earlier bound, where r is
             the number of flips to spend, rounded down; flips above the bound are then spent
     fuse    a way whose statistic is above the bounds of all models; a tie is not above
-    alone   for every way, 2.5 standard errors exclude a gain of `worth` over at least one model
+    alone   every way's gain over at least one model, plus 2.5 standard errors, is less than `worth`
     drop    after 50 questions only the better half of the ways continues; in later maxima an independent standard
-            normal variable replaces each dropped way, so that the choice of the dropped ways cannot help
+            normal variable replaces each dropped way, so that the choice of the dropped ways has no influence
 
-So if no way is better than the better model, a run calls a way better in at most 4 of 100 cases, whichever ways are
-tried, and in at most 5 of 100 cases however often the file of questions grows.
+So if no way is better than the better model, at most 4 of 100 runs declare a way to be better, whichever ways are
+tried, or at most 5 of 100 if the file of questions grows, however often.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from cosd_api.extend import Record, check_choice
 SPENDING = (0.003, 0.007, 0.03)
 """Shares of the flips that the three looks of a run may spend."""
 KEPT = 0.01
-"""Share of the flips that is kept for files that grow; each further look spends half of the remaining share."""
+"""Share of the flips that is reserved for files that grow; each further look spends half of what remains."""
 GROWTH = 1.5
 """Factor by which a file must have grown since the last look to allow a further look."""
 LEAST_QUESTIONS = 20
-"""Least number of questions: fewer show nothing."""
+"""Minimum number of questions; fewer cannot show anything."""
 WORTH = 0.05
-"""Default gain in accuracy that is worth fusing for."""
+"""Default for the smallest gain in accuracy that makes fusing worthwhile."""
 AUDITED = 0.05
-"""Share of the questions with equal texts that ways are asked anyway, as a check."""
+"""Share of the questions with equal texts that ways to fuse answer anyway, as a check."""
 Looks = Literal["auto", "end"]
-"""Times to look: after a quarter, a half and all of the questions, or only at the end. The total error is the same."""
+"""Times to look: after a quarter, a half and all questions, or only at the end. The total error rate is the same."""
 
 Verdict = Literal["fuse", "alone", "undecided"]
-"""Fuse; use one model alone, because a gain that would be worth it is excluded; or neither is shown."""
+"""Decision: fuse; use one model alone, because a worthwhile gain is excluded; or undecided."""
 
-_DROPS = 50  # number of questions from which on ways are dropped
-_FEWEST = 2  # least number of ways that continue
+_DROPS = 50  # minimum number of questions before ways are dropped
+_FEWEST = 2  # minimum number of ways that continue
 _ERRORS = (
-    2.5  # standard errors that exclude a gain; fewer would do for a single look, but each of several may exclude it
+    2.5  # standard errors that exclude a gain; a single look would need fewer, but any of several looks may exclude it
 )
 _POWER = NormalDist().inv_cdf(0.8)
 _CERTAIN = 2 * NormalDist().cdf(_ERRORS) - 1
 
 Right = Mapping[str, bool]
-"""Outcomes by question. A missing question failed: it counts as wrong."""
+"""Outcomes, keyed by question: True for a right answer. A missing question failed, and counts as wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class Outcomes:
     """Outcomes of the models alone and of ways to fuse them, on the same questions.
 
     Attributes:
-        alone: outcomes of each model alone, by its name; the draft first.
-        ways: outcomes of each way to fuse, by its name.
-        billed: mean number of tokens billed per answer, by name.
-        groups: the key of each question's group, by question; a missing question is a group of its own.
+        alone: outcomes of each model alone, keyed by the model's name; the draft comes first.
+        ways: outcomes of each way to fuse, keyed by its name.
+        billed: mean number of tokens billed per answer, for each model and each way to fuse.
+        groups: the group's key for each question; a question without an entry is its own group.
     """
 
     alone: Mapping[str, Right]
@@ -84,7 +84,7 @@ class Outcomes:
         return [key for key in first if all(key in one for one in others)]
 
     def of(self, questions: Iterable[str]) -> list[str]:
-        """The given questions, without questions that a model has not answered."""
+        """Select the given questions that all models have answered."""
         return [key for key in questions if all(key in one for one in self.alone.values())]
 
     def group(self, question: str) -> str:
@@ -92,18 +92,18 @@ class Outcomes:
         return self.groups.get(question, question)
 
     def counts(self, way: str, model: str, questions: Iterable[str]) -> PairedCounts:
-        """The paired outcomes of a way to fuse and of a model alone, on these questions."""
+        """Count the paired outcomes of a way to fuse and of a model alone, on these questions."""
         mine, theirs = self.ways[way], self.alone[model]
         asked = self.of(questions)
         return PairedCounts.of([mine.get(key, False) for key in asked], [theirs[key] for key in asked])
 
     def right(self, name: str, questions: Iterable[str] | None = None) -> int:
-        """Number of right answers of a model, or of a way to fuse."""
+        """Count the right answers of a model, or of a way to fuse."""
         found = self.alone[name] if name in self.alone else self.ways[name]
         return sum(found.get(key, False) for key in (self.questions if questions is None else self.of(questions)))
 
     def better(self, questions: Iterable[str] | None = None) -> str:
-        """The model with the most right answers; ties go to the cheaper, then to the first."""
+        """The model with the most right answers; ties go to the cheaper model, then to the first."""
         asked = self.questions if questions is None else [*questions]
         return min(self.alone, key=lambda name: (-self.right(name, asked), self.billed.get(name, 0.0)))
 
@@ -114,9 +114,9 @@ class LookLine(Record):
     Attributes:
         type: type of the line.
         questions: keys of the questions that were new at this look.
-        ways: names of the ways that were tested.
+        ways: names of the ways to fuse that were tested.
         spent: share of the flips that the look could spend.
-        of: number of questions that the run was given.
+        of: number of questions that were given to the run.
     """
 
     type: Literal["look"] = "look"
@@ -128,14 +128,14 @@ class LookLine(Record):
 
 @dataclass(frozen=True, slots=True)
 class WaySeen:
-    """The state of one way at a look.
+    """The state of one way to fuse at a look.
 
     Attributes:
-        way: its name.
+        way: name of the way.
         questions: number of questions on which it was tested against the models.
-        groups: number of groups of these questions.
-        contrasts: its differences to each model, summed by group.
-        bounds: bounds for the statistics of these contrasts, by model.
+        groups: number of groups that these questions form.
+        contrasts: for each model, the differences between the way and the model, summed by group.
+        bounds: for each model, the bound for the statistic of the contrast.
     """
 
     way: str
@@ -156,7 +156,7 @@ class WaySeen:
 
     @property
     def upper(self) -> float:
-        """The least upper bound of its gains over the models; each bound is 2.5 standard errors above the gain."""
+        """The smallest upper bound of its gains over the models; each bound is 2.5 standard errors above the gain."""
         return min(self._upper(one) for one in self.contrasts.values())
 
     def _upper(self, one: Contrast) -> float:
@@ -164,7 +164,7 @@ class WaySeen:
         return (one.total + _ERRORS * math.sqrt(spread)) / self.questions
 
     def gain(self, counts: PairedCounts) -> Estimated:
-        """The gain over `against`, with an interval.
+        """Estimate the gain over the model `against`, with an interval.
 
         The low end holds simultaneously for all ways and looks. The high end is the upper end of Newcombe's 95 %
         interval, or of the 95 % interval clustered by group if that is higher.
@@ -180,10 +180,10 @@ class WaySeen:
         return Estimated(value, max(-1.0, min(low, value)), min(1.0, max(newcombe.high, grouped)))
 
     def more(self, worth: float) -> int | None:
-        """Number of further questions that would show the gain so far, or a gain of `worth`, in four of five runs.
+        """Estimate the number of further questions that would show a gain in four of five runs.
 
-        The larger of the two gains counts. If no question differs so far, it is the number that would exclude `worth`
-        if no further question differs. None if the bound is not known yet.
+        The gain is the gain so far or `worth`, whichever is larger. If no outcome differs so far, return the number of
+        questions that would exclude `worth` if no further outcome differs. None if the bound is not known yet.
         """
         one, limit = self.contrasts[self.against], self.bounds[self.against]
         if not math.isfinite(limit):
@@ -191,7 +191,7 @@ class WaySeen:
         if not one.squares:
             return max(0, math.floor(_ERRORS / worth) + 1 - self.questions)
         gain = max(worth, one.total / self.questions)
-        spread = max(one.squares / self.questions, gain)  # a gain needs at least this share of differing questions
+        spread = max(one.squares / self.questions, gain)  # a gain needs at least that many differing outcomes
         return max(0, math.ceil((limit + _POWER) ** 2 * (spread - gain * gain) / gain**2) - self.questions)
 
 
@@ -202,8 +202,8 @@ class Seen:
     Attributes:
         questions: keys of all questions so far.
         counted: number of these questions that all models have answered.
-        ways: the ways that were tested, by name.
-        fuse: name of the way to fuse by; None if no way is above the bounds.
+        ways: the ways to fuse that were tested, keyed by name.
+        fuse: name of the recommended way to fuse; None if no way is above the bounds.
         kept: names of the ways that continue.
     """
 
@@ -220,10 +220,10 @@ class Seen:
 
 
 def in_order(questions: Iterable[str], seen: Iterable[str] = ()) -> list[str]:
-    """Sort the questions: first the questions of earlier looks, then the rest by hash, whatever their outcomes.
+    """Sort the questions: first the questions of earlier looks, then the rest by hash, regardless of their outcomes.
 
     Raises:
-        SettingError: there are fewer than `LEAST_QUESTIONS`.
+        SettingError: there are fewer than `LEAST_QUESTIONS` questions.
     """
     there = dict.fromkeys(questions)
     if len(there) < LEAST_QUESTIONS:
@@ -236,7 +236,7 @@ def in_order(questions: Iterable[str], seen: Iterable[str] = ()) -> list[str]:
 
 
 def schedule(total: int, earlier: Sequence[LookLine] = (), looks: Looks = "auto") -> list[tuple[int, float]]:
-    """The looks still to be made: for each, the number of questions and the share of the flips.
+    """Plan the looks still to be made: for each, the number of questions and the share of the flips.
 
     Args:
         total: number of questions.
@@ -260,22 +260,22 @@ def schedule(total: int, earlier: Sequence[LookLine] = (), looks: Looks = "auto"
     for at, spend in zip((total // 4, total // 2, total), SPENDING, strict=True):
         made += spend
         if made <= spent + SPENDING[0] / 2:
-            continue  # an earlier run has made this look
-        if at > seen:  # this look also gets the shares of looks that have no new questions
+            continue  # this look was already made by an earlier run
+        if at > seen:  # the share of a look without new questions goes to the next look
             found.append((at, made - spent - sum(one for _, one in found)))
     return found
 
 
 class SequentialTest:
-    """The looks of one run and of the runs before it.
+    """A sequential test: it makes the looks of one run, and takes the looks of earlier runs into account.
 
     Args:
-        tried: names of the ways of earlier runs, which count towards the maximum even if this run leaves them out.
+        tried: names of the ways to fuse of earlier runs, which count towards the maximum even if this run omits them.
         flips: number of flips.
 
     Attributes:
-        tried: names of all ways that were ever tried.
-        seen: results of the looks, in their order.
+        tried: names of all ways to fuse that were ever tried.
+        seen: results of the looks, in order.
     """
 
     def __init__(self, tried: Iterable[str] = (), flips: int = FLIPS) -> None:
@@ -285,7 +285,7 @@ class SequentialTest:
         self._spent: dict[str, list[bool]] = {}
 
     def look(self, outcomes: Outcomes, questions: Sequence[str], ways: Sequence[str], spend: float) -> Seen:
-        """Test ways on the outcomes so far.
+        """Test ways to fuse on the outcomes so far.
 
         Args:
             outcomes: all outcomes so far.
@@ -315,27 +315,27 @@ class SequentialTest:
 
     @property
     def last(self) -> Mapping[str, WaySeen]:
-        """Each way at its last look, by name."""
+        """Map each way to fuse to its state at its last look."""
         return {way: one for look in self.seen for way, one in look.ways.items()}
 
     def verdict(self, worth: float = WORTH) -> Verdict:
-        """The verdict after the looks so far."""
+        """Return the verdict after the looks so far."""
         if self.fused is not None:
             return "fuse"
         return "alone" if self.excluded(worth) else "undecided"
 
     @property
     def fused(self) -> WaySeen | None:
-        """The way to fuse by, at the look that found it; None if no look has found a way."""
+        """The recommended way to fuse, at the look that found it; None if no look has found one."""
         return next((one.ways[one.fuse] for one in self.seen if one.fuse is not None), None)
 
     def excluded(self, worth: float) -> bool:
-        """Test whether, for every way, a gain of `worth` is excluded over at least one model."""
+        """Test whether every way to fuse is excluded: it cannot gain `worth` over at least one of the models."""
         last = self.last
         return bool(last) and all(one.questions and one.upper < worth for one in last.values())
 
     def _absent(self, number: int, seed: str) -> list[float]:
-        """The largest of `number` independent standard normal variables, for each flip."""
+        """For each flip, draw the largest of `number` independent standard normal variables."""
         if not number:
             return [-math.inf] * self._count
         rng, normal = random.Random(seed), NormalDist()  # noqa: S311 - the same numbers in each run
@@ -349,14 +349,14 @@ def looked_at(
     trial: SequentialTest,
     worth: float = WORTH,
 ) -> Verdict:
-    """Make the looks at outcomes that are all known, as if they came in one after the other.
+    """Run the looks on outcomes that are already known, as if the outcomes arrived one after the other.
 
     Args:
-        outcomes: outcomes of all models and ways.
+        outcomes: outcomes of all models and of all ways to fuse.
         order: keys of the questions, in the order of the test; see `in_order`.
         plan: number of questions and share of the flips of each look; see `schedule`.
         trial: the test that makes the looks.
-        worth: the gain that has to be excluded for `"alone"`.
+        worth: the gain that has to be excluded for the verdict `"alone"`.
     """
     ways = [*outcomes.ways] if not trial.seen else [*trial.seen[-1].kept]
     for number, spend in plan:
@@ -367,7 +367,7 @@ def looked_at(
 
 
 def room(outcomes: Outcomes, questions: Iterable[str], equal: Iterable[str]) -> Estimated:
-    """The largest possible gain if no way changes a text that all models write.
+    """Estimate the largest possible gain, assuming that no way to fuse changes a text that all models write.
 
     Args:
         outcomes: outcomes of the models alone.
@@ -376,7 +376,7 @@ def room(outcomes: Outcomes, questions: Iterable[str], equal: Iterable[str]) -> 
 
     Returns:
         The share of the questions at which the texts differ and the better model is wrong, with an interval of 2.5
-        standard errors. No way gains more than this share over the better model.
+        standard errors. No way to fuse can gain more than this share over the better model.
     """
     asked, same = outcomes.of(questions), {*equal}
     better = outcomes.alone[outcomes.better(asked)]
@@ -384,7 +384,7 @@ def room(outcomes: Outcomes, questions: Iterable[str], equal: Iterable[str]) -> 
 
 
 def is_audited(question: str) -> bool:
-    """Test whether ways are asked a question even if all models wrote the same text: one in twenty, by hash."""
+    """Test whether ways to fuse answer a question even if the models wrote equal texts: one in twenty, by hash."""
     return int.from_bytes(hashlib.sha256(f"audit {question}".encode()).digest()[:4], "big") < 2**32 * AUDITED
 
 
@@ -397,7 +397,7 @@ def _contrasts(outcomes: Outcomes, asked: Sequence[str], way: str, flips: SignFl
 
 
 def _best(outcomes: Outcomes, asked: Sequence[str], seen: Mapping[str, WaySeen], above: Sequence[str]) -> str:
-    """The cheapest way within one standard error of the way that gains most."""
+    """Find the cheapest way to fuse that is within one standard error of the way that gains most."""
     lead = max(above, key=lambda way: (seen[way].total, -outcomes.billed.get(way, 0.0)))
     mine = outcomes.ways[lead]
 
@@ -411,7 +411,7 @@ def _best(outcomes: Outcomes, asked: Sequence[str], seen: Mapping[str, WaySeen],
 
 
 def _better_half(seen: Mapping[str, WaySeen]) -> tuple[str, ...]:
-    """The better half of the ways, including ties, and at least two ways."""
+    """Return the better half of the ways to fuse, including ties, but at least two ways."""
     ranked = sorted((one.total for one in seen.values()), reverse=True)
     count = max(_FEWEST, (len(ranked) + 1) // 2)
     if len(ranked) <= count:

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages that load nothing and run no script: `comparison_page(found)`, `advice_page(advice)`."""
+"""Self-contained HTML pages without scripts or external files: `comparison_page(found)` and `advice_page(advice)`."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ from cosd_api.report.html.document import (
 from cosd_api.report.html.elements import Child, element, in_line, seconds, visible
 
 _FUSED = ("method", "baseline")
-_MOST_ROWS = 50  # greatest number of questions that are shown of each kind
-_LONGEST = 600  # greatest number of characters that are shown of a text
+_MOST_ROWS = 50  # maximum number of questions shown, for each kind of difference
+_LONGEST = 600  # maximum number of characters shown of a text
 _ABOUT_ADVICE = "From one look at all test questions, with an error of at most 4 % over all ways together."
 _NO_ADVICE = (
     f"There is no advice here: it needs at least {LEAST_QUESTIONS} test questions that {{all}} models have answered, "
@@ -62,11 +62,11 @@ _NO_ADVICE = (
 def comparison_page(
     found: Comparison, *, examples: Iterable[Example] = (), title: str = "Does it help to fuse these models?"
 ) -> str:
-    """The report of a comparison, as an HTML document.
+    """Write the report of a comparison as an HTML document.
 
     Args:
         found: the comparison; `Comparison.model_validate_json(text)` reads a saved one.
-        examples: the questions, to be shown next to the answers, because a comparison contains only their keys.
+        examples: the questions to show next to the answers; the comparison itself contains only their keys.
         title: the headline.
     """
     several = [*examples]
@@ -119,7 +119,7 @@ def _sections(found: Comparison, examples: Mapping[str, Example]) -> Iterator[El
 
 
 def _advice(found: Comparison) -> str | None:
-    """The advice from a comparison, in words; None if it is not complete or has too few questions."""
+    """Derive advice from a comparison, in words; None if the comparison is not complete or has too few questions."""
     if found.stopped is not None:
         return None
     try:
@@ -132,7 +132,7 @@ def _advice(found: Comparison) -> str | None:
 
 
 def _roles(models: Sequence[str], grader: str) -> Element:
-    """The line that names the models by their roles, the draft first, and the grader."""
+    """Make the line that names the models, with their roles, and the grader."""
     draft, first, *more = (element("b", None, in_line(one)) for one in models)
     others: list[Child] = [first]
     for at, one in enumerate(more, 1):
@@ -162,9 +162,9 @@ def _interval(one: Estimated) -> str:
 
 
 def _best(found: Comparison) -> Standing | None:
-    """The method or baseline with the most right answers; ties go to the one with the fewest billed tokens.
+    """Find the method or baseline with the most right answers; ties go to the one with the fewest billed tokens.
 
-    The number of right answers decides, not their share, so that missing answers are no advantage.
+    The ranking uses the number of right answers, not their share, so that missing answers are no advantage.
     """
     answered = [one for one in found.standings if one.kind in _FUSED and one.answered]
     return max(answered, key=lambda one: (one.right, -(one.billed or 0.0)), default=None)
@@ -218,7 +218,7 @@ def _row(one: Standing, found: Comparison, same: Mapping[str, Sequence[Standing]
 
 
 def _difference(one: PairedDifference | None) -> Child:
-    """One cell for a difference, its interval, the questions won and lost, and p: four columns would not fit."""
+    """Make one cell with a difference, its interval, the questions won and lost, and p; four columns would not fit."""
     value, interval, counts, p = difference_cells(one)
     return _lines(value, interval, f"{counts}, p = {p}" if p else counts)
 
@@ -241,7 +241,7 @@ def _about_results(found: Comparison) -> Element:
 
 
 def _about_the_best() -> Element:
-    """A note about choosing the best of many."""
+    """Explain that the best of many contestants looks better than it is."""
     return note("The best of many owes part of its lead to luck: expect less of it on other questions.")
 
 
@@ -299,7 +299,7 @@ def _one_calibration(found: Comparison, name: str, one: ModelCalibration) -> Ele
 
 
 def _questions(found: Comparison, best: Standing, examples: Mapping[str, Example]) -> Iterator[Element]:
-    """The questions that only the best method, or only the better model, answers right."""
+    """Show the questions that either only the best method or only the better model answered right."""
     theirs, mine = found.answers_of(found.better), found.answers_of(best.name)
     common = [key for key in mine if key in theirs]
     better, name = in_line(with_article(found.better)), in_line(best.name)
@@ -347,11 +347,11 @@ def _endpoints_table(found: Comparison) -> Element:
 
 
 def advice_page(advice: Advice, *, title: str | None = None) -> str:
-    """The report of `advise`, as an HTML document: the advice, the results, the ways to choose from, the failures.
+    """Write the report of `advise` as an HTML document: the advice, the results, the ways to fuse, and the failures.
 
     Args:
         advice: the advice; `Advice.model_validate_json(text)` reads a saved one.
-        title: the headline; by default a question.
+        title: the headline; by default, a question about fusing these models.
     """
     title = title or f"Fuse these{' two' * (not advice.more_assistants)} models?"
     top = header(
@@ -401,7 +401,7 @@ def _advice_sections(advice: Advice) -> Iterator[Element]:
 
 
 def _ways(advice: Advice) -> Element:
-    """The section with the ways to choose from."""
+    """Make the section with the ways to fuse."""
     heads = ("", "questions", "right", "better model", "gain", "interval", "")
     rows = [
         [

@@ -1,4 +1,4 @@
-"""Prices of endpoints, and an estimate of a comparison's cost from a few of its questions, before any is asked."""
+"""Prices of endpoints, and an estimate of a comparison's cost before any question is asked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cosd_api.types import EndpointEstimate, Range
 
 MILLION = 1_000_000
 _EXAMPLE = '{"draft": [0.2, 0.6], "assistant": [3, 15]}'
-_USEFUL = 20  # a bound beyond this multiple of the likely number is useless as a forecast
+_USEFUL = 20  # an upper bound above this multiple of the likely number is not shown
 _NO_BOUND = (
     "no useful upper bound, as at worst every token is replaced, and all that follows is written and asked about again"
 )
@@ -26,12 +26,12 @@ _NO_BOUND = (
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of an endpoint for a million tokens, in any currency.
+    """The price of a million tokens at an endpoint, in any currency.
 
     Attributes:
         read: price of tokens read.
         written: price of tokens written.
-        cached: price of tokens read from a cache, as far as the server reports them; None if it equals `read`.
+        cached: price of tokens read from a cache, as far as the server reports them; None if it is the same as `read`.
 
     Raises:
         SettingError: a price is not a number of at least 0.
@@ -64,8 +64,8 @@ class Price:
 
 
 Prices = Mapping[str, Price | tuple[float, float] | tuple[float, float, float]]
-"""Prices by `"draft"` and `"assistant"` (or `"assistant 1"` and so on), or by the models' names. Each is a `Price`, or
-two or three numbers."""
+"""Prices, keyed by `"draft"` and `"assistant"` (or `"assistant 1"` and so on), or by the models' names. Each price is a
+`Price`, or two or three numbers."""
 
 
 def prices_from(given: Sequence[str]) -> dict[str, Price]:
@@ -73,7 +73,7 @@ def prices_from(given: Sequence[str]) -> dict[str, Price]:
 
     Raises:
         OSError: the file cannot be read.
-        SettingError: the prices have another form.
+        SettingError: a price is not in this format.
     """
     found: dict[str, Price] = {}
     for one in given:
@@ -104,11 +104,11 @@ def _from_file(path: Path) -> dict[str, Price]:
 
 
 def checked_prices(given: Prices | None, models: Mapping[str, str]) -> dict[str, Price] | None:
-    """Check prices, and return them by the names that are the keys of `models`.
+    """Check prices, and return them under the names that are the keys of `models`.
 
     Args:
         given: the prices, as the user gave them.
-        models: the models' names on their servers, by `"draft"` and `"assistant"` (or `"assistant 1"` and so on).
+        models: the models' names on their servers, keyed by `"draft"` and `"assistant"` (or `"assistant 1"` and so on).
 
     Raises:
         SettingError: a name is unknown, or a price is missing or invalid.
@@ -133,35 +133,36 @@ def checked_prices(given: Prices | None, models: Mapping[str, str]) -> dict[str,
 
 
 def _between(tokens: Range) -> str:
-    """The lower bound in words, with the upper bound if that is useful."""
+    """Format the lower bound in words, with the upper bound if it is useful."""
     useful = tokens.high <= _USEFUL * tokens.expected
     return f"at least {tokens.low:,}" + (f", at most {tokens.high:,}" if useful else "")
 
 
 class ComparisonEstimate(Record):
-    """The estimated cost of a comparison, without the answers that are already known.
+    """The estimated cost of a comparison, not counting answers that are already known.
 
-    The text form omits an upper bound of more than twenty times the likely cost. In the worst case of most methods,
-    every token is replaced, and the models write and judge the rest of the answer again each time.
+    `str()` omits an upper bound of more than twenty times the likely cost. In the worst case of most methods, every
+    token is replaced, and after each replacement the models write and judge the rest of the answer again.
 
     Attributes:
         questions: number of questions.
-        contestants: tokens billed for each contestant, by name.
-        unforeseen: contestants with answers to come but without a forecast (`Method.cost`); no cost includes them.
+        contestants: tokens billed for each contestant, keyed by name.
+        unforeseen: contestants whose remaining answers cannot be forecast (see `Method.cost`); the costs exclude them.
         known: number of answers that are already in the journal.
-        answers: number of answers to come; for `advise`, if every look is made and all ways continue.
+        answers: number of answers still to come; for `advise`, the number if every look is made and all ways to fuse
+            continue.
         requests: number of requests to all endpoints.
         billed_tokens: number of tokens billed by all endpoints.
-        money: lower bound, likely value and upper bound of the price; None without prices.
-        most: the limit of billed tokens, including the tokens in the journal; None without a limit.
-        later: for `advise`, the tokens billed after the first look, which `billed_tokens` includes. The lower bound is
-            0, as the first look may decide; the likely number counts the models alone and half of the ways; the upper
-            bound counts all. Most ways are not asked a question to which all models write the same text, but the
-            estimate cannot tell which questions these are.
-        seconds: estimated duration, from speeds measured on a few tokens of each model. None if no speed was measured,
-            as in any run but a dry run.
-        durations: seconds that each contestant adds to `seconds`, by name.
-        concurrency: number of answers at the same time.
+        money: lower bound, likely value and upper bound of the price; None if no prices are given.
+        most: the limit on billed tokens, including the tokens in the journal; None if there is no limit.
+        later: for `advise`, the part of `billed_tokens` that is billed after the first look. The lower bound is 0,
+            because the first look may decide. The likely number counts the models alone and half of the ways to fuse;
+            the upper bound counts all of them. Most ways to fuse skip questions to which all models write the same
+            text, but the estimate cannot know which questions these will be.
+        seconds: estimated duration, from speeds measured on a few tokens of each model. None if no speed was measured;
+            only a dry run measures speeds.
+        durations: seconds that each contestant adds to `seconds`, keyed by name.
+        concurrency: number of answers that are requested at the same time.
         assumptions: the assumptions of the estimate, in words.
     """
 
@@ -215,31 +216,31 @@ class ComparisonEstimate(Record):
 # The estimate.
 
 MOST_SAMPLES = 40
-"""Greatest number of samples of self-consistency: more would change little, even if CoSD's bill pays for them."""
+"""Maximum number of samples for self-consistency; more would change little, even if CoSD's bill would pay for them."""
 
 _TWICE = 2
-"""Greatest number of requests for one sample; see `Switch.cost`."""
+"""Maximum number of requests for one sample; see `Switch.cost`."""
 
 Measure = Callable[[str | Sequence[Message], int], Awaitable[Mapping[str, Speed]]]
-"""Function that measures the speed of each endpoint, by name, given a question and a number of concurrent requests."""
+"""Function that takes a question and a number of concurrent requests, and measures the speed of each named endpoint."""
 
 _FREE = Price(0, 0)
 _Bound = tuple[float, float, float]
 """Lower bound, likely value and upper bound of a number."""
 _Cost = Mapping[str, _Bound]
-"""The mean cost of an answer at all endpoints, by `"requests"`, `"tokens"`, `"money"` and `"seconds"`."""
+"""The mean cost of an answer at all endpoints, with the keys `"requests"`, `"tokens"`, `"money"` and `"seconds"`."""
 _Endpoints = Mapping[str, EndpointEstimate]
-"""The cost of one answer, by the endpoints as the user gave them."""
+"""The cost of one answer, keyed by the user's names for the endpoints."""
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Contestants that will be added later.
+    """Contestants that will be added during the run.
 
     Attributes:
-        alike: for each of them, by name, the contestant whose answers cost about the same.
-        votes: name of the contestant whose bill pays for self-consistency (samples of one model); None if there will be
-            no self-consistency.
+        alike: for the name of each added contestant, the name of a contestant whose answers cost about the same.
+        votes: name of the contestant whose bill pays for the samples of self-consistency; None if self-consistency will
+            not be added.
     """
 
     alike: Mapping[str, str]
@@ -266,21 +267,21 @@ async def estimated(
     concurrency: int,
     measure: Measure | None,
 ) -> ComparisonEstimate:
-    """Estimate the cost of answers to come.
+    """Estimate the cost of the answers still to come.
 
     Args:
-        fusions: fusions by contestant.
+        fusions: the fusion of each contestant.
         to_come: the questions that each contestant has yet to answer, including contestants without a fusion.
-        max_tokens: limit for each answer.
+        max_tokens: maximum number of tokens in each answer.
         models: names of the models, as contestants.
-        roles: for each contestant, the user's names of its endpoints, by their names in its fusion.
-        prices: prices by endpoint.
-        later: contestants that will be added later.
+        roles: for each contestant, the user's names for its endpoints, keyed by their names in its fusion.
+        prices: the price of each endpoint.
+        later: contestants that will be added during the run.
         known: number of answers that are already in the journal.
-        questions: number of all questions.
-        most: the limit of billed tokens.
-        concurrency: number of answers at the same time.
-        measure: measures the models' speeds; None to estimate no time.
+        questions: total number of questions.
+        most: the limit on billed tokens.
+        concurrency: number of answers that are requested at the same time.
+        measure: function that measures the models' speeds; None to leave out the time.
 
     Raises:
         ProviderError: an endpoint failed.
@@ -308,7 +309,7 @@ async def estimated(
     made |= {name: made[bill] for name, bill in later.alike.items() if name in needed and bill in made}
     if later.votes in made and SELF_CONSISTENCY in needed:
         made[SELF_CONSISTENCY] = _voted([made[name] for name in models], made[later.votes])
-    if known:  # the journal may have answers of later contestants
+    if known:  # the journal may contain answers of contestants that will be added
         for name in made.keys() & later.names:
             made[name] = {unit: (0, expected, high) for unit, (_, expected, high) in made[name].items()}
     scales = {name: len(to_come[name]) for name in made if to_come.get(name)}
@@ -317,7 +318,7 @@ async def estimated(
         return _total([_times(scales[name], made[name][unit]) for name in names])
 
     durations = {name: over("seconds", [name])[1] / at_once for name in scales}
-    reading = len(examples) * sum(speed.reading for speed in speeds.values())  # later, it is in the servers' caches
+    reading = len(examples) * sum(speed.reading for speed in speeds.values())  # then the prompts are cached
     return ComparisonEstimate(
         questions=questions,
         contestants={name: _range(over("tokens", [name])) for name in scales},
@@ -336,12 +337,12 @@ async def estimated(
 
 
 def with_later(first: ComparisonEstimate, models: ComparisonEstimate, ways: ComparisonEstimate) -> ComparisonEstimate:
-    """Combine the estimates for `advise`: the first look, and the later looks, which may not be needed.
+    """Combine the estimates for `advise`: for the first look, and for later looks, which may not be needed.
 
     Args:
-        first: the estimate of the first look, for every way and all models.
-        models: the estimate of all models on the questions of later looks.
-        ways: the estimate of all ways on these questions, of which about half continue.
+        first: the estimate for the first look, with all models and all ways to fuse.
+        models: the estimate for all models on the questions of later looks.
+        ways: the estimate for all ways to fuse on the questions of later looks, although only about half continue.
     """
 
     def later(alone: _Bound, each: _Bound, *, whole: bool = True) -> _Bound:
@@ -392,7 +393,7 @@ def _total(several: Sequence[_Bound]) -> _Bound:
 
 
 def _mean(several: Sequence[_Cost]) -> _Cost:
-    """The mean cost over questions."""
+    """Average costs over questions."""
     sums = {unit: _total([one[unit] for one in several]) for unit in several[0]}
     return {unit: (one[0] / len(several), one[1] / len(several), one[2] / len(several)) for unit, one in sums.items()}
 
@@ -402,7 +403,7 @@ def _by_role(endpoints: _Endpoints, roles: Mapping[str, str]) -> _Endpoints:
 
 
 def _cost(answer: _Endpoints, prices: Mapping[str, Price], speeds: Mapping[str, Speed], max_tokens: int) -> _Cost:
-    """The cost of one answer."""
+    """Add up the cost of one answer at all endpoints."""
     low = expected = high = 0.0
     for name, one in answer.items():
         price, tokens = prices.get(name, _FREE), one.billed_tokens
@@ -420,27 +421,27 @@ def _cost(answer: _Endpoints, prices: Mapping[str, Price], speeds: Mapping[str, 
 
 
 def equal_bill(pays: tuple[float, float], one: tuple[float, float]) -> int:
-    """Number of answers that a bill pays for, from 1 to `MOST_SAMPLES`.
+    """Number of answers that can be bought for a bill, from 1 to `MOST_SAMPLES`.
 
     Args:
-        pays: money (0 without prices) and tokens of the bill.
-        one: money and tokens of one answer.
+        pays: the bill, as an amount of money (0 without prices) and a number of tokens.
+        one: the cost of one answer, in the same form.
     """
     at = 0 if pays[0] and one[0] else 1
     return min(MOST_SAMPLES, max(1, round(pays[at] / one[at]))) if one[at] else 1
 
 
 def _voted(models: Sequence[_Cost], paying: _Cost) -> _Cost:
-    """The cost of self-consistency, whose number of samples the bill of another contestant pays for.
+    """Estimate the cost of self-consistency, with as many samples as the bill of another contestant pays for.
 
-    The better model, which draws the samples, is not known yet: the likely cost is the mean over the models.
+    The better model draws the samples. Because it is not known yet, the likely cost is the mean over the models.
     """
     counts = [equal_bill(_bill(paying), _bill(one)) for one in models]
     found: dict[str, _Bound] = {}
     for unit in paying:
         bounds = [one[unit] for one in models]
         expected = [count * bound[1] for count, bound in zip(counts, bounds, strict=True)]
-        most = max(_TWICE * MOST_SAMPLES * bound[2] for bound in bounds)  # the number of samples may differ
+        most = max(_TWICE * MOST_SAMPLES * bound[2] for bound in bounds)  # for the maximum number of samples
         found[unit] = min(bound[0] for bound in bounds), sum(expected) / len(models), most
     return found
 

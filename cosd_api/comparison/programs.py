@@ -1,10 +1,10 @@
-"""Run programs written by models, in processes with few rights. This protects against accidents, not attacks.
+"""Run programs written by models, in processes with few privileges. This protects against accidents, not attacks.
 
-Each process has limits on time, memory, files and processes, works in a temporary folder, and does not inherit this
-process's environment. On Linux, if unprivileged users may create namespaces, it has no network, and cannot send signals
-to other processes or read their memory. It can read whatever this user can read, write wherever this user can write,
-and connect to services that listen on sockets in the file system. If a model may be malicious, run the whole comparison
-in a container or a virtual machine.
+Each program runs with limits on time, memory, files and processes, in a temporary folder, and without this process's
+environment variables. On Linux, if unprivileged users may create namespaces, the program has no network, and cannot
+send signals to other processes or read their memory. It can still read and write all files that this user can read and
+write, and connect to services that listen on sockets in the file system. If a model may be malicious, run the whole
+comparison in a container or a virtual machine.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from cosd_api.extend import check_count, check_positive
 
 _LAUNCHER = Path(__file__).with_name("_run_program.py")
 _SHOWN = 2000  # bytes kept from the end of a program's output
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # so that NumPy starts no thread
-_GIVEN: tuple[str, ...] = ("SYSTEMROOT",) if os.name == "nt" else ()  # Python does not start on Windows without it
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # NumPy then starts no threads
+_GIVEN: tuple[str, ...] = ("SYSTEMROOT",) if os.name == "nt" else ()  # on Windows, Python needs it to start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +45,10 @@ class ProgramLimits:
         seconds: seconds of wall-clock time.
         cpu_seconds: seconds of processor time.
         memory: bytes of address space.
-        file_bytes: size of the largest file that it may write, including its output.
-        files: number of files that it may have open at the same time.
-        processes: number of processes and threads that this user may have besides the program. The superuser has no
-            such limit.
+        file_bytes: maximum size in bytes of each file that the program writes, including its output.
+        files: maximum number of files that the program may have open at the same time.
+        processes: maximum number of processes and threads that this user may have besides the program. This limit does
+            not apply to the superuser.
 
     Raises:
         SettingError: a limit is not positive.
@@ -73,10 +73,11 @@ class ProgramOutcome:
     """The outcome of a program.
 
     Attributes:
-        passed: whether it ran to its last line without an error.
-        late: whether it was stopped at the time limit.
-        output: the end of its output, including its error.
-        limited: names of the limits that were set, and `network` and `processes` if it was isolated from them.
+        passed: whether the program ran to its last line without an error.
+        late: whether the program was stopped at the time limit.
+        output: the end of the program's output, including any error message.
+        limited: names of the limits that were set, with `network` and `processes` if the program was isolated from
+            them.
     """
 
     passed: bool
@@ -86,17 +87,17 @@ class ProgramOutcome:
 
 
 async def run_program(source: str, limits: ProgramLimits | None = None) -> ProgramOutcome:
-    """Run a Python program in a process of its own with this interpreter, and stop it at its limits.
+    """Run a Python program with this interpreter in a separate process, and stop it when it reaches a limit.
 
-    A program that ends before its last line, for example by `sys.exit(0)`, has not passed. Cancelling the caller kills
-    the process. `ProgramLimits()` has the default limits.
+    A program that ends before its last line, for example by `sys.exit(0)`, has not passed. If the caller is cancelled,
+    the process is killed. If `limits` is None, the limits of `ProgramLimits()` apply.
     """
     limits = limits or ProgramLimits()
     token = secrets.token_hex(16)
     with TemporaryDirectory(prefix="cosd-program-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         program, output = folder / "program.py", folder / "output"
-        program.write_bytes(source.encode("utf-8", "surrogatepass"))  # a lone surrogate is the program's syntax error
+        program.write_bytes(source.encode("utf-8", "surrogatepass"))  # a lone surrogate becomes a syntax error
         (folder / "token").write_text(token, encoding="ascii")
         clock = ceil(min(limits.seconds, 1e6)) + 1
         bounds = (clock, limits.cpu_seconds, limits.memory, limits.file_bytes, limits.files, limits.processes)
@@ -118,7 +119,7 @@ async def run_program(source: str, limits: ProgramLimits | None = None) -> Progr
 
 
 def _said(path: Path) -> str:
-    """The contents of a file that the launcher writes; empty if it is missing or the program has damaged it."""
+    """Read a file that the launcher writes; return an empty text if it is missing or the program has damaged it."""
     try:
         return path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
@@ -126,7 +127,7 @@ def _said(path: Path) -> str:
 
 
 async def _end(process: Process) -> None:
-    """Kill the process and its group, and wait for it, even under cancellation."""
+    """Kill the process and its group, and wait until it has ended, even if the caller is cancelled."""
     with anyio.CancelScope(shield=True):
         with suppress(ProcessLookupError, PermissionError):
             if os.name == "nt":
@@ -140,17 +141,17 @@ async def _end(process: Process) -> None:
 class ProgramGrader(BaseGrader):
     """A grader that runs the answer and then the example's `tests` as one program, which must not raise an error.
 
-    If an answer has fenced blocks, the first block is the program. Otherwise the program is the whole answer, or, if
-    the prompt is text and the answer alone is not valid Python, the prompt followed by the answer.
+    If an answer has fenced blocks, the first block is the program. Otherwise the whole answer is the program. If that
+    is not valid Python and the prompt is text, the program is the prompt followed by the answer.
 
     Args:
         limits: limits of one program.
 
     Attributes:
-        name: `program`, and the time limit if it is not the default.
+        name: `program`, followed by the time limit if it is not the default.
         identity: the name, all limits, the limits that this machine can set, the library's version and this
             interpreter.
-        warnings: limits that this machine cannot set.
+        warnings: warnings about limits that this machine cannot set.
     """
 
     def __init__(self, limits: ProgramLimits | None = None) -> None:
@@ -167,7 +168,7 @@ class ProgramGrader(BaseGrader):
         return f"{self.name} {hashlib.sha256(repr(known).encode('utf-8', 'backslashreplace')).hexdigest()}"
 
     async def __aenter__(self) -> Self:
-        """Run an empty program, to find the limits that this machine can set.
+        """Run an empty program, to find out which limits this machine can set.
 
         Raises:
             SettingError: the empty program does not run.
@@ -183,7 +184,7 @@ class ProgramGrader(BaseGrader):
         return self
 
     def check(self, example: Example) -> None:
-        """Check that the example has tests, in valid Python."""
+        """Check that the example has tests, and that they are valid Python."""
         if example.tests is None:
             hint = '"tests": "assert add(2, 2) == 4"'
             raise SettingError(f"the grader program needs the tests of each example, and this one has none: {hint}")
@@ -221,7 +222,7 @@ def _program(example: Example, text: str) -> str:
 
 
 def _syntax(source: str) -> str | None:
-    """The syntax error of a program; None if there is none."""
+    """Return the syntax error of a program; None if its syntax is valid."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Questions of a comparison and their keys; reading them from files of `cosd collect` and other JSON lines files."""
+"""Questions of a comparison and their keys; read them from files of `cosd collect` or other JSON lines files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMED = ". If it has another name there, say which: --map prompt=question --map
 
 
 class _Twin(Example):
-    """A question with the prompt and answer of an earlier question, but graded differently."""
+    """A question with the same prompt and answer as an earlier question, but with a different grading."""
 
     @property
     def key(self) -> str:
@@ -29,7 +29,7 @@ class _Twin(Example):
 
 
 def questions_by_key(given: Iterable[Example | Mapping[str, Any]]) -> dict[str, Example]:
-    """The questions by key, in the order given; of equal questions, only the first is kept.
+    """Map keys to questions, in the order given; of equal questions, only the first is kept.
 
     Raises:
         SettingError: there are no questions, or a question is invalid.
@@ -47,23 +47,23 @@ def group_of(example: Example) -> str:
 
 
 def repeated_prompts(examples: Iterable[Example]) -> int:
-    """The number of questions without a group that share their prompt with another question without a group."""
+    """Count the questions that share their prompt with another question; questions with a group are ignored."""
     count = Counter(prompt_text(one) for one in examples if one.group is None)
     return sum(number for number in count.values() if number > 1)
 
 
 def prompt_text(example: Example) -> str:
-    """The prompt as one text; for a conversation, all messages with their roles."""
+    """Format the prompt as one text; for a conversation, with all messages and their roles."""
     if isinstance(example.prompt, str):
         return example.prompt
     return "\n\n".join(f"{one.role}: {one.content}" for one in example.prompt)
 
 
 def mapping_from(given: list[str]) -> dict[str, str]:
-    """Parse entries `FIELD=NAME`: a field of an example, and its name in the file.
+    """Parse entries of the form `FIELD=NAME`: a field of an example, and the field's name in the file.
 
     Raises:
-        SettingError: an entry has another form, or names no field of an example.
+        SettingError: an entry does not have this form, or its `FIELD` is not a field of an example.
     """
     found: dict[str, str] = {}
     for one in given:
@@ -77,12 +77,12 @@ def mapping_from(given: list[str]) -> dict[str, str]:
 
 
 def read_questions(path: str | Path, mapping: Mapping[str, str] | None = None) -> list[Example]:
-    """The examples in a JSON lines file.
+    """Read the examples in a JSON lines file.
 
     Args:
         path: the file.
-        mapping: names in the file, by field of an example. With a mapping, numbers are read as text, unmapped fields of
-            an example keep their names, and all other fields are ignored.
+        mapping: the names that fields of an example have in the file, keyed by field. Fields that it does not mention
+            keep their names. With a mapping, numbers are read as text, and all other fields of the file are ignored.
 
     Raises:
         OSError: the file cannot be read.
@@ -111,5 +111,5 @@ def read_questions(path: str | Path, mapping: Mapping[str, str] | None = None) -
 
 
 def _text(value: object) -> object:
-    """A number as text; any other value unchanged."""
+    """Convert a number to text; return any other value unchanged."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value

@@ -1,4 +1,4 @@
-"""A comparison as plain text: a table, and findings in sentences. The page shows the same words and cells."""
+"""A comparison as plain text: a table, and findings in sentences. The HTML page uses the same words and cells."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from cosd_api.extend import counted, in_words, with_article, with_notes
 if TYPE_CHECKING:
     from cosd_api.comparison.result import Comparison
 
-WIDTH = 110  # characters per line, also in the comment of a settings file
+WIDTH = 110  # characters per line, in the report and in a settings file's comment
 
 
 _HEADS = ("", "right", "accuracy", "95 %")
 _COSTS = ("kept", "ms", "requests", "tokens")
 MOST_NAMES = 40
-"""Greatest number of characters of a row's name in the table; longer lists of ways with equal texts are cut."""
+"""Maximum length of a row's name in the table; longer lists of ways with equal texts are shortened."""
 
 
 def heads_of(found: Comparison) -> list[str]:
-    """The column heads of the table of standings; the four columns of a difference to a model are adjacent."""
+    """The column headings of the table of standings; the four columns for the difference from a model are adjacent."""
     apart = [head for name in found.models for head in (f"to {name}", "95 %", "won:lost", "p")]
     return [*_HEADS, *apart, *_COSTS]
 
 
 def rows_of(found: Comparison) -> list[Standing]:
-    """The standings that have a row of their own: ways with equal texts share the row of the cheapest."""
+    """The standings that have their own row; ways to fuse that wrote the same texts share the row of the cheapest."""
     return [one for one in found.standings if one.same_texts_as is None]
 
 
 def same_texts(found: Comparison) -> dict[str, list[Standing]]:
-    """The ways that wrote the same texts as a cheaper way, by the name of the cheapest."""
+    """Group the ways to fuse that wrote the same texts: the cheapest one's name maps to the standings of the rest."""
     several: dict[str, list[Standing]] = {}
     for one in found.standings:
         if one.same_texts_as is not None:
@@ -47,7 +47,7 @@ def same_texts(found: Comparison) -> dict[str, list[Standing]]:
 
 
 def row_name(one: Standing, same: Mapping[str, Sequence[Standing]]) -> str:
-    """The name of a row: the names of all ways that share it or, if these are too long, one name and a number."""
+    """The name of a row: the names of all ways that share it or, if that is too long, one name and a count."""
     others = [other.name for other in same.get(one.name, ())]
     name = " = ".join([one.name, *others])
     if len(name) > MOST_NAMES:
@@ -56,7 +56,7 @@ def row_name(one: Standing, same: Mapping[str, Sequence[Standing]]) -> str:
 
 
 def comparison_report(found: Comparison) -> str:
-    """The comparison as a table and sentences."""
+    """Format the comparison as a table followed by sentences."""
     standings, same = rows_of(found), same_texts(found)
     more = optional_columns(standings)
     heads = [*heads_of(found), *more]
@@ -99,13 +99,13 @@ def _title(found: Comparison) -> str:
 
 
 def roles_in_words(models: Sequence[str]) -> str:
-    """The models by their roles: the draft, then the assistants."""
+    """Name the models with their roles: the draft, then the assistants."""
     draft, *assistants = models
     return f"{draft} as the draft, {in_words(assistants)} as the assistant{'s' * (len(assistants) > 1)}"
 
 
 def limits_in_words(found: Comparison) -> str:
-    """The limits of the answers, in words."""
+    """Describe the limits of the answers."""
     words = f"answers of at most {counted(found.max_tokens, 'token')}"
     if found.stop:
         words += f", ending before {' or '.join(map(repr, found.stop))}"
@@ -115,7 +115,7 @@ def limits_in_words(found: Comparison) -> str:
 
 
 def about_standings(found: Comparison) -> list[str]:
-    """Paragraphs that explain the columns and name the ways that share a row."""
+    """Write paragraphs that explain the columns and name the ways that share a row."""
     both = "both" if len(found.models) == 2 else "all"
     apart = "Differences are to each model alone, in points, on the questions that both have answered. "
     apart += "Their intervals hold simultaneously, and exclude 0 exactly if p is at most 0.05. Both come from sign "
@@ -137,7 +137,7 @@ def about_standings(found: Comparison) -> list[str]:
 
 
 def findings(found: Comparison) -> list[str]:
-    """The result in sentences: ways that are better than each model, effect of failures, worth of a third model."""
+    """State the result in sentences: ways that beat each model, the effect of failures, the worth of a third model."""
     tested = [one for one in rows_of(found) if one.kind in ("method", "baseline") and one.differences]
     if not any(difference.interval is not None for one in tested for difference in one.differences.values()):
         return []
@@ -162,7 +162,7 @@ _TRIO = 3
 
 
 def _about_failures(tested: Sequence[Standing], found: Comparison) -> list[str]:
-    """A sentence about each gain that failed questions, of the way or of the model, could undo."""
+    """Write a sentence about each gain that would not be certain if the failed questions had gone against it."""
     sentences: list[str] = []
     for one in tested:
         doubtful = [
@@ -180,7 +180,7 @@ def _about_failures(tested: Sequence[Standing], found: Comparison) -> list[str]:
 
 
 def third_in_words(third: ThirdModel) -> str:
-    """A sentence on whether a third model is worth its price."""
+    """Say in a sentence whether a third model is worth its price."""
     apart, (three, two) = third.difference, third.billed
     words = f"The third model: {third.three}, the best way to fuse all three, is {_signed(apart.value)} points"
     if apart.interval is not None:
@@ -200,7 +200,7 @@ def third_in_words(third: ThirdModel) -> str:
 
 
 def standing_cells(one: Standing, found: Comparison, same: Mapping[str, Sequence[Standing]]) -> list[str]:
-    """The cells of one standing; see `heads_of`."""
+    """The cells of one standing's row; see `heads_of`."""
     failed = f" ({one.failed} failed, {_percent(one.of_asked)} of all)" if one.failed else ""
     return [
         row_name(one, same),
@@ -229,12 +229,12 @@ def difference_cells(one: PairedDifference | None) -> list[str]:
 
 
 def p_in_words(value: float | None) -> str:
-    """A p-value with three decimals; empty if there is none."""
+    """Format a p-value with three decimals; an empty text if there is none."""
     return "" if value is None else f"{value:.3f}" if value >= 0.0005 else "<0.001"
 
 
 def optional_columns(standings: Sequence[Standing]) -> dict[str, list[str]]:
-    """Additional columns for which these standings have values, by head: cached tokens, price of 1,000 answers."""
+    """Columns that are shown only if these standings have values for them: cached tokens, price of 1,000 answers."""
     found: dict[str, list[str]] = {}
     if any(any(one.cached.values()) for one in standings):
         found["cached"] = [f"{sum(one.cached.values()):,.0f}" if one.answered else "" for one in standings]
@@ -244,7 +244,7 @@ def optional_columns(standings: Sequence[Standing]) -> dict[str, list[str]]:
 
 
 def failures_counted(failures: Iterable[FailedAnswer]) -> list[tuple[str, str, str]]:
-    """Failures, grouped by contestant and reason: the name, the number of questions in words, and the reason."""
+    """Group failures by contestant and reason: the contestant, the number of questions in words, and the reason."""
     why = Counter((one.contestant, one.development, one.error) for one in failures)
     return [
         (name, counted(n, "question") + " that set baselines" * held, error) for (name, held, error), n in why.items()
@@ -252,7 +252,7 @@ def failures_counted(failures: Iterable[FailedAnswer]) -> list[tuple[str, str, s
 
 
 def by_reason(left_out: Iterable[LeftOut]) -> dict[str, list[str]]:
-    """The names of the contestants that were left out, by reason."""
+    """Map each reason to the names of the contestants that were left out for it."""
     found: dict[str, list[str]] = {}
     for one in left_out:
         found.setdefault(one.reason, []).append(one.name)

@@ -1,4 +1,4 @@
-"""Results of `compare` and `advise`: a comparison with the standing of each contestant, and advice; both in words."""
+"""Results of `compare` and `advise`: `Comparison`, with the standing of each contestant, and `Advice`."""
 
 from __future__ import annotations
 
@@ -44,39 +44,41 @@ from cosd_providers import Provider, connect
 
 
 class Comparison(Record):
-    """A comparison on the same questions: two or more models alone, every way to fuse them, and baselines.
+    """A comparison of two or more models alone, every way to fuse them, and baselines, all on the same questions.
 
-    All standings are measured on the test questions. Baselines that depend on answers (the random gate and
-    self-consistency) are set on held-out development questions: a share of all questions, at least one, with the
-    smallest hashes (`Example.key`).
+    All standings are measured on the test questions. The settings of two baselines, the random gate and
+    self-consistency, depend on answers. They are determined on development questions, which are held out from the
+    test: a share of all questions, at least one, with the smallest hashes (`Example.key`).
 
     Attributes:
-        schema_version: version of this format. Version 1 contained differences to only one model, which the development
-            questions chose; when such a result is read, the differences are counted from its answers.
+        schema_version: version of this format. Version 1 contained only the differences from one model, which was
+            chosen on the development questions. When such a result is read, all differences are computed from its
+            answers.
         draft: the draft endpoint, as the user gave it.
         assistant: the assistant endpoint, or the first of several.
         more_assistants: the other assistant endpoints.
         questions: number of test questions.
-        groups: the key of the group (`Example.group`), by the key of each question that has a group.
-        development: keys (`Example.key`) of the questions that set the baselines.
+        groups: the group (`Example.group`) of each question that has one, keyed by the question's key.
+        development: keys (`Example.key`) of the development questions, which set the baselines.
         better: the model with the most right answers to the test questions that all models have answered: `"draft"`,
-            `"assistant"`, or with several assistants, for example, `"assistant 1"`. Ties go to the model that billed
-            fewer tokens, then to the draft. Its difference to another model tells whether it is shown to be better.
-        third: for three models, whether the third is worth its price; None without ways to fuse two of them.
+            `"assistant"` or, with several assistants, a name such as `"assistant 1"`. Ties go to the model that billed
+            fewer tokens, then to the draft. Its difference from another model tells whether it is significantly better.
+        third: for three models, the comparison that tells whether the third is worth its price; None if no ways to fuse
+            two of them were compared.
         grader: name of the grader.
-        max_tokens: limit for each answer.
-        stop: strings before which an answer ended.
-        seed: seed of random draws.
+        max_tokens: maximum number of tokens in each answer.
+        stop: stop strings; an answer ended before the first one that would have appeared in it.
+        seed: seed for random draws.
         unit: the unit, as it was given.
-        standings: standings of all contestants, in their order.
+        standings: standings of all contestants: models, oracle, ways to fuse, other baselines, in this order.
         left_out: contestants that could not be compared, with the reasons.
-        calibration: calibration of each model, by name; models whose probabilities are not reported are absent.
+        calibration: calibration of each model, keyed by name; models whose probabilities are not reported are absent.
         stopped: the reason why the comparison is not complete; None if it is complete.
         billed_tokens: tokens billed for this comparison, including earlier runs with the same journal.
         spent_tokens: tokens billed in this run only.
-        answers: all answers, including the answers to the questions that set baselines.
+        answers: all answers, including those to the development questions.
         failures: the questions that failed, with the reasons.
-        warnings: warnings for the reader.
+        warnings: warnings about the comparison.
         library_version: version of cosd-api.
     """
 
@@ -115,13 +117,13 @@ class Comparison(Record):
 
     @property
     def models(self) -> dict[str, Endpoint]:
-        """All endpoints, by the names of the contestants that are these models alone."""
+        """All endpoints, keyed by the names under which the models alone are contestants."""
         several = (self.draft, self.assistant, *self.more_assistants)
         return dict(zip(model_names(len(several)), several, strict=True))
 
     @property
     def clusters(self) -> int:
-        """Number of independent clusters of questions: each group is one, and so is each question without a group."""
+        """Number of independent clusters of questions: each group, and each question without a group, is a cluster."""
         return self.questions - len(self.groups) + len({*self.groups.values()})
 
     def __getitem__(self, name: str) -> Standing:
@@ -144,7 +146,7 @@ class Comparison(Record):
         The function `advise` asks only as many questions as the decision needs.
 
         Args:
-            worth: the least gain in accuracy that fusing would be worth, from 0.001 to 1; see `Advice`.
+            worth: the smallest gain in accuracy that makes fusing worthwhile, from 0.001 to 1; see `Advice`.
             choosing: deprecated, and without effect.
 
         Raises:
@@ -171,7 +173,7 @@ class Comparison(Record):
         return advice_of(self, outcomes, trial, worth, facts)
 
     def answers_of(self, name: str, *, development: bool = False) -> dict[str, GradedAnswer]:
-        """Complete answers of a contestant to the test questions, or to the development questions, by question."""
+        """Map questions to a contestant's complete answers, for the test questions or the development questions."""
         held = set(self.development)
         return {
             one.question: one
@@ -181,7 +183,7 @@ class Comparison(Record):
 
 
 def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
-    """Make a comparison of the answers in `gathered`; `fields` are the fields that do not follow from the answers."""
+    """Make a comparison from the answers in `gathered`; `fields` are the fields that do not follow from the answers."""
     found = judged(gathered)
     if fields.get("stopped") is None:
         lost = [one.name for one in found.standings if one.asked != len(gathered.test)]
@@ -211,15 +213,15 @@ def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
 
 
 def _renewed(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the fields of a comparison of version 1 to this version: differences are counted from its answers.
+    """Convert the fields of a comparison from version 1 to this version: compute the differences from its answers.
 
-    A comparison that is part of an `Advice` contains no answers, and so it gets no differences.
+    A comparison that is part of an `Advice` contains no answers, so it gets no differences.
     """
     held = {*given["development"]}
     standings = [
         Standing.model_validate(one)
         for one in given["standings"]
-        if one["kind"] != "derived" or one["name"] == ORACLE  # the other derived contestant repeated a model's row
+        if one["kind"] != "derived" or one["name"] == ORACLE  # version 1 had another one, which repeated a model's row
     ]
     found = {**given, "schema_version": 2, "standings": standings}
     answers = [GradedAnswer.model_validate(one) for one in given.get("answers", ())]
@@ -246,7 +248,7 @@ def standing_of(found: Comparison, name: str) -> Standing | None:
 
 
 def outcomes_of(found: Comparison) -> Outcomes:
-    """The outcomes of the models alone, and of the ways that fuse all models, on the test questions."""
+    """The outcomes of the models alone, and of the ways to fuse all models, on the test questions."""
 
     def right(name: str) -> dict[str, bool]:
         return {key: bool(one.right) for key, one in found.answers_of(name).items()}
@@ -258,54 +260,56 @@ def outcomes_of(found: Comparison) -> Outcomes:
 
 
 class Advice(AdviceCounts):
-    """Advice on two or more models; `str(advice)` puts it into words.
+    """Advice on whether to fuse two or more models; `str(advice)` puts it into words.
 
-    Sign flips, which all ways and all looks share, test every way to fuse against each model alone. If no way is better
-    than the better model, at most 5 of 100 runs advise to fuse, whichever ways are tried and even if the file of
-    questions grows: see `cosd_api.comparison.looks`.
+    A test by sign flips compares every way to fuse with each model alone. If no way is better than the better model, at
+    most 5 of 100 runs advise to fuse, whichever ways are tried and even if the file of questions grows. See
+    `cosd_api.comparison.looks`.
 
     Attributes:
         schema_version: version of this format.
         decision: `"fuse"`; `"alone"` to use one model, because a gain of `worth` is excluded; `"undecided"` if neither
-            is shown; `"unknown"` if the run was stopped before a decision.
-        model: the better model alone: `"draft"`, `"assistant"`, or with several assistants, for example,
-            `"assistant 1"`.
-        way: name, as in a comparison, of the way to fuse that is advised or that gains most so far.
-        reverse: whether an assistant, as given, should draft.
+            is shown; or `"unknown"` if the run was stopped before it could decide.
+        model: the better model alone: `"draft"`, `"assistant"` or, with several assistants, a name such as `"assistant
+            1"`.
+        way: name of the way to fuse that is advised, or else that gains most so far; the name is as in a comparison.
+        reverse: whether one of the given assistants should draft.
         first: the name of the model that should draft, if there are several assistants.
-        settings: the method of the way, its settings and its verifier.
+        settings: the method of the way to fuse, with its settings and its verifier.
         questions: number of questions that were given.
-        tested: number of questions on which the decision is based: all models have answered them.
-        tried: number of ways that were ever tried, including earlier runs with the same `path`.
+        tested: number of questions on which the decision is based; all models have answered them.
+        tried: number of ways to fuse that were ever tried, including earlier runs with the same `path`.
         looks: number of looks.
-        worth: the gain in accuracy that would be worth fusing for.
-        equal: number of questions that ways were not asked, because all models wrote the same text.
-        audited: number of answers to questions with equal texts that ways were asked anyway, as a check.
+        worth: the smallest gain in accuracy that makes fusing worthwhile.
+        equal: number of questions that ways to fuse skipped, because all models wrote the same text.
+        audited: number of answers to questions with equal texts that were requested from ways to fuse as a check.
         disagreed: number of audited answers whose grade differs from the grade of the models' text.
-        right: number of right answers to the `tested` questions, of the way (`"fused"`) and of each model alone.
-        accuracy: the same as shares, with their 95 % intervals.
+        right: number of right answers to the `tested` questions, for the way to fuse (`"fused"`) and for each model
+            alone.
+        accuracy: share of right answers to the `tested` questions, with 95 % intervals, under the same names.
         gain: gain in accuracy over the better model. Its low end holds simultaneously for all ways and looks; its high
-            end is the upper end of a 95 % interval. None without a look.
-        upper: upper bound of the gain of every way, by 2.5 standard errors.
+            end is the upper end of a 95 % interval. None before the first look.
+        upper: upper bound of the gains of all ways to fuse, 2.5 standard errors above the gain.
         more: if `"undecided"`, the approximate number of further questions that would show the gain, or a gain of
             `worth`, in four of five runs.
-        room: the share of the questions at which the texts differ and the better model is wrong, if it decided: no way
-            gains more.
-        ways: every way at its last look, the best first.
-        bills: mean cost of an answer, by the names in `right`.
-        doubts: doubts of the models, by name.
+        room: the share of the questions at which the texts differ and the better model is wrong. No way to fuse can
+            gain more than this. None unless this share decided the run.
+        ways: the results of every way to fuse at its last look, the best first.
+        bills: mean cost of an answer, under the names in `right`.
+        doubts: how often each model is unsure when it is wrong, keyed by the model's name.
         draft: the draft's endpoint, as given.
         assistant: the endpoint of the assistant, or of the first of several.
         more_assistants: the endpoints of the other assistants.
         grader: name of the grader.
         unit: the unit, as it was given.
         limits: limits of the measured answers, which the settings file also contains.
-        seed: seed of random draws.
+        seed: seed for random draws.
         left_out: contestants that the endpoints cannot serve.
         stopped: the reason why the advice is not complete.
         billed_tokens: tokens billed for the advice, including earlier runs with the same `path`.
-        notes: notes for the reader.
-        parts: the comparison that the advice is based on, without its answers: of the models alone, or with the ways.
+        notes: further notes about the advice.
+        parts: the comparison that the advice is based on, without its answers. It contains the models alone, and may
+            contain the ways to fuse.
         library_version: version of cosd-api.
     """
 
@@ -330,7 +334,7 @@ class Advice(AdviceCounts):
 
     @property
     def models(self) -> dict[str, Endpoint]:
-        """All endpoints, by the names of the models alone."""
+        """All endpoints, keyed by the names of the models."""
         several = (self.draft, self.assistant, *self.more_assistants)
         return dict(zip(model_names(len(several)), several, strict=True))
 
@@ -344,14 +348,14 @@ class Advice(AdviceCounts):
         return int(self.reverse) if self.first is None else [*self.models].index(self.first)
 
     def fusion(self, *, draft: str | Provider, assistant: str | Provider | Sequence[str | Provider]) -> Fusion:
-        """The advised fusion, which has not sent anything yet.
+        """Create the advised fusion; no request is sent yet.
 
         Args:
-            draft: the draft, as it was given to `advise`; if `reverse` is set, it assists.
-            assistant: the assistant, as it was given; or all of the assistants, in the same order.
+            draft: the draft, as it was given to `advise`; if `reverse` is set, this model becomes an assistant.
+            assistant: the assistant, as it was given to `advise`, or all of the assistants in the same order.
 
         Raises:
-            SettingError: the advice is not to fuse; it is about another number of models; or the method has a
+            SettingError: the advice is not to fuse; the number of models differs from the advice; or the method has a
                 user-defined part, which the advice does not contain.
         """
         if self.decision != "fuse":
@@ -387,12 +391,12 @@ class Advice(AdviceCounts):
 
 @dataclass(frozen=True, slots=True)
 class AdviceFacts:
-    """Facts for an `Advice` that do not follow from the looks: the ways, the answers and the numbers of questions.
+    """Facts for an `Advice` that do not follow from the looks.
 
     Attributes:
-        contestants: the ways, by name.
-        answers: answers of the advised way (`"fused"`) and of each model to the same questions, by question.
-        prices: prices, by the models' names.
+        contestants: the ways to fuse, keyed by name.
+        answers: answers of the advised way (`"fused"`) and of each model to the same questions, keyed by question.
+        prices: the price of each model, keyed by the model's name.
         questions: number of questions that were given.
         equal: see `Advice`.
         audited: see `Advice`.
@@ -419,7 +423,7 @@ def advice_of(
     *,
     room: Estimated | None = None,
 ) -> Advice:
-    """The advice that follows from looks at outcomes; `part` is a comparison of at least the models alone."""
+    """Make the advice that follows from the looks; `part` is a comparison of at least the models alone."""
     reasons = reasoned(outcomes, trial, worth, complete=part.stopped is None, room=room)
     way = asked.contestants.get(reasons.get("way", ""))
     standing = None if way is None else standing_of(part, way.name)
@@ -458,7 +462,7 @@ def advice_of(
 
 
 def _bill(answers: Sequence[GradedAnswer], prices: Mapping[str, Price] | None) -> Bill:
-    """The mean cost of these answers."""
+    """Average the cost of these answers."""
     seconds = [one.seconds for one in answers if one.seconds is not None]
     money = [found for one in answers if (found := one.money(prices)) is not None]
     return Bill(
@@ -470,7 +474,7 @@ def _bill(answers: Sequence[GradedAnswer], prices: Mapping[str, Price] | None) -
 
 
 def _doubts(part: Comparison) -> dict[str, Doubts]:
-    """The doubts of each model in all answers that it gave alone."""
+    """Count, for each model, how often it was unsure in the wrong answers that it gave alone."""
     known = {name: one.least for name, one in part.calibration.items() if name in part.models}
     return {
         name: Doubts(answers=one.answers, wrong=one.wrong, sure=one.confident_wrong, alpha=one.alpha)

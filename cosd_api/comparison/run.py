@@ -1,4 +1,4 @@
-"""One run of `compare` or `advise`: it uses known answers, requests the missing ones, grades and keeps them."""
+"""One run of `compare` or `advise`: it reuses known answers, requests the missing ones, and grades and stores them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from cosd_providers import BudgetError, ContextLengthError, ProviderError, Unsup
 _IN_A_ROW = 8
 """Number of consecutive failures after which a comparison stops, because a server is probably down."""
 _QUESTIONS = 3
-"""Least number of different questions among them: a question that no server accepts fails for every contestant."""
+"""Minimum number of different questions among these failures, because one bad question fails for every contestant."""
 
 
 @dataclass
 class Failures:
-    """Questions that failed, and the consecutive failures that each endpoint, or the grader, may have caused."""
+    """Failed questions, and for each endpoint and the grader, the consecutive failures that it may have caused."""
 
-    _why: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])  # by contestant, by question
+    _why: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])  # by contestant and question
     _rows: dict[str, list[str]] = field(default_factory=dict[str, list[str]])  # questions, by endpoint or grader
 
     def add(self, contestant: str, question: str, words: str, who: Sequence[str]) -> str | None:
-        """Record a failure that any of `who` may have caused; return the reason if the run must stop."""
+        """Record a failure that any of `who` may have caused; if the run must stop, return the reason."""
         self._why.setdefault(contestant, {})[question] = words
         rows = [self._rows.setdefault(name, []) for name in who]
         for row in rows:
@@ -45,7 +45,7 @@ class Failures:
         return None
 
     def works(self, who: str) -> None:
-        """Record that an endpoint, or the grader, has answered."""
+        """Record that an endpoint or the grader works, which ends its sequence of failures."""
         self._rows[who] = []
 
     def forget(self, contestant: str) -> None:
@@ -53,20 +53,20 @@ class Failures:
         self._why.pop(contestant, None)
 
     def of(self, questions: set[str]) -> Mapping[str, Mapping[str, str]]:
-        """Reasons why these questions failed, by contestant and question."""
+        """The reasons why these questions failed, keyed by contestant, then by question."""
         return {name: {key: why[key] for key in why if key in questions} for name, why in self._why.items()}
 
 
 @dataclass(frozen=True)
 class JournalAnswers:
-    """The answers of a journal, by contestant and question.
+    """Access to the answers of a journal by contestant and question.
 
-    Questions with the same prompt share a text, but each has its own grade.
+    Questions with the same prompt share a text, but each question has its own grade.
 
     Attributes:
         journal: the journal.
         judge: the grader.
-        models: the models' names on their servers: the draft, then the assistants.
+        models: the models' names on their servers: first the draft, then the assistants.
         settings: settings of the run.
     """
 
@@ -88,11 +88,11 @@ class JournalAnswers:
         return made
 
     def grading(self, example: Example) -> str:
-        """The identity of the grading of answers to this question."""
+        """The identity of the grading for answers to this question."""
         return grading_key(example, identity_of(self.judge) or self.judge.name)
 
     def answer(self, one: Contestant, example: Example) -> GradedAnswer | None:
-        """The contestant's answer, graded or not; None if it is not known."""
+        """The contestant's answer, graded or not; None if there is no answer yet."""
         key = self.key(one, example)
         found = self.journal.answers.get(key)
         if found is None:
@@ -102,12 +102,12 @@ class JournalAnswers:
         return found.model_copy(update={**own, "right": self.journal.grades[key].get(grading)})
 
     def answers(self, one: Contestant, questions: Sequence[Example]) -> dict[str, GradedAnswer]:
-        """The answers of a contestant to these questions, graded or not, by question."""
+        """The contestant's answers to these questions, graded or not, keyed by question."""
         several = ((example.key, self.answer(one, example)) for example in questions)
         return {key: answer for key, answer in several if answer is not None}
 
     def complete(self, one: Contestant, questions: Sequence[Example]) -> dict[str, GradedAnswer]:
-        """The complete answers of a contestant to these questions, by question."""
+        """The contestant's complete answers to these questions, keyed by question."""
         return {key: answer for key, answer in self.answers(one, questions).items() if answer.complete}
 
     def missing(self, one: Contestant, questions: Sequence[Example]) -> list[Example]:
@@ -121,22 +121,22 @@ class JournalAnswers:
 
 @dataclass
 class ComparisonRun:
-    """One run of `compare` or `advise`: asks the models, grades the answers and keeps them.
+    """One run of `compare` or `advise`: it asks the models, and grades and stores the answers.
 
     Attributes:
-        models: the servers.
+        models: the open endpoints of the models.
         facts: facts about the servers.
         judge: the grader.
-        journal: the journal that keeps the answers.
+        journal: the journal that stores the answers.
         settings: settings of the run.
         stack: exit stack that closes the fusions.
         contestants: contestants that answer, in the order of the standings.
         left_out: contestants that the endpoints cannot serve.
         stopped: the reason why the run ended early; None while it continues.
         failures: the questions that failed.
-        known: the answers of the journal.
-        notes: notes for the reader.
-        prices: prices, by the models' names.
+        known: the answers in the journal.
+        notes: notes that the result should show as warnings.
+        prices: the price of each model, keyed by the model's name.
     """
 
     models: Endpoints
@@ -152,7 +152,7 @@ class ComparisonRun:
     def __post_init__(self) -> None:
         self._fusions: dict[str, Fusion] = {}
         self._tallies: dict[str, Tally] = {}
-        self._asked: dict[str, anyio.Lock] = {}  # one lock per text, which several questions may share
+        self._asked: dict[str, anyio.Lock] = {}  # a lock for each text, because several questions may share it
         self._limit = SharedLimit(self.settings.max_billed_tokens, lambda: self.journal.billed)
         self._before = self.journal.billed
         self.known = JournalAnswers(self.journal, self.judge, [*self.named.values()], self.settings)
@@ -162,7 +162,7 @@ class ComparisonRun:
         self.prices: Mapping[str, Price] | None = checked_prices(self.settings.prices, self.named)
 
     async def take_in(self, several: Sequence[Contestant]) -> list[Contestant]:
-        """Add and return the contestants that the endpoints can serve; record why the rest is left out."""
+        """Add and return the contestants that the endpoints can serve; record why the others are left out."""
         added: list[Contestant] = []
         providers = [self.models.draft, *self.models.assistants]
         for one in several:
@@ -183,12 +183,12 @@ class ComparisonRun:
 
     @property
     def named(self) -> dict[str, str]:
-        """The models' names on their servers, by `"draft"` and `"assistant"`, or `"assistant 1"` and so on."""
+        """The models' names on their servers, keyed by `"draft"` and `"assistant"`, or `"assistant 1"` and so on."""
         return {one.name: one.model for one in (self.facts.draft, *self.facts.assistants)}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The models' names in a comparison, in their order."""
+        """The models' names in a comparison, in order."""
         return tuple(self.named)
 
     @property
@@ -202,14 +202,14 @@ class ComparisonRun:
         return self.journal.billed - self._before
 
     def expect(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
-        """Count these questions as expected in the progress of these contestants."""
+        """Add these questions to the total in the progress of these contestants."""
         for one in several:
             self._tallies[one.name].questions += len(questions)
 
     async def estimate(
         self, held: Sequence[Example], test: Sequence[Example], *, baselines: bool
     ) -> ComparisonEstimate:
-        """Estimate the cost of the answers to come; `baselines` includes the baselines that will be added later."""
+        """Estimate the cost of the missing answers; with `baselines`, include baselines that are not added yet."""
         questions = [*held, *test]
         asked = {
             one.name: held if one.kind == "pilot" else questions[-self._tallies[one.name].questions :]
@@ -246,7 +246,7 @@ class ComparisonRun:
         )
 
     async def _measure(self, prompt: str | Sequence[Message], at_once: int) -> Mapping[str, Speed]:
-        """The models' speeds, which the first call measures; see `measure_speeds`."""
+        """Measure the models' speeds at the first call, and return them at every call; see `measure_speeds`."""
         if self._speeds is None:
             self._speeds = await measure_speeds(self.models, prompt, at_once=at_once, reading=True)
         return self._speeds
@@ -254,10 +254,10 @@ class ComparisonRun:
     async def ask(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
         """Let these contestants answer the questions, one question after the other.
 
-        The order of the contestants varies with the question, because the first contestant reads a prompt that no
-        server has in its cache yet. Known texts come first: if the grader keeps no grades, they are graded even after
-        the run has stopped asking. Questions that failed in an earlier run come last, so that they do not stop every
-        run at the same point.
+        The order of the contestants varies with the question, because the first contestant to answer is slower: no
+        server has the prompt in its cache yet. Known texts are processed first. If the grader's grades are not kept,
+        known texts are graded even after the run has stopped asking. Questions that failed in an earlier run come last,
+        so that they do not stop every run at the same point.
         """
         pairs = [(one, example) for example in questions for one in self._in_order(several, example)]
         pairs.sort(key=lambda pair: (self.known.key(*pair) in self.journal.failed, not self.known.has(*pair)))
@@ -286,13 +286,13 @@ class ComparisonRun:
                 group.start_soon(work)
         if errors:
             raise errors[0]
-        if self._limit.reached and self.stopped is not None:  # answers in flight were billed meanwhile
+        if self._limit.reached and self.stopped is not None:  # answers in progress were billed meanwhile
             self.stopped = self._limit.words()
 
     async def grade(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
-        """Grade the known answers of these contestants, before the estimate is shown or confirmed.
+        """Grade the known answers of these contestants, before the estimate is shown.
 
-        A grader whose grades are kept is not called, because it may be expensive.
+        A grader whose grades are kept is not called here, because it may be expensive.
         """
         if identity_of(self.judge) is not None:
             return
@@ -316,7 +316,7 @@ class ComparisonRun:
         return sorted(several, key=place)
 
     async def _take(self, one: Contestant, example: Example) -> None:
-        """Process one question of one contestant: use the known answer or request it, grade it and count it."""
+        """Process one question for one contestant: reuse or request the answer, grade it and count it."""
         key = self.known.key(one, example)
         async with self._asked.setdefault(key, anyio.Lock()):
             answer = self.known.answer(one, example)
@@ -348,9 +348,9 @@ class ComparisonRun:
             tally.money += answer.money(self.prices) or 0.0
 
     async def _answer(self, one: Contestant, example: Example, keys: Mapping[str, Any]) -> GradedAnswer | None:
-        """Request the contestant's answer, not graded yet, and add it to the journal; None if there is no answer.
+        """Request the contestant's answer, and add it to the journal without a grade; None if there is no answer.
 
-        The journal also gets the billed tokens of failed requests.
+        The tokens billed for failed requests are recorded in the journal, too.
         """
         limits: AnswerOptions = {"max_tokens": self.settings.max_tokens, "stop": self.settings.stop}
         fusion, role = self._fusions[one.name], one.role(self.names)
@@ -358,7 +358,7 @@ class ComparisonRun:
             limits["seed"] = self.settings.seed
         answer, least = None, 0
         while answer is None:
-            guess = len(str(example.prompt)) + self.settings.max_tokens  # what the first answer may bill
+            guess = len(str(example.prompt)) + self.settings.max_tokens  # upper estimate for the first answer
             allowed = await self._limit.share(one.name, guess, least, lambda: self.stopped is None)
             if self._limit.reached:
                 self.stopped = self.stopped or self._limit.words()
@@ -378,11 +378,11 @@ class ComparisonRun:
                 if line.billed or not cut:
                     self.journal.add(line)
                 if cut:
-                    least = (allowed or 0) + 1  # retry with the whole rest of the limit, if that is more
+                    least = (allowed or 0) + 1  # retry only if the rest of the limit allows more
                     continue
                 self._give_up(one, example, error)
                 return None
-            else:  # the answer counts towards the limit at once, as its grading may take long or never end
+            else:  # count the answer towards the limit before it is graded, because grading may never end
                 answer = GradedAnswer.of(result, one.name, role, **keys)
                 self.journal.add(answer)
             finally:
@@ -393,7 +393,7 @@ class ComparisonRun:
         return answer
 
     async def _grade(self, answer: GradedAnswer, example: Example) -> GradedAnswer:
-        """The answer with its grade; see `graded`."""
+        """Grade the answer, and record the grade; see `graded`."""
         found = await graded(self.judge, answer, example)
         self.journal.grade(found)
         if found.right is not None:
@@ -401,15 +401,15 @@ class ComparisonRun:
         return found
 
     def _give_up(self, one: Contestant, example: Example, error: ProviderError) -> None:
-        """Count an answer that failed, or drop a contestant that the endpoints cannot serve.
+        """Count a failed answer, or drop a contestant that the endpoints cannot serve.
 
         Raises:
-            UnsupportedError: the contestant is a model alone, without which there is no comparison.
+            UnsupportedError: the contestant is a model alone, and no comparison is possible without it.
         """
         if one not in self.contestants:
-            return  # another worker has dropped it
+            return  # another task has dropped the contestant
         if not isinstance(error, UnsupportedError) or self._tallies[one.name].answered:
-            about_one = isinstance(error, ContextLengthError)  # no sign that a server is down
+            about_one = isinstance(error, ContextLengthError)  # does not suggest that a server is down
             self._fail(one, example, str(error), () if about_one else self.names)
             return
         if one.kind == "alone":
@@ -420,27 +420,27 @@ class ComparisonRun:
         self.left_out.append(LeftOut(one.name, _reason(error)))
 
     def _fail(self, one: Contestant, example: Example, words: str, who: Sequence[str]) -> None:
-        """Count a failure that any of `who` may have caused; many in a row stop the comparison."""
+        """Count a failure that any of `who` may have caused; many failures in a row stop the comparison."""
         self._tallies[one.name].failed += 1
         over = self.failures.add(one.name, example.key, words, who)
         self.stopped = self.stopped or over
 
 
 def _reason(error: UnsupportedError | SettingError) -> str:
-    """The reason why a contestant is left out, without the endpoint's address."""
+    """Say why a contestant is left out, without the endpoint's address."""
     hint = getattr(error, "hint", "")
     return f"{error.args[0]}. {hint}" if hint else str(error.args[0])
 
 
 def _usage_of(partial: object, role: Mapping[str, str]) -> dict[str, AnswerUsage]:
-    """The usage of an incomplete answer, by endpoint."""
+    """The usage of an incomplete answer, keyed by endpoint."""
     if not isinstance(partial, FusionResult):
         return {}
     return {role[name]: AnswerUsage.of(usage) for name, usage in partial.usage.items()}
 
 
 async def graded(judge: Grader, answer: GradedAnswer, example: Example) -> GradedAnswer:
-    """The answer with its grade or, if the grader failed, with the reason."""
+    """Return the answer with its grade or, if the grader failed, with the reason for the failure."""
     try:
         right = await judge(example, answer.text)
     except (GradingError, ProviderError) as error:

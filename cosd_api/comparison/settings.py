@@ -1,4 +1,4 @@
-"""Settings that `compare` and `advise` share, and the progress that both report."""
+"""Settings and progress reports that `compare` and `advise` have in common."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Tally:
     """The progress of one contestant.
 
     Attributes:
-        name: its name.
-        questions: number of questions for it to answer, including the questions that set baselines.
+        name: name of the contestant.
+        questions: number of questions that the contestant has to answer, including development questions.
         answered: number of graded answers.
         right: number of right answers.
         failed: number of failed questions.
-        billed: number of tokens billed for its answers.
+        billed: number of tokens billed for all of the contestant's answers.
         asked: number of answers for which this run asked the models.
         spent: number of tokens billed for the answers of this run.
         money: price of this run's answers; 0 without prices.
@@ -47,7 +47,7 @@ class Tally:
 
 
 class ComparisonOptions(TypedDict, total=False):
-    """Keyword arguments of `compare` and `advise` other than the questions and the models; see `compare`."""
+    """Keyword arguments that `compare` and `advise` share, besides the questions and the models; see `compare`."""
 
     methods: Chosen
     both_ways: bool
@@ -86,7 +86,7 @@ class ComparisonSettings:
 
     @classmethod
     def checked(cls, **given: Unpack[ComparisonOptions]) -> Self:
-        """Check the given settings, except for methods, grader and prices, which the code that uses them checks.
+        """Check the given settings, except for methods, grader and prices, which are checked when they are used.
 
         Raises:
             SettingError: a setting is invalid.

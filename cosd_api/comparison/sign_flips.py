@@ -1,10 +1,10 @@
-"""A joint permutation test of several paired differences by sign flips; each group of questions counts once.
+"""A joint permutation test of several paired differences, by random sign flips of whole groups of questions.
 
 If a contestant is no better and no worse than a model, the differences in each group of questions could equally well
-have had the opposite sign. So the test compares the sum of the differences with the sums under random signs. Each group
-has one sign, which all contrasts share: so the flips preserve the correlation between contrasts.
-The maximum over all contrasts then corrects for their number (Westfall and Young, 1993, "Resampling-based multiple
-testing"). Duplicate contrasts cost nothing, and distinct contrasts cost hardly more than with Holm's procedure.
+have had the opposite sign. So the test compares the sum of the differences with the sums under random signs. All
+contrasts share the sign of a group, so the flips preserve the correlation between contrasts. Taking the maximum over
+all contrasts corrects for their number (Westfall and Young, 1993, "Resampling-based multiple testing"). Duplicate
+contrasts do not weaken the test, and distinct contrasts weaken it hardly more than Holm's procedure would.
 
     T = sum x / sqrt(sum x²)        over groups; x is a group's sum of differences, right answers minus right answers
     null = max over contrasts of sum s x / sqrt(sum x²), for each flip s of the groups' signs
@@ -24,9 +24,9 @@ from typing import Self
 from cosd_api.extend import check_between
 
 FLIPS = 1999
-"""Number of flips: 2,000 together with the sample itself, so that levels in thousandths are met exactly."""
+"""Number of flips. With the sample itself, they make 2,000, so that levels in thousandths are met exactly."""
 _TIE = 1e-9
-"""Tolerance for rounding: statistics that differ by less are equal."""
+"""Tolerance for rounding errors: statistics that differ by less count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Contrast:
     total: int
     squares: int
     _lost: int  # bit mask of the groups with a negative sum
-    _planes: tuple[tuple[int, int], ...]  # for each binary digit: mask of the groups whose sum has it, and their number
+    _planes: tuple[tuple[int, int], ...]  # for each binary digit: mask and number of the groups whose sum has it
 
     @classmethod
     def of(cls, sums: Sequence[int]) -> Self:
@@ -55,11 +55,11 @@ class Contrast:
 
     @property
     def statistic(self) -> float:
-        """T; 0 if no group differs."""
+        """The statistic T; 0 if no group differs."""
         return self.total / math.sqrt(self.squares) if self.squares else 0.0
 
     def flipped(self, flips: Sequence[int]) -> list[float]:
-        """T under each flip; a flip is an integer with a bit for each group, which is 1 if the group keeps its sign."""
+        """T under each flip; a flip is an integer with one bit per group, which is 1 if the group keeps its sign."""
         lost, root = self._lost, math.sqrt(self.squares)
         if not self._planes:
             return [0.0] * len(flips)
@@ -80,7 +80,7 @@ class SignFlips:
 
     Attributes:
         groups: the distinct keys, in the order given.
-        flips: one integer per flip, with a bit for each group; the first group has the lowest bit.
+        flips: one integer for each flip, with one bit for each group; the lowest bit belongs to the first group.
     """
 
     def __init__(self, groups: Iterable[str], count: int = FLIPS) -> None:
@@ -90,10 +90,10 @@ class SignFlips:
         self.flips = [int("".join(bits), 2) for bits in zip(*signs, strict=True)] if signs else [0] * count
 
     def contrast(self, differences: Iterable[tuple[str, int]]) -> Contrast:
-        """The contrast of these differences: for each question, the key of its group and the difference.
+        """Sum differences by group; each difference belongs to a question, and is given with the key of its group.
 
         Raises:
-            KeyError: a key is not among the groups.
+            KeyError: a key belongs to no known group.
         """
         sums = [0] * len(self.groups)
         for key, one in differences:
@@ -101,7 +101,7 @@ class SignFlips:
         return Contrast.of(sums)
 
     def maxima(self, contrasts: Iterable[Contrast], *, two_sided: bool = False) -> list[float]:
-        """The largest T of all contrasts under each flip, or the largest |T| if `two_sided`.
+        """For each flip, compute the largest T of all contrasts, or the largest |T| if `two_sided`.
 
         Without contrasts, all maxima are minus infinity.
         """
@@ -118,11 +118,11 @@ def adjusted_p(statistic: float, maxima: Sequence[float]) -> float:
 
 
 def bound(maxima: Sequence[float], level: float) -> float:
-    """The bound that a statistic must exceed (see `exceeds`) for a p-value of at most `level`.
+    """Compute the bound that a statistic must exceed (see `exceeds`) for a p-value of at most `level`.
 
-    Hence `(sum x ± bound * sqrt(sum x²)) / n`, where `n` is the number of questions, are simultaneous intervals. An
-    interval excludes 0 exactly if the p-value is at most the level. The bound is infinite if there are too few flips
-    for the level.
+    It follows that the intervals `(sum x ± bound * sqrt(sum x²)) / n` are simultaneous, with `n` the number of
+    questions. An interval excludes 0 exactly if the p-value is at most the level. The bound is infinite if there are
+    too few flips for the level.
 
     Raises:
         SettingError: the level is not between 0 and 1.
@@ -138,7 +138,7 @@ def exceeds(statistic: float, limit: float) -> bool:
 
 
 def _bits(key: str, count: int) -> str:
-    """The signs of one group: a string with one binary digit per flip."""
+    """Draw the signs of one group, as a string with one binary digit for each flip."""
     size = -(-count // 8)
     digest = hashlib.shake_256(f"sign {key}".encode()).digest(size)
     return format(int.from_bytes(digest, "big"), f"0{8 * size}b")[:count]

@@ -1,4 +1,4 @@
-"""Standings of a comparison: right answers, differences, bills and replaced places, counted from the answers."""
+"""Standings of a comparison, computed from the answers: right answers, differences, costs and replaced places."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from cosd_api.extend import Record, first_character, last_character
 
 
 class PlaceCounts(Record):
-    """Counts of replaced places, by the model that was right.
+    """Counts of replaced places, grouped by the model that was right at the place.
 
-    If the fused answer follows the reference answer up to a replaced place, the model whose text continues the
-    reference was right. The grader judges only whole answers: `answers` compares the answers with a replaced place to
-    the drafting model's own answers.
+    If the fused answer is equal to the reference answer up to a replaced place, the model whose text continues the
+    reference was right. Because the grader judges only whole answers, `answers` compares the grades of answers that
+    have a replaced place with the grades of the drafting model's own answers.
 
     Attributes:
         places: number of replaced places.
         assistant: places where only the assistant's text continues the reference.
-        draft: places where only the draft's text continues it.
-        neither: places where neither text continues it.
-        unknown: places where the answer had already left the reference, or where both texts continue it.
-        answers: counts of whole answers with a replaced place: the replacements corrected `won` answers and spoilt
-            `lost` answers.
+        draft: places where only the draft's text continues the reference.
+        neither: places where neither text continues the reference.
+        unknown: places where the answer had already departed from the reference, or where both texts continue it.
+        answers: counts of whole answers with a replaced place; replacements corrected `won` answers and spoilt `lost`
+            answers.
     """
 
     places: int
@@ -60,35 +60,35 @@ class Standing(Record):
     """The result of one contestant on the test questions.
 
     Attributes:
-        name: its name.
-        kind: its kind.
+        name: name of the contestant.
+        kind: kind of the contestant.
         reverse: whether an assistant drafts, or is listed first.
         first: the name of the model that drafts, or is listed first, if there are several assistants.
         without: the name of the model that takes no part; None if all models take part.
-        settings: name, own settings and verifier of its method; empty if it is derived from other contestants' answers.
-        answered: questions with a graded answer.
-        failed: questions that failed.
+        settings: the method's name, settings and verifier; empty if the answers are derived from other contestants'.
+        answered: number of questions with a graded answer.
+        failed: number of questions that failed.
         right: number of right answers.
         accuracy: share of right answers, with its 95 % interval.
-        differences: paired differences to each other model alone, by the model's name. A way is shown to be better than
-            the models if it is better than each of them: see `better_than_all`.
-        same_texts_as: name of a cheaper way that wrote the same texts to all questions. The two share a row of the
-            table. None if there is no such way.
-        acceptance: mean share of the draft's tokens kept; None if no draft is judged.
+        differences: paired differences from each other model alone, keyed by the model's name. A way to fuse is shown
+            to be better than the models if it is better than each of them; see `better_than_all`.
+        same_texts_as: name of a cheaper way to fuse that wrote the same text for every question, so that the two share
+            a row of the table. None if there is no such way.
+        acceptance: mean share of the draft's tokens that were kept; None if the method judges no draft.
         seconds: median duration of an answer.
         first_token: median time until the first token was final.
         tokens: mean number of tokens of an answer.
-        requests: mean number of requests per answer, by `"draft"` and `"assistant"` (or `"assistant 1"` and so on) as
-            the user gave them.
-        read: mean number of tokens read per answer, by the same names.
-        written: mean number of tokens written per answer, by the same names.
+        requests: mean number of requests per answer, keyed by the user's names for the models: `"draft"` and
+            `"assistant"` (or `"assistant 1"` and so on).
+        read: mean number of tokens read per answer, under the same keys.
+        written: mean number of tokens written per answer, under the same keys.
         cached: mean number of tokens per answer that were read from the server's cache, as far as the server reports
-            them, by the same names.
-        money: mean price of an answer; None without prices.
-        replaced: counts of replaced places, by the model that was right; None if no draft is judged.
-        on_frontier: whether it is ahead of every contestant that bills fewer tokens by more than one standard error of
-            the difference. A failed question counts as wrong. A contestant that was not asked all questions is never on
-            the frontier.
+            them, under the same keys.
+        money: mean price of an answer; None if no prices are given.
+        replaced: counts of replaced places; None if the method judges no draft.
+        on_frontier: whether the contestant leads every contestant that bills fewer tokens by more than one standard
+            error of the difference. A failed question counts as wrong. A contestant that was not asked all questions is
+            never on the frontier.
     """
 
     name: str
@@ -117,32 +117,33 @@ class Standing(Record):
 
     @property
     def asked(self) -> int:
-        """Number of questions that it answered or failed at."""
+        """Number of questions that the contestant answered or failed at."""
         return self.answered + self.failed
 
     @property
     def of_asked(self) -> float:
-        """Share of right answers, with failed questions counted as wrong; NaN without questions."""
+        """Share of right answers if failed questions count as wrong; NaN without questions."""
         return self.right / self.asked if self.asked else math.nan
 
     @property
     def better_than_all(self) -> bool:
-        """True if it is shown to be better than each model alone, even with all failed questions against it."""
+        """True if it is shown to be better than each model alone, even if all failed questions count against it."""
         return bool(self.differences) and all(one.low > 0 for one in self.differences.values())
 
     @property
     def billed(self) -> float | None:
-        """Mean number of tokens read and written for an answer, by all endpoints; None without answers."""
+        """Mean number of tokens that all endpoints read and wrote for an answer; None without answers."""
         return sum(self.read.values()) + sum(self.written.values()) if self.answered else None
 
 
 class ModelCalibration(Record):
-    """Agreement between one model's probabilities and its accuracy, in its own answers to all questions.
+    """Agreement between one model's probabilities and its accuracy, over the answers that it gave alone.
 
     Attributes:
         mean: calibration of the mean probability of an answer's tokens, with the expected calibration error.
-        least: calibration of the least probability of an answer's tokens. `confident_wrong` counts the wrong answers in
-            which every token has at least the probability `alpha`: a rule with this alpha asks no assistant about them.
+        least: calibration of the smallest probability of an answer's tokens. `confident_wrong` counts the wrong answers
+            in which every token has a probability of at least `alpha`, so that a rule with this alpha asks no
+            assistant.
     """
 
     mean: CalibrationCurve
@@ -150,13 +151,13 @@ class ModelCalibration(Record):
 
 
 class FailedAnswer(Record):
-    """A question that failed.
+    """A question at which a contestant failed.
 
     Attributes:
         contestant: name of the contestant.
-        question: `Example.key`.
-        error: the reason.
-        development: whether the question sets baselines; no standing counts such questions.
+        question: key of the question (`Example.key`).
+        error: the reason for the failure.
+        development: whether it is a development question, which counts in no standing.
     """
 
     contestant: str
@@ -167,16 +168,16 @@ class FailedAnswer(Record):
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The questions and answers from which the result of a comparison is counted.
+    """The questions and answers from which the result of a comparison is computed.
 
     Attributes:
         models: names of the models alone, as contestants.
         test: the test questions, in the order given.
-        development: the questions that set the baselines.
+        development: the development questions, which set the baselines.
         contestants: the contestants in the order of the standings, including the models and the derived contestants.
-        answers: the complete answers, by contestant, then by question.
-        failed: reasons why questions failed, by contestant, then by question.
-        prices: prices by endpoint; None without prices.
+        answers: the complete answers, keyed by contestant, then by question.
+        failed: the reasons why questions failed, keyed by contestant, then by question.
+        prices: the price of each endpoint; None if no prices are given.
     """
 
     models: Sequence[str]
@@ -188,13 +189,13 @@ class Gathered:
     prices: Mapping[str, Price] | None
 
     def right(self, name: str, questions: Sequence[Example]) -> dict[str, bool]:
-        """The outcomes of a contestant's complete answers, by question."""
+        """Map questions to whether a contestant's complete answer is right."""
         found = self.answers.get(name, {})
         return {one.key: bool(found[one.key].right) for one in questions if one.key in found}
 
 
 def better_of(gathered: Gathered) -> str:
-    """The better model on the questions that set the baselines, counting only questions that all models answered."""
+    """The better model on the development questions, counting only questions that all models answered."""
     right = {name: gathered.right(name, gathered.development) for name in gathered.models}
     billed = {
         name: math.fsum(gathered.answers[name][key].billed for key in right[name]) / max(1, len(right[name]))
@@ -209,9 +210,10 @@ class JudgedStandings:
     """The standings of a comparison, and the findings that follow from them.
 
     Attributes:
-        standings: standings of all contestants, in their order.
+        standings: standings of all contestants, in order.
         better: the model with the most right answers.
-        third: for three models, whether the third is worth its price; None if no ways to fuse two were compared.
+        third: for three models, the comparison that tells whether the third is worth its price; None if no ways to fuse
+            two models were compared.
     """
 
     standings: Sequence[Standing]
@@ -220,7 +222,7 @@ class JudgedStandings:
 
 
 def judged(gathered: Gathered) -> JudgedStandings:
-    """The standings of all contestants, in their order."""
+    """Compute the standings of all contestants, in order."""
     questions = [one.key for one in gathered.test]
     names = [one.name for one in gathered.contestants]
     right = right_answers(gathered.models, names, questions, gathered.answers)
@@ -236,7 +238,7 @@ def right_answers(
     questions: Sequence[str],
     answers: Mapping[str, Mapping[str, GradedAnswer]],
 ) -> dict[str, dict[str, bool]]:
-    """The outcomes of contestants and of the oracle on these questions, by name, then by question."""
+    """Tell which questions each contestant and the oracle answered right, keyed by name, then by question."""
     found: dict[str, dict[str, bool]] = {}
     for name in dict.fromkeys([*models, *names]):
         mine = answers.get(name, {})
@@ -253,15 +255,15 @@ def counted_by(
     failed: Mapping[str, AbstractSet[str]],
     groups: Mapping[str, str],
 ) -> JudgedStandings:
-    """The standings with differences, shared rows and frontier, counted from the complete answers; see `compared`.
+    """Add differences, shared rows and frontier to the standings, computed from the complete answers; see `compared`.
 
     Args:
         standings: standings without the fields that compare contestants.
         models: names of the models alone.
         questions: keys of the test questions.
-        answers: by contestant, then by question.
-        failed: questions that failed, by contestant.
-        groups: the key of each question's group, by question.
+        answers: the complete answers, keyed by contestant, then by question.
+        failed: for each contestant, the questions that failed.
+        groups: the group's key for each question.
     """
     right = right_answers(models, [one.name for one in standings], questions, answers)
     billed = {one.name: one.billed for one in standings if one.billed is not None and one.kind != "derived"}
@@ -279,12 +281,12 @@ def counted_by(
 def compared(
     standings: Sequence[Standing], outcomes: GradedOutcomes, texts: Mapping[str, Sequence[str]]
 ) -> JudgedStandings:
-    """The standings with their differences and all other fields that compare contestants.
+    """Add the differences and all other fields that compare contestants to the standings.
 
     Args:
         standings: standings without these fields.
         outcomes: outcomes of all contestants.
-        texts: for each way that has answered every question, its answers in the order of the questions.
+        texts: for each way to fuse that has answered every question, its answers in the order of the questions.
     """
     ways = [one.name for one in standings if one.kind in ("method", "baseline") and one.answered]
     of_three, of_two = (
@@ -298,7 +300,7 @@ def compared(
     two = best_way(outcomes, of_two)
     joint = Joint(outcomes, ways, [] if two is None else [(three, two) for three in of_three])
     same = alike(texts, outcomes.billed)
-    asked = max((one.asked for one in standings), default=0)  # a contestant must not gain by stopping early
+    asked = max((one.asked for one in standings), default=0)  # stopping early must not be an advantage
     stars = leading(outcomes, [one.name for one in standings if one.kind != "derived" and one.asked == asked])
     found = [
         one.model_copy(
@@ -331,7 +333,7 @@ def _third(
 
 
 def _standing(one: Contestant, gathered: Gathered, mine: Mapping[str, bool]) -> Standing:
-    """The standing of one contestant, without the fields that compare contestants."""
+    """Compute the standing of one contestant, without the fields that compare contestants."""
     right, answered, several = sum(mine.values()), len(mine), len(gathered.models) > 2
     tests = {example.key for example in gathered.test}
     names = gathered.models if one.kind == "derived" else [one.name]
@@ -353,7 +355,7 @@ def _standing(one: Contestant, gathered: Gathered, mine: Mapping[str, bool]) -> 
 
 
 def _accuracy(questions: Sequence[Example], right: Mapping[str, bool]) -> Estimated:
-    """The share of right answers, with its interval by groups."""
+    """The share of right answers, with an interval that is clustered by group."""
     groups: dict[str, list[bool]] = {}
     for one in questions:
         if one.key in right:
@@ -364,9 +366,10 @@ def _accuracy(questions: Sequence[Example], right: Mapping[str, bool]) -> Estima
 def _cost(
     answers: Sequence[Sequence[GradedAnswer]], models: Sequence[str], prices: Mapping[str, Price] | None
 ) -> dict[str, Any]:
-    """Mean and median costs over questions.
+    """Compute the mean or median of each cost over the questions.
 
-    Each entry of `answers` holds one contestant's answer, or for a derived contestant the answers of all models.
+    Each entry of `answers` belongs to one question. It contains the contestant's answer or, for a derived contestant,
+    the answers of all models.
     """
     several = [*chain.from_iterable(answers)]
 
@@ -392,7 +395,7 @@ def _cost(
 
 
 def _replaced(one: Contestant, gathered: Gathered) -> PlaceCounts | None:
-    """The counts of one contestant's replaced places, by the model that was right."""
+    """Count one contestant's replaced places by the model that was right; None if its method judges no draft."""
     mine = gathered.answers.get(one.name, {})
     alone = gathered.answers.get(gathered.models[one.first], {})
     judged = [example for example in gathered.test if (found := mine.get(example.key)) and found.units is not None]
@@ -415,7 +418,7 @@ def _replaced(one: Contestant, gathered: Gathered) -> PlaceCounts | None:
 
 
 def _verdicts(example: Example, answer: GradedAnswer) -> list[str]:
-    """For each replaced place of an answer, the model whose text continues the reference."""
+    """Say for each replaced place of an answer which model's text continues the reference."""
     reference, text = example.answer.encode(), answer.text.encode()
     found: list[str] = []
     for place in answer.replaced:
@@ -427,7 +430,7 @@ def _verdicts(example: Example, answer: GradedAnswer) -> list[str]:
         assistant = _continues(rest, place.fused_data, ends=example.ends)
         within = (
             draft and place.word and _within_word(rest, place.draft_data)
-        )  # the draft might have written the rest of the word
+        )  # the draft might have completed the word correctly
         if place.word and _within_word(rest, place.fused_data):
             assistant = False
         found.append(
@@ -443,19 +446,19 @@ def _verdicts(example: Example, answer: GradedAnswer) -> list[str]:
 
 
 def _continues(rest: bytes, text: bytes, *, ends: bool) -> bool:
-    """Test whether the reference continues with a text; an empty text means the end of sequence."""
+    """Test whether the rest of the reference begins with a text; an empty text means the end of sequence."""
     if not text:
         return not rest
     return rest.startswith(text) or (not ends and not rest)
 
 
 def _within_word(rest: bytes, text: bytes) -> bool:
-    """Test whether a text, with which the reference begins, ends within a word of the reference."""
+    """Test whether `text`, which is the beginning of `rest`, ends within a word of `rest`."""
     return first_character(rest[len(text) :]).isalnum() and last_character(text).isalnum()
 
 
 def calibration_of(gathered: Gathered) -> dict[str, ModelCalibration]:
-    """The calibration of each model, from its answers alone; models that report no probabilities are absent."""
+    """Compute each model's calibration from the answers that it gave alone; models without probabilities are absent."""
     found: dict[str, ModelCalibration] = {}
     for name in gathered.models:
         answers = gathered.answers.get(name, {}).values()

@@ -1,6 +1,6 @@
-"""Statistics of a comparison: intervals, paired differences, tests, calibration. Pure functions on counts and numbers.
+"""Statistics of a comparison, as pure functions: intervals, paired differences, tests and calibration.
 
-Each function follows the source that it names and needs only the standard library.
+Each function follows the source that its docstring names, and needs only the standard library.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Estimated:
 
 
 def wilson(right: int, total: int, level: float = 0.95) -> Estimated:
-    """The share `right / total` with Wilson's score interval, which stays within [0, 1] and needs no large sample.
+    """The share `right / total` with Wilson's score interval, which stays within [0, 1] and works for small samples.
 
     Wilson (1927), "Probable inference, the law of succession, and statistical inference": the interval contains every
     share `p` with `|right / total - p| <= z sqrt(p (1 - p) / total)`. Equation 4 of Brown, Cai and DasGupta (2001) is
@@ -46,7 +46,7 @@ def wilson(right: int, total: int, level: float = 0.95) -> Estimated:
 
     Args:
         right: number of successes.
-        total: number of trials; without trials, the interval is [0, 1].
+        total: number of trials; if it is 0, the interval is [0, 1].
         level: approximate probability, between 0 and 1, that the interval covers the true share.
 
     Raises:
@@ -65,11 +65,11 @@ def wilson_by_groups(groups: Sequence[tuple[int, int]], level: float = 0.95) -> 
 
     The effective number is the number of trials divided by the design effect. The design effect is the variance of the
     share under clustering (the linearised variance of a ratio, as in Kish, 1965), divided by the variance for
-    independent trials, and is at least 1. If there is one group only, or all outcomes are equal, it is the mean size of
-    a group. With one trial in each group, the result equals that of `wilson`.
+    independent trials, and is at least 1. If there is only one group, or if all outcomes are equal, the design effect
+    is the mean size of a group. If each group has one trial, the result equals that of `wilson`.
 
     Args:
-        groups: number of successes and number of trials of each group, with at least one trial.
+        groups: number of successes and number of trials in each group; every group has at least one trial.
         level: as for `wilson`.
 
     Raises:
@@ -89,7 +89,7 @@ def wilson_by_groups(groups: Sequence[tuple[int, int]], level: float = 0.95) -> 
 def _score(share: float, total: float, z: float) -> Estimated:
     middle = (share * total + z * z / 2) / (total + z * z)
     half = z * math.sqrt(total) / (total + z * z) * math.sqrt(share * (1 - share) + z * z / (4 * total))
-    # At the edges the ends are exact, despite rounding.
+    # Set the ends exactly at shares of 0 and 1, despite rounding errors.
     low = 0.0 if share == 0 else min(middle - half, share)
     high = 1.0 if share == 1 else max(middle + half, share)
     return Estimated(share, low, high)
@@ -120,7 +120,7 @@ class PairedCounts:
 
     @classmethod
     def of(cls, first: Sequence[bool], second: Sequence[bool]) -> Self:
-        """Count two lists of outcomes, question by question.
+        """Make the counts from two lists of outcomes of the same questions.
 
         Raises:
             SettingError: the lists differ in length.
@@ -145,8 +145,8 @@ def paired_difference(counts: PairedCounts, level: float = 0.95) -> Estimated:
     """The difference between two accuracies on the same questions, with the interval of Newcombe's method 10.
 
     Newcombe (1998), "Improved confidence intervals for the difference between binomial proportions based on paired
-    data", Statistics in Medicine 17, 2635-2650. It combines the Wilson intervals `[l1, u1]` and `[l2, u2]` of both
-    accuracies `p1` and `p2`, with the correlation `phi` of the outcomes, corrected for continuity::
+    data", Statistics in Medicine 17, 2635-2650. The method combines the Wilson intervals `[l1, u1]` and `[l2, u2]` of
+    both accuracies `p1` and `p2`, with the correlation `phi` of the outcomes, corrected for continuity::
 
         low  = p1 - p2 - sqrt((p1 - l1)^2 - 2 phi (p1 - l1) (u2 - p2) + (u2 - p2)^2)
         high = p1 - p2 + sqrt((u1 - p1)^2 - 2 phi (u1 - p1) (p2 - l2) + (p2 - l2)^2)
@@ -176,7 +176,7 @@ def paired_difference(counts: PairedCounts, level: float = 0.95) -> Estimated:
 
 
 def _correlation(counts: PairedCounts) -> float:
-    """Newcombe's corrected phi: 0 if a row or a column is empty or the excess is within the correction."""
+    """Newcombe's corrected phi; 0 if a row or a column of the table is empty, or the correction exceeds the effect."""
     both, won, lost, neither = counts.both, counts.won, counts.lost, counts.neither
     margins = (both + won) * (lost + neither) * (both + lost) * (won + neither)
     excess: float = both * neither - won * lost
@@ -188,26 +188,25 @@ def _correlation(counts: PairedCounts) -> float:
 def mcnemar(counts: PairedCounts) -> float:
     """The p-value of McNemar's exact test of the hypothesis that both contestants are right equally often.
 
-    McNemar (1947). Questions that both answer right, or both wrong, carry no information. Under the hypothesis, each
-    remaining question is won or lost with probability 1/2. The two-sided p-value is twice the smaller tail of that
-    binomial distribution, at most 1.
+    McNemar (1947): questions that both contestants answer right, or both answer wrong, carry no information. Under the
+    hypothesis, each remaining question is won or lost with probability 1/2. The two-sided p-value is twice the smaller
+    tail of that binomial distribution, at most 1.
     """
     decided = counts.won + counts.lost
     term, tail = 1, 0
     for wins in range(min(counts.won, counts.lost) + 1):
         tail += term
         term = term * (decided - wins) // (wins + 1)
-    # Both operands are integers: Python rounds their quotient correctly at any size.
+    # Both operands are integers, so Python rounds their quotient correctly, however large they are.
     return min(1.0, 2 * tail / (1 << decided))
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Adjust p-values for multiple testing by Holm's step-down procedure; the order is kept.
+    """Adjust p-values for multiple testing by Holm's step-down procedure, and return them in the given order.
 
     Holm (1979), "A simple sequentially rejective multiple test procedure". The k-th smallest of m p-values becomes the
     largest of `(m - j + 1) p(j)` for j up to k, at most 1. If each hypothesis with an adjusted value of at most 0.05 is
-    rejected, the probability that a true hypothesis is among them is at most 0.05, however the tests depend on each
-    other.
+    rejected, the probability that any of them is true is at most 0.05, however the tests depend on each other.
 
     Raises:
         SettingError: a value is not in [0, 1].
@@ -228,7 +227,7 @@ def holm(values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationBin:
-    """Answers with about the same probability.
+    """Answers with similar probabilities.
 
     Attributes:
         low: lower bound, inclusive.
@@ -255,7 +254,7 @@ class CalibrationCurve:
         answers: number of answers.
         confidence: mean probability; NaN without answers.
         accuracy: share of right answers; NaN without answers.
-        alpha: least probability of a confident answer.
+        alpha: minimum probability of a confident answer.
         wrong: number of wrong answers.
         confident_wrong: number of wrong answers with a probability of at least `alpha`. A rule that asks an assistant
             only below `alpha` never asks about them.
@@ -272,21 +271,21 @@ class CalibrationCurve:
 
     @property
     def confident_share(self) -> float:
-        """Share of the wrong answers with a probability of at least `alpha`; NaN without wrong answers."""
+        """Share of the wrong answers that have a probability of at least `alpha`; NaN without wrong answers."""
         return self.confident_wrong / self.wrong if self.wrong else math.nan
 
 
 def calibration(answers: Iterable[tuple[float, bool]], *, bins: int = 10, alpha: float = _ALPHA) -> CalibrationCurve:
-    """The expected calibration error of a model, with its bins, and the number of confident wrong answers.
+    """Compute a model's expected calibration error, with its bins, and the number of confidently wrong answers.
 
-    Guo et al. (2017), "On calibration of modern neural networks", equation 3: the distance between the accuracy and the
-    mean probability of a bin, averaged over all answers. Bins have equal width; a probability on a boundary belongs to
-    the upper bin.
+    Guo et al. (2017), "On calibration of modern neural networks", equation 3: the error is the distance between a bin's
+    accuracy and its mean probability, averaged over all answers. Bins have equal width; a probability on a boundary
+    belongs to the upper bin.
 
     Args:
-        answers: the probability and the correctness of each answer.
+        answers: for each answer, its probability and whether it is right.
         bins: number of bins.
-        alpha: least probability of a confident answer; by default, the alpha of the default rule.
+        alpha: minimum probability of a confident answer; by default, the alpha of the default rule.
 
     Raises:
         SettingError: a probability is not in [0, 1], or `bins` is not a positive whole number.
@@ -337,14 +336,14 @@ def _filled(at: int, bins: int, inside: Sequence[tuple[float, bool]]) -> Calibra
 
 
 def mean(values: Sequence[float], level: float = 0.95) -> Estimated:
-    """The mean, for example of the seconds or tokens per question, with Student's t interval.
+    """The mean of values, such as seconds or tokens per question, with Student's t interval.
 
-    Student (1908): `mean +- t s / sqrt(n)`, with the quantile `t` of n - 1 degrees of freedom and the sample's
-    standard deviation `s`. With few, strongly skewed values, such as durations with a rare outlier, the interval covers
+    Student (1908): `mean +- t s / sqrt(n)`, with the quantile `t` of n - 1 degrees of freedom and the sample's standard
+    deviation `s`. If the values are few and strongly skewed, such as durations with a rare outlier, the interval covers
     the true mean less often than `level` says.
 
     Args:
-        values: finite numbers. For a single number the interval is unbounded; without numbers the mean is NaN.
+        values: finite numbers. With a single number, the interval is unbounded; without numbers, the mean is NaN.
         level: approximate probability that the interval covers the true mean.
 
     Raises:
@@ -366,7 +365,7 @@ def mean(values: Sequence[float], level: float = 0.95) -> Estimated:
 
 @lru_cache(256)
 def _t(level: float, freedom: int) -> float:
-    """Bound `t` with `P(|T| <= t) = level`, by bisection."""
+    """The bound `t` with `P(|T| <= t) = level` for Student's t distribution, found by bisection."""
     low, high = 0.0, 1.0
     while _within(high, freedom) < level:
         low, high = high, 2 * high
@@ -390,7 +389,7 @@ def _within(t: float, freedom: int) -> float:
 
 
 def _z(level: float) -> float:
-    """Bound `z` with `P(|Z| <= z) = level` of the normal distribution."""
+    """The bound `z` with `P(|Z| <= z) = level` for the standard normal distribution."""
     if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
         raise SettingError(f"level must be a number between 0 and 1, such as 0.95, not {level!r}")
     return NormalDist().inv_cdf((1 + level) / 2)
@@ -400,9 +399,10 @@ def _z(level: float) -> float:
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Indexes of the points `(cost, quality)` that no other point beats, in ascending order of cost.
+    """Find the points `(cost, quality)` that no other point beats; return their indexes in ascending order of cost.
 
-    One point beats another if it costs no more, is no worse, and differs in cost or quality. Equal points are all kept.
+    A point beats another if it costs no more, has at least the same quality, and differs in one of the two. Equal
+    points are all kept.
     """
     kept: list[int] = []
     best: tuple[float, float] | None = None

@@ -1,1 +1,1 @@
-"""Settings files: the settings of a fusion in a file that people edit and that programs load and save."""
+"""Settings files, which contain the settings of a fusion: people can edit them, and programs load and save them."""

@@ -1,8 +1,7 @@
 """Reading and writing the text of a settings file: YAML or JSON, with the line number of every field.
 
-YAML needs PyYAML, which an extra installs; JSON needs nothing. The reader avoids surprises of YAML. As in YAML 1.2,
-plain `yes` and `no` are text, and `1e-3` is a number. A name must not occur twice, and anchors, aliases and tags are
-refused.
+YAML needs PyYAML, which an extra installs; JSON needs no extra. The reader avoids YAML's surprises. As in YAML 1.2,
+plain `yes` and `no` are text, and `1e-3` is a number. Duplicate names, anchors, aliases and tags are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from cosd_api.errors import SettingError
 __all__ = ["Document", "FieldPath", "as_json", "as_yaml", "read_document"]
 
 FieldPath = tuple[str | int, ...]
-"""Path of a value in a document: names of fields and indices in lists."""
+"""Path of a value in a document, made of field names and list indices."""
 
 _MOST_BYTES = 1_000_000
 _MOST_DIGITS = 100
@@ -42,9 +41,9 @@ class Document:
     """A parsed settings file.
 
     Attributes:
-        value: the content.
-        lines: the line number of each value, from 1, by the value's path; empty for JSON.
-        prefix: path of this document in the file if it is only a part of the file.
+        value: the content as mappings, lists and plain values.
+        lines: the line number of each value, counted from 1 and keyed by the value's path; empty for JSON.
+        prefix: path of this document within the file, if it is only a part of the file.
     """
 
     value: Any
@@ -52,14 +51,14 @@ class Document:
     prefix: FieldPath = ()
 
     def line(self, path: FieldPath) -> int | None:
-        """The line of the value at a path, or else of the innermost known value that contains it."""
+        """The line number of the value at a path or, if that is unknown, of the innermost value around it."""
         for size in range(len(path), -1, -1):
             if path[:size] in self.lines:
                 return self.lines[path[:size]]
         return None
 
     def within(self, *path: str | int) -> Document:
-        """Return the part of the document at a path as a document."""
+        """Return the value at a path as a document of its own."""
         value = self.value
         for one in path:
             value = value[one]
@@ -69,7 +68,7 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """Read a file of YAML or JSON.
+    """Read a YAML or JSON file.
 
     Raises:
         OSError: the file cannot be read.
@@ -82,7 +81,7 @@ def read_document(path: Path) -> Document:
     if len(data) > _MOST_BYTES:
         raise SettingError(f"{path} has more than {_MOST_BYTES // 1_000_000} MB: that is not a settings file")
     try:
-        text = data.decode("utf-8-sig")  # some editors write a byte order mark
+        text = data.decode("utf-8-sig")  # some editors add a byte order mark
     except UnicodeDecodeError as error:
         raise SettingError(f"{path} is not UTF-8 text at byte {error.start}") from None
     try:
@@ -93,7 +92,7 @@ def read_document(path: Path) -> Document:
 
 
 class _DocumentFaultError(Exception):
-    """A fault in a text. The message shows none of its values, because a value may be a key."""
+    """A fault in a document's text. The message quotes no values, because a value may be a secret key."""
 
     def __init__(self, words: str, line: int | None = None) -> None:
         super().__init__(words)
@@ -175,7 +174,7 @@ def _value(node: Any, path: FieldPath, lines: dict[FieldPath, int], seen: set[in
 
 
 def _plain(text: str, line: int | None = None) -> Any:
-    """Convert a text without quotes to its value."""
+    """Convert an unquoted text to its value."""
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
@@ -192,7 +191,7 @@ def as_json(value: Mapping[str, Any]) -> str:
 
 
 def as_yaml(value: Mapping[str, Any], comment: str = "") -> str:
-    """Format a document as YAML, after the lines of a comment. Parsers of YAML 1.1 and of 1.2 read the same values.
+    """Format a document as YAML, preceded by a comment. YAML 1.1 and YAML 1.2 parsers read the same values.
 
     Raises:
         SettingError: PyYAML is missing.
@@ -200,7 +199,7 @@ def as_yaml(value: Mapping[str, Any], comment: str = "") -> str:
     yaml = _pyyaml("writing")
 
     def text(dumper: Any, given: str) -> Any:
-        bare = given.isprintable() and _plain(given) == given  # PyYAML itself quotes all other texts that need quotes
+        bare = given.isprintable() and _plain(given) == given  # PyYAML quotes such a text if necessary
         return dumper.represent_scalar("tag:yaml.org,2002:str", given, None if bare else '"')
 
     def indent(dumper: Any, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG001 - indents lists, too

@@ -1,4 +1,4 @@
-"""Messages about the faults of a settings file, with the line, the field and a remedy."""
+"""Messages about faults in a settings file, with the line, the field and a remedy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CREDENTIALS = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s@]*@", re.IGNORECASE)
 
 
 def config_error(path: Path | str, document: Document, at: FieldPath, words: str) -> SettingError:
-    """The error about one value of a settings file."""
+    """Create the error about one value of a settings file."""
     line = document.line(at)
     where = f"{path}, line {line}" if line else f"{path}"
     at = (*document.prefix, *at)
@@ -42,10 +42,10 @@ def config_error(path: Path | str, document: Document, at: FieldPath, words: str
 
 
 def refuse_keys(path: Path, document: Document) -> None:
-    """Refuse a document that contains a key, because settings files are shown, copied and committed.
+    """Refuse a document that contains a secret key, because settings files get shown, copied and committed.
 
     Raises:
-        SettingError: a value looks like a key; the message does not show it.
+        SettingError: a value looks like a key; the message does not quote it.
     """
     for at, value in _entries(document.value):
         name = re.sub(r"[-_]", "", str(at[-1]).lower())
@@ -53,7 +53,7 @@ def refuse_keys(path: Path, document: Document) -> None:
             words = "headers may hold keys, and are not kept in a file. Give the server in Python, by connect(headers=)"
             raise config_error(path, document, at, words)
         text = value if isinstance(value, str) else ""
-        sent = at[0] != "limits" and at[-1] != "chat_template"  # stop strings and templates may look like a key
+        sent = at[0] != "limits" and at[-1] != "chat_template"  # stop strings and templates may look like keys
         if name in _SECRETS or name.endswith(_SECRET_ENDS) or _KEY.match(text) or (sent and _SCHEME.match(text)):
             words = f"this looks like a key, and keys are never kept in a settings file. {USE_ENVIRONMENT}"
             raise config_error(path, document, at, words)
@@ -75,7 +75,7 @@ def _entries(value: object, at: FieldPath = ()) -> Iterator[tuple[FieldPath, obj
 
 
 def config_errors(path: Path, document: Document, error: ValidationError, top: type[BaseModel]) -> SettingError:
-    """The error about all faults that pydantic has found, one per line."""
+    """Create the error about all faults that pydantic has found, one per line."""
     found: list[str] = []
     details = error.errors(include_url=False)
     for one in details[:_MOST]:
@@ -87,7 +87,7 @@ def config_errors(path: Path, document: Document, error: ValidationError, top: t
 
 
 def _written(document: object, loc: Sequence[str | int]) -> FieldPath:
-    """The path of a fault in the file, without the tags that pydantic adds for the members of a union."""
+    """Return the path of a fault as written in the file, without the tags that pydantic adds for members of a union."""
     value: Any = document
     path: list[str | int] = []
     for one in loc:
@@ -100,7 +100,7 @@ def _written(document: object, loc: Sequence[str | int]) -> FieldPath:
 
 
 def _words(one: ErrorDetails, top: type[BaseModel]) -> str:
-    """Describe one fault, without showing a value that may be a key."""
+    """Describe one fault, without quoting a value that may be a secret key."""
     kind, loc = one["type"], one["loc"]
     if kind == "extra_forbidden":
         known = _known(loc[:-1], top)
@@ -131,11 +131,11 @@ def _tag(given: object) -> object:
 
 
 def _known(loc: Sequence[str | int], top: type[BaseModel]) -> list[str]:
-    """The names of the fields that can occur at a path."""
+    """List the names of the fields that can occur at a path."""
     names = [one for one in loc if isinstance(one, str)]
     if not names:
         return [*top.model_fields]
-    if (fields := getattr(top, "fields_of", None)) is not None:  # only the class of a gateway's file has this
+    if (fields := getattr(top, "fields_of", None)) is not None:  # only a gateway's file class has this
         return [*fields(names[0])]
     if names[0] in ("draft", "assistants", "models"):
         return [*(ServerLimitsConfig if "limits" in names else ServerConfig).model_fields]

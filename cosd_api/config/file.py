@@ -1,4 +1,4 @@
-"""The settings file of a fusion: reading, checks, conversion to arguments of `Fusion`, and writing."""
+"""The settings file of a fusion: reading, checking, conversion to arguments of `Fusion`, and writing."""
 
 from __future__ import annotations
 
@@ -42,24 +42,25 @@ _PATHS = ("tokenizer", "chat_template", "report")
 _MODELS = ("draft", "assistants", "models")
 _NO_FOLDER = "tiktoken:"
 _OWN = ("tie", "draft_length", "ask", "on_assistant_error", "on_special_tokens")
-"""Settings of a fusion that are plain values and do not belong to its method."""
+"""Settings of a fusion that are plain values and that do not belong to its method."""
 _SERVERS: WeakKeyDictionary[Provider, ServerConfig] = WeakKeyDictionary()
 
 
 class FusionConfig(BaseModel):
     """The settings of a fusion, as in a settings file; `Fusion.load` reads such a file, and `Fusion.save` writes it.
 
-    The fields have the names of the arguments of `Fusion`. Each model is a URL or a mapping with the arguments of
-    `connect`. There are no keys, only names of environment variables.
+    The fields have the same names as the arguments of `Fusion`. Each model is a URL or a mapping with the arguments of
+    `connect`. The file contains no API keys, only the names of environment variables that contain them.
 
     Attributes:
         schema_version: version of the file format.
         draft: the model that writes, or the first of several equal models.
         assistants: the models that are asked.
-        models: all models, for methods in which they are equal; replaces `draft` and `assistants`.
+        models: all models, instead of `draft` and `assistants`, for methods that treat all models alike.
         method: a name, or a mapping with `name` and the method's own settings.
-        verifier: for CoSD: a kind, or a mapping with `kind` and either its numbers or the `file` of a trained verifier.
-        limits: limits of every answer that gets no limits of its own.
+        verifier: the verifier of CoSD: a kind, or a mapping with `kind` and either the verifier's numbers or the `file`
+            of a trained verifier.
+        limits: default limits for every answer.
 
     Raises:
         pydantic.ValidationError: a field is invalid.
@@ -88,7 +89,7 @@ class FusionConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_empty(cls, given: object) -> object:
-        """Remove empty fields, such as a name whose lines are commented out, so that they get their defaults."""
+        """Remove empty fields, such as a name whose lines are all commented out, so that the defaults apply."""
         if not isinstance(given, Mapping):
             return given
         return {name: one for name, one in cast("Mapping[str, object]", given).items() if one is not None}
@@ -103,7 +104,7 @@ class FusionConfig(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the schema, in which every field except the models may be empty."""
+        """Make the JSON schema, in which every field except the models may be empty."""
         own = handler(schema)
         found = handler.resolve_ref_schema(own)
         for name, one in found["properties"].items():
@@ -115,7 +116,7 @@ class FusionConfig(BaseModel):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a settings file of YAML or JSON, and check it; sends no request.
+        """Read and check a settings file in YAML or JSON; no request is sent.
 
         Paths in the file are relative to its folder.
 
@@ -142,7 +143,7 @@ class FusionConfig(BaseModel):
         refuse_keys(path, document)
         _check_version(path, document)
         try:
-            found = cls.model_validate(document.value, strict=True)._from(path.parent)  # strict: "1" is not a number
+            found = cls.model_validate(document.value, strict=True)._from(path.parent)  # strict, so "1" is no number
         except ValidationError as error:
             raise config_errors(path, document, error, cls) from None
         found._check(path, document)
@@ -152,12 +153,13 @@ class FusionConfig(BaseModel):
         """Write the settings as YAML, or as JSON if the name ends in `.json`. A failure leaves no partial file.
 
         Args:
-            path: path of the file. Paths of files in its folder are written relative to the folder.
-            comment: lines before the settings, in YAML.
+            path: path of the file. The paths of other files in the same folder are written relative to the folder.
+            comment: comment to write above the settings, in YAML only.
 
         Raises:
-            OSError: the file cannot be written; an old file is unchanged.
-            SettingError: the settings contain a key, as in `extra_body`, or PyYAML is missing; nothing is written.
+            OSError: the file cannot be written; an existing file is left unchanged.
+            SettingError: the settings contain a secret key, for example in `extra_body`, or PyYAML is missing; nothing
+                is written.
         """
         path = Path(path)
         document = self.document()
@@ -166,11 +168,11 @@ class FusionConfig(BaseModel):
         write_whole(path, as_json(value) if path.suffix == ".json" else as_yaml(value, comment))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the settings as a document, because the classes of methods' settings are created at run time."""
+        """Pickle the settings as a document, because the classes for methods' settings are created at run time."""
         return type(self).model_validate, (self.document(),)
 
     def document(self) -> dict[str, Any]:
-        """The settings as plain values: fields that differ from their defaults, and given settings of the method."""
+        """The settings as plain values: fields that differ from their defaults, and settings given for the method."""
         found: dict[str, Any] = {"schema_version": self.schema_version}
         plain = self.model_dump(mode="json", exclude_defaults=True, serialize_as_any=True)
         for name in type(self).model_fields:
@@ -202,18 +204,19 @@ class FusionConfig(BaseModel):
         return found
 
     def answer_options(self) -> AnswerOptions:
-        """The limits of an answer that the file sets."""
+        """The limits that the file sets for an answer."""
         return cast("AnswerOptions", self.limits.chosen())
 
     def servers(self, replaced: Container[str] = ()) -> dict[str, Provider | list[Provider]]:
-        """The models as arguments of `Fusion`; sends no request.
+        """Create the models as arguments of `Fusion`; no request is sent.
 
         Args:
-            replaced: `"draft"` and `"assistant"` if the caller replaces them; their keys are not looked up.
+            replaced: `"draft"` or `"assistant"` or both, if the caller provides these models itself; their API keys are
+                not looked up.
 
         Raises:
             OSError: a file that a server's settings name cannot be read.
-            SettingError: a server's settings are invalid, or the environment variable of its key is not set.
+            SettingError: a server's settings are invalid, or the environment variable for its API key is not set.
         """
         several = self.models or self.assistants or []
         name = "models" if self.models else "assistants"
@@ -233,7 +236,7 @@ class FusionConfig(BaseModel):
         return method_named(self.method.name, **own) if own or self.method.name != DEFAULT_METHOD else DEFAULT_METHOD
 
     def _check(self, path: Path, document: Document) -> None:
-        """Check that the settings fit together, and check the files that they name.
+        """Check that the settings are consistent, and check the files that they name.
 
         Raises:
             SettingError: the settings are invalid, or a file is missing.
@@ -255,7 +258,7 @@ class FusionConfig(BaseModel):
             raise config_error(path, document, (), str(error)) from None
 
     def _from(self, folder: Path) -> Self:
-        """Make all paths absolute, starting from a folder, so that the settings can be used anywhere."""
+        """Resolve all paths relative to a folder, so that the settings can be used from anywhere."""
 
         def server(one: ServerConfig) -> ServerConfig:
             given = {name: value for name in _PATHS if (value := getattr(one, name))}
@@ -286,12 +289,12 @@ def _absolute(folder: Path, path: str) -> str:
 
 
 def placed(path: Path) -> Path:
-    """The absolute path of a file. Links among its folders are resolved, but not a link at its own name."""
+    """Make a file's path absolute, resolving symbolic links in its folder but not a link at the file itself."""
     return path.parent.resolve() / path.name
 
 
 def _relative(value: Any, folder: Path, names: Container[str]) -> Any:
-    """Make paths within a folder relative to the folder, in the fields with these names, at any depth."""
+    """In the fields with these names, at any depth, make paths within a folder relative to the folder."""
     if isinstance(value, list):
         return [_relative(one, folder, names) for one in cast("Sequence[Any]", value)]
     if not isinstance(value, Mapping):
@@ -344,13 +347,13 @@ def _connected(name: str, server: ServerConfig) -> Provider:
 
 
 def _needs(*names: str) -> JsonSchemaValue:
-    """The schema of a file that has these fields for its models, and none of the other model fields."""
+    """The schema of a file that names its models in these fields, and not in the other model fields."""
     given = {name: {"not": {"type": "null"}} if name in names else {"type": "null"} for name in _MODELS}
     return {"required": [*names], "properties": given}
 
 
 def server_of(provider: Provider) -> ServerConfig | None:
-    """The server from which `FusionConfig.servers` created a provider; None for any other provider."""
+    """Return the settings from which `FusionConfig.servers` created a provider; None for any other provider."""
     try:
         return _SERVERS.get(provider)
     except TypeError:  # a custom provider may not be hashable

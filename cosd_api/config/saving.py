@@ -1,4 +1,4 @@
-"""Settings files of fusions that were created in Python."""
+"""Creation of settings files for fusions that were made in Python."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ __all__ = ["config_of"]
 def config_of(
     settings: FusionSettings, limits: AnswerOptions, draft: Provider, assistants: Sequence[Provider], path: Path
 ) -> tuple[FusionConfig, Mapping[Path, Any]]:
-    """Create the settings file of a fusion; return it with the trained parts that it names, by their files' paths.
+    """Create a fusion's settings file; return it with the trained parts that it names, keyed by their files' paths.
 
     Raises:
-        SettingError: the fusion has a custom provider, method or verifier, or a key, which no file can contain.
+        SettingError: the fusion has a part that no file can contain: a secret key, or a custom provider, method or
+            verifier.
     """
     trained: dict[Path, Any] = {}
     method = settings.method
@@ -61,12 +62,12 @@ def config_of(
     if stop := found["limits"].get("stop"):
         found["limits"]["stop"] = stop if isinstance(stop, str) else [*stop]
     config = FusionConfig.model_validate(found)
-    refuse_keys(path, Document(config.document()))  # checked before anything is written
+    refuse_keys(path, Document(config.document()))  # before anything is written
     return config, trained
 
 
 def _own(method: Method, path: Path, trained: dict[Path, Any]) -> dict[str, Any]:
-    """A method's own settings. A trained part is replaced by the path of its file, and added to `trained`."""
+    """Return a method's own settings; a trained part is added to `trained`, and replaced by the path of its file."""
     found: dict[str, Any] = {}
     for one in fields(method):
         value: Any = getattr(method, one.name)

@@ -54,15 +54,15 @@ __all__ = [
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True)
 USE_ENVIRONMENT = "Put it into an environment variable, and the variable's name here: api_key_env: MY_KEY"
-"""Advice for an error about a key in a settings file."""
+"""Advice in error messages about a secret key in a settings file."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _KEYLESS = "^[^@?]*$"
 INFINITY = "Infinity"
-"""Infinity in JSON files, for a number of a verifier that has no upper bound."""
+"""The text that means infinity in JSON files, for settings of a verifier that have no upper bound."""
 
 
 def _at_least(least: int, default: Any) -> Any:
-    """A field whose minimum only the schema contains; other code checks the value and raises the error."""
+    """A field with a minimum for editors: the schema shows it, but other code checks the value and raises the error."""
     return ModelField(default=default, json_schema_extra={"minimum": least})
 
 
@@ -89,16 +89,16 @@ class MessageConfig(BaseModel):
 
 
 class ServerConfig(BaseModel):
-    """A model on a server: the arguments of `connect` that a file can contain. A text alone is the server's URL.
+    """A model on a server: those arguments of `connect` that a file can contain, or only the server's URL.
 
     Attributes:
         url: URL of the server.
-        api_key_env: environment variable that contains the server's key; by default the variable of `connect`.
+        api_key_env: environment variable that contains the server's API key; by default, the one that `connect` uses.
         tokenizer: a path relative to the settings file's folder, or `"tiktoken:<encoding>"`.
         chat_template: a path relative to the settings file's folder, or the text of a template.
         report: a path relative to the settings file's folder.
-        system: a system message for this model alone.
-        messages: more messages for this model alone, before every conversation.
+        system: a system message that only this model gets.
+        messages: further messages that only this model gets, before every conversation.
     """
 
     model_config = _STRICT
@@ -151,7 +151,7 @@ class ServerConfig(BaseModel):
 
 
 class TrainedConfig(BaseModel):
-    """A trained verifier in a file of its own.
+    """A trained verifier, which is stored in a file of its own.
 
     Attributes:
         file: a path relative to the settings file's folder.
@@ -164,9 +164,9 @@ class TrainedConfig(BaseModel):
 
 
 class MethodConfig(BaseModel):
-    """A method with its own settings; a trained part is the path of its file.
+    """A method with its own settings; for a trained part, the setting is the path of its file.
 
-    A class is derived for each method, with its settings as fields.
+    Each method has its own subclass, with the method's settings as fields.
     """
 
     model_config = _STRICT
@@ -183,13 +183,13 @@ class MethodConfig(BaseModel):
         return {name: getattr(self, name) for name in self.model_fields_set - {"name"}}
 
     def files(self) -> dict[str, str]:
-        """The paths of the method's trained parts, by the names of the settings."""
+        """The paths of the method's trained parts, keyed by the names of the settings."""
         hints = method_hints(method_class(self.name))
         return {name: value for name, value in self.chosen().items() if is_trained(hints[name])}
 
     @model_validator(mode="after")
     def _makes_a_method(self) -> Self:
-        """Create the method, so that it checks its settings, unless a setting is a file that would have to be read."""
+        """Create the method so that it checks its settings, unless that would require reading a file."""
         kind = method_class(self.name)
         hints = method_hints(kind)
         if not any(is_trained(hints[one.name]) for one in fields(kind)):
@@ -217,7 +217,7 @@ class TuningConfig(BaseModel):
 
 
 class LimitsConfig(BaseModel):
-    """The limits of every answer that has no limits of its own; see `Fusion.stream`."""
+    """The default limits for every answer; see `Fusion.stream`."""
 
     model_config = _STRICT
 
@@ -241,7 +241,7 @@ class LimitsConfig(BaseModel):
 
 
 def is_trained(hint: object) -> bool:
-    """Test by its type whether a setting of a method is a trained part, which can be loaded and saved."""
+    """Test from a setting's type whether the setting is a trained part, which can be loaded and saved."""
     several = get_args(hint) if isinstance(hint, types.UnionType) or get_args(hint) else (hint,)
     return any(isinstance(one, type) and hasattr(one, "load") and hasattr(one, "save") for one in several)
 
@@ -253,12 +253,12 @@ def method_hints(kind: type[Method]) -> dict[str, Any]:
 
 
 def _tuple(given: object) -> object:
-    """Convert a list in a file to a tuple, which is the type that methods use; return other values unchanged."""
+    """Convert a list to a tuple, because methods use tuples but files contain lists; return other values unchanged."""
     return tuple(cast("list[object]", given)) if isinstance(given, list) else given
 
 
 def _method_shape(name: str) -> type[MethodConfig]:
-    """Create the class for a method's settings in a file."""
+    """Create the class that represents a method's settings in a file."""
     kind = method_class(name)
     hints, own = method_hints(kind), [one for one in fields(kind) if one.name not in kind.hoisted]
     shown: dict[str, Any] = {"name": (Literal[name], ...)}
@@ -274,12 +274,12 @@ def _method_shape(name: str) -> type[MethodConfig]:
 
 @cache
 def method_shapes() -> Mapping[str, type[MethodConfig]]:
-    """The classes for all methods' settings in a file, by the methods' names."""
+    """The classes that represent methods' settings in a file, keyed by the methods' names."""
     return {name: _method_shape(name) for name in METHODS}
 
 
 def _present(given: object) -> object:
-    """Convert a method with a former name to its present form, with a warning; return other methods unchanged."""
+    """Convert a method with a former name to its present form, and warn; return other methods unchanged."""
     fields = {"name": given} if isinstance(given, str) else given
     if not isinstance(fields, Mapping) or not isinstance(name := cast("Mapping[str, Any]", fields).get("name"), str):
         return given
@@ -288,14 +288,14 @@ def _present(given: object) -> object:
 
 
 def _named(given: object) -> object:
-    """The name of a method in a file."""
+    """Read the name of a method from its entry in a file."""
     if isinstance(given, Mapping):
         return cast("Mapping[str, Any]", given).get("name")
     return getattr(given, "name", given)
 
 
 class AnyMethod:
-    """The type of any method's settings. It is created at its first use, because that imports every method."""
+    """The type of any method's settings. The type is created at its first use, because that imports every method."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -315,7 +315,7 @@ def _required(shape: type[MethodConfig]) -> list[str]:
 
 
 def verifier_kinds() -> dict[str, type[BaseModel]]:
-    """The classes of verifiers in a file, by their kind."""
+    """The classes that represent verifiers in a file, keyed by their kind."""
     plain = {kind: one for kind, one in KINDS.items() if kind not in TRAINED}
     return {**plain, **dict.fromkeys(TRAINED, TrainedConfig)}
 
@@ -335,7 +335,7 @@ def _of_kind(given: object) -> object:
 
 
 class AnyVerifier:
-    """The type of any verifier in a file. A text alone is a kind, with its default settings."""
+    """The type of any verifier in a file. A plain text is the name of a kind, with its default settings."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:

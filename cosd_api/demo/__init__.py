@@ -1,1 +1,1 @@
-"""The demonstration: three very small bundled models, their servers, and their fusion."""
+"""The demonstration: three very small bundled models, servers for them, and their fusion."""

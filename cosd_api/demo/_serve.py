@@ -1,7 +1,7 @@
-"""The child process of `cosd_api.demo.servers`: one llama.cpp server, which runs until standard input closes.
+"""The child process of `cosd_api.demo.servers`: one llama.cpp server, which runs until standard input is closed.
 
 The script is run by its path and imports nothing from `cosd_api`, so it starts fast and from any location. When the
-model is loaded, it writes the server's URL to standard output as one line, and nothing else.
+model is loaded, the script writes the server's URL to standard output as one line, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ERRORS_ONLY = 1
 
 def main() -> None:
     """Serve one model on a free port of the loopback interface."""
-    # Ctrl-C reaches every process of a terminal, but the parent decides when this one ends, by closing the pipe.
+    # Ctrl-C reaches every process of a terminal. Ignore it: the parent ends this process by closing the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Standard output is for the URL alone, so the output of libraries goes to standard error.
     announcement = os.dup(1)
@@ -55,14 +55,14 @@ def _parameters(xllamacpp: Any, options: argparse.Namespace) -> Any:
     params.model.path = options.model
     params.model_alias = {options.name}
     params.hostnames = ["127.0.0.1"]
-    params.port = 0  # the system chooses a free one
+    params.port = 0  # the system chooses a free port
     params.verbosity = ERRORS_ONLY
     params.warmup = False
     params.ui = False
     params.endpoint_props = params.endpoint_slots = True
-    params.cache_ram_mib = options.cache  # by default earlier prompts may use 8 GB
+    params.cache_ram_mib = options.cache  # the default, 8 GB, is too much
     params.n_parallel = options.slots
-    # Every slot has its own memory. For `n_ctx`, 0 means the context that the model was trained with, for each slot.
+    # Every slot has its own memory. If `n_ctx` is 0, each slot has the context length that the model was trained with.
     params.kv_unified = False
     params.n_ctx = options.context * options.slots
     if options.embeddings:

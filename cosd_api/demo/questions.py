@@ -1,9 +1,10 @@
-"""Questions for the three small models of the demonstration, and the check of an answer.
+"""Questions for the three small models of the demonstration, and checks of their answers.
 
 Three models ship with the package. `sums` adds and subtracts, `facts` knows capitals, currencies and chemical symbols,
-and `words` translates words. Each model also met the subjects of the other models in its training, with the true
-answers, but too rarely to learn them. Questions of the *mixed* kinds need the knowledge of two or three models, so no
-model answers them alone. Pairs of numbers are divided by a hash: no model was trained on questions with held-out pairs.
+and `words` translates words. The training data of each model also contained questions on the subjects of the other
+models, with right answers, but too few to learn from. Questions of the *mixed* kinds need the knowledge of two or three
+models, so no model can answer them alone. A hash decides which pairs of numbers are held out: no model was trained on
+questions with such pairs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Protocol
 
 from cosd_api.demo.translations import TRANSLATIONS, WORD_NAMES
 
-#: A country, its capital and its currency.
+#: Countries, each with its capital and its currency.
 _COUNTRIES: tuple[tuple[str, str, str], ...] = (
     ("Argentina", "Buenos Aires", "peso"),
     ("Australia", "Canberra", "dollar"),
@@ -65,7 +66,7 @@ _COUNTRIES: tuple[tuple[str, str, str], ...] = (
     ("Vietnam", "Hanoi", "dong"),
 )
 
-#: A chemical element and its symbol.
+#: Chemical elements, each with its symbol.
 _ELEMENTS: tuple[tuple[str, str], ...] = (
     ("aluminium", "Al"),
     ("calcium", "Ca"),
@@ -100,7 +101,7 @@ _ELEMENTS: tuple[tuple[str, str], ...] = (
     ("zinc", "Zn"),
 )
 
-#: For each kind of fact, a dictionary from subjects to facts.
+#: For each kind of fact, a dictionary that maps subjects to facts.
 FACTS: dict[str, dict[str, str]] = {
     "capital": {place: capital for place, capital, _ in _COUNTRIES},
     "currency": {place: currency for place, _, currency in _COUNTRIES},
@@ -132,23 +133,23 @@ KINDS: tuple[str, ...] = (
     *("translation", "mixed-translation", "mixed-all"),
 )
 
-#: Kinds of question that each model answers alone.
+#: For each model, the kinds of question that it can answer alone.
 OWN_KINDS: dict[str, tuple[str, ...]] = {
     "sums": ("sum", "difference", "greeting"),
     "facts": ("capital", "currency", "symbol", "greeting"),
     "words": ("translation", "greeting"),
 }
 
-#: Kinds of question that no model answers alone, and the models that answer them together.
+#: Kinds of question that no model can answer alone, each with the models that can answer it together.
 MIXED_KINDS: dict[str, tuple[str, ...]] = {
     "mixed": ("sums", "facts"),
     "mixed-translation": ("sums", "words"),
     "mixed-all": ("sums", "facts", "words"),
 }
 
-# Wordings of questions and replies. The question's wording determines the reply's, including whether the fact or the
-# number comes first, so every model is sure of it. If a question combines a fact with other parts, its tuple begins
-# with the kind of fact.
+# Wordings of questions and replies. The wording of a question determines that of its reply, and whether the fact or the
+# number comes first, so every model is sure of the wording. If a question combines a fact with other parts, its tuple
+# begins with the kind of fact.
 _SUM = (
     ("What is {a} plus {b}?", "The sum is {number}."),
     ("What is {a} + {b}?", "The sum is {number}."),
@@ -271,13 +272,13 @@ _MIXED_ALL = (
 )
 
 _SMALLEST, _LARGEST = 10, 99
-_HELD_OUT_PART = 10  # one pair in ten
+_HELD_OUT_PART = 10  # one pair in ten is held out
 _SALT = "pairs"
 
 
 @dataclass(frozen=True)
 class DemoQuestion:
-    """One question: its prompt, and the number, fact and translated word that a right answer contains."""
+    """A question, and the number, fact or translated word that a right answer must contain."""
 
     kind: str
     prompt: str
@@ -295,19 +296,19 @@ class DemoQuestion:
 
 
 class World(Protocol):
-    """A world: the subjects of questions, and the true answers."""
+    """A source of subjects for questions, with the true answers."""
 
     def fact(self, fact_kind: str, rng: random.Random) -> tuple[str, str]:
-        """Draw a subject for this kind of fact; return it with the fact."""
+        """Draw a subject for this kind of fact; return the subject and the fact."""
         ...
 
     def translation(self, language: str, rng: random.Random) -> tuple[str, str]:
-        """Draw an English word; return it with its translation into a language."""
+        """Draw an English word; return the word and its translation into a language."""
         ...
 
 
 class RealWorld:
-    """The world of the countries, elements and words above, which are drawn with equal frequency."""
+    """The world of this module's countries, elements and words; each is drawn with equal probability."""
 
     def fact(self, fact_kind: str, rng: random.Random) -> tuple[str, str]:
         """See `World.fact`."""
@@ -322,7 +323,7 @@ _REAL = RealWorld()
 
 
 def as_prompt(text: str) -> str:
-    """Format a question in the form that the models were trained on."""
+    """Format a question as a prompt in the form that the models were trained on."""
     return f"Q: {text}\nA:"
 
 
@@ -333,10 +334,11 @@ def is_held_out(a: int, b: int) -> bool:
 
 
 def sample(kind: str, count: int, seed: int, held_out: bool = True) -> list[DemoQuestion]:
-    """Draw questions of one kind; equal seeds draw equal questions.
+    """Draw questions of one kind; the same seed always draws the same questions.
 
-    With `held_out` the numbers come from pairs that the models were not trained on; without it, from the other pairs.
-    It makes no difference to greetings and to questions about facts or words alone, because these have no numbers.
+    With `held_out`, the numbers come from pairs that the models were not trained on; without it, from the other pairs.
+    It makes no difference for greetings and for questions that ask only for a fact or a word, because they contain no
+    numbers.
     """
     without = kind in FACTS or kind in ("greeting", "translation")
     rng = random.Random(f"{kind}/{seed}/{'' if without else held_out}")
@@ -344,7 +346,7 @@ def sample(kind: str, count: int, seed: int, held_out: bool = True) -> list[Demo
 
 
 def draw(kind: str, rng: random.Random, held_out: bool = False, world: World = _REAL) -> DemoQuestion:
-    """Draw one question of a kind about the subjects of a world."""
+    """Draw one question of a kind, about the subjects of a world."""
     if kind == "greeting":
         text, reply = rng.choice(_GREETING)
         return DemoQuestion(kind, as_prompt(text), reply)
@@ -364,7 +366,7 @@ def draw(kind: str, rng: random.Random, held_out: bool = False, world: World = _
 
 
 def _fill(form: DemoQuestion, rng: random.Random, held_out: bool, world: World) -> DemoQuestion:
-    """Fill the wording of a question with numbers, objects, a country or element, and a word."""
+    """Fill the placeholders in the wording of a question: numbers, objects, a country or element, and a word."""
     number = fact = word = None
     values: dict[str, object] = {}
     if form.fact_kind:

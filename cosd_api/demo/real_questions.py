@@ -1,4 +1,4 @@
-"""Questions for the specialists of the real model; each needs both. `benchmarks/real_pair` writes their file."""
+"""Questions for the real model's specialists; each needs both. `benchmarks/real_pair` writes the file of questions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cosd_api.demo.real import ADAPTERS
 __all__ = ["QUESTIONS", "RealQuestion", "real_questions", "tells_all"]
 
 QUESTIONS = ADAPTERS / "questions.jsonl"
-"""The benchmark's first development questions that have two parts, not selected by how they are answered."""
+"""File of the benchmark's first two-part development questions, which were not selected by the models' answers."""
 SEPARATOR = " | "
 
 
@@ -37,7 +37,7 @@ def real_questions() -> list[RealQuestion]:
 
 
 def tells_all(target: str, text: str) -> bool:
-    """Test whether a text contains each value: a number as the last number of a sentence, others as whole words."""
+    """Test whether a text contains every value: a number as the last number of a sentence, any other as whole words."""
     sentences = re.split(r"(?<=[.!?])\s+|\n+", text)
     return all(any(_tells(one, value) for one in sentences) for value in target.split(SEPARATOR))
 

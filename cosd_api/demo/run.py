@@ -1,4 +1,4 @@
-"""`cosd demo` on the screen: a question that needs two models, a question that needs three, then a table."""
+"""The output of `cosd demo`: a question that needs two models, one that needs three, then a table."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ EXAMPLE = DemoQuestion(
     fact="Lima",
     fact_kind="capital",
 )
-"""Question whose answers are shown in full; neither `sums` nor `facts` can answer it alone."""
+"""The first question whose answers are shown in full; neither `sums` nor `facts` can answer it alone."""
 
 EXAMPLE_OF_THREE = DemoQuestion(
     kind="mixed-all",
@@ -57,7 +57,7 @@ EXAMPLE_OF_THREE = DemoQuestion(
     fact_kind="capital",
     word="fromage",
 )
-"""Question whose answers are shown in full, and that needs all three models."""
+"""The second question whose answers are shown in full; it needs all three models."""
 
 _WIDTH = 80
 _INDENT = (0, 0, 0, 2)
@@ -70,9 +70,9 @@ _INTRODUCTION = (
 
 
 def console(*, record: bool = False) -> Console:
-    """Create a console for standard output in at most 80 columns, without automatic highlighting.
+    """Create a console for standard output, with at most 80 columns and without automatic highlighting.
 
-    With `record` its output is always in colour, and can be saved as a picture (`Console.save_svg`).
+    With `record`, the output is always in colour, and can be saved as a picture (`Console.save_svg`).
     """
     found = Console(highlight=False, markup=False, record=record, force_terminal=record or None)
     found.width = _WIDTH if record else min(found.width, _WIDTH)
@@ -90,9 +90,9 @@ async def show(screen: Console, urls: Mapping[str, str], *, mixed: int = 20, see
 
     Args:
         screen: the console to print to.
-        urls: URLs of the three servers, by the models' names, as `bundled_three` yields them.
-        mixed: number of mixed questions for the table; of each other kind there is half that number.
-        seed: seed of the questions.
+        urls: URLs of the three servers, keyed by the models' names, as `bundled_three` yields them.
+        mixed: number of questions for the table that need `sums` and `facts`; each other kind has half that number.
+        seed: seed for drawing the questions.
 
     Raises:
         cosd_providers.ProviderError: a server failed.
@@ -107,7 +107,7 @@ async def show(screen: Console, urls: Mapping[str, str], *, mixed: int = 20, see
 
 
 def show_introduction(screen: Console, urls: Mapping[str, str], words: str = _INTRODUCTION) -> None:
-    """Print a title, words about the models, and their URLs."""
+    """Print a title, a description of the models, and their URLs."""
     screen.print()
     screen.print(Text("Language models that write one answer", "bold"))
     screen.print(words)
@@ -129,7 +129,7 @@ class ShownQuestion:
     """A question whose answers are shown in full.
 
     Attributes:
-        words: the question, as it is shown.
+        words: the question as it is shown.
         prompt: the prompt that the models read.
         is_right: function that tests whether an answer is right.
     """
@@ -145,7 +145,7 @@ def _asked_in_full(question: DemoQuestion) -> ShownQuestion:
 
 
 async def show_example(screen: Console, question: ShownQuestion, setups: Sequence[Setup]) -> list[bool]:
-    """Stream the answers of all setups to one question to the screen; return for each whether it is right."""
+    """Stream the answers of all setups to one question to the screen; return for each answer whether it is right."""
     colour = has_colour(screen)
     screen.print()
     screen.print(Padding(Text.assemble(("Q: ", "bold"), question.words), _INDENT))
@@ -190,7 +190,7 @@ def _answers(
 
 
 def _reasons(setup: Setup, tokens: Sequence[FusedToken]) -> list[str]:
-    """Lines with the two probabilities of each of the first replacements."""
+    """Write a line for each of the first replacements, with the two probabilities."""
     replaced = [span for span in spans(tokens) if span.replaced is not None]
     lines = [
         f"{setup.draft} was {_percent(span.draft_prob)} sure of {_word(span.replaced or '')}, "
@@ -241,7 +241,7 @@ def _table(setups: Sequence[Setup], scores: Sequence[SampleScore]) -> Table:
 
 
 def _asked(name: str) -> list[str]:
-    """Kinds of question that this model answers and no other."""
+    """The kinds of question that only this model can answer."""
     return [
         kind for kind in OWN_KINDS[name] if all(kind not in OWN_KINDS[other] for other in OWN_KINDS if other != name)
     ]
@@ -263,7 +263,7 @@ def _print_next(screen: Console, urls: Mapping[str, str]) -> None:
 
 
 def program() -> str:
-    """The command with which the user can call the program."""
+    """The command with which the user can start the program."""
     called = Path(sys.argv[0])
     if called.stem != "cosd":
         return "python -m cosd_api"

@@ -1,4 +1,4 @@
-"""`cosd demo --real` on the screen: two-part questions to a real model, its two specialists, and their fusions."""
+"""The output of `cosd demo --real`: a real model, two specialists and their fusions answer two-part questions."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _INTRODUCTION = (
 
 
 async def show_real(screen: Console, urls: Mapping[str, str], *, count: int = 6) -> None:
-    """Ask each model alone, then the two specialists fused, with either as the draft.
+    """Ask each model alone, then fuse the two specialists, with either as the draft.
 
     Args:
         screen: the console to print to.
-        urls: URLs of the three servers, by the models' names, as `real_three` yields them.
+        urls: URLs of the three servers, keyed by the models' names, as `real_three` yields them.
         count: number of questions.
 
     Raises:

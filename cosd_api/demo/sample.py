@@ -14,11 +14,11 @@ from cosd_providers import connect
 __all__ = ["MAX_TOKENS", "SampleScore", "Setup", "Way", "measure", "open_setups", "questions"]
 
 MAX_TOKENS = 64
-"""Limit on an answer; longer than any answer of the small models."""
+"""Limit on an answer's tokens; no answer of the small models is longer."""
 
 
 Way = tuple[str, tuple[str, ...]]
-"""Name of a draft, and names of its assistants; without assistants the model answers alone."""
+"""Name of a draft, and names of its assistants; if there are none, the draft answers alone."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Setup:
 
     @property
     def label(self) -> str:
-        """The models that answer, in words."""
+        """Name the models that answer."""
         if not self.assistants:
             return f"{self.draft} alone"
         return f"{self.draft}, asking {' and '.join(self.assistants)}"
 
     def model(self, source: str) -> str:
-        """Name of the model that is the source of a token; a source is `"draft"`, `"assistant"` or `"assistant 2"`."""
+        """Name of the model that a token's source refers to: `"draft"`, `"assistant"`, `"assistant 2"` and so on."""
         number = source.removeprefix("assistant").strip()
         return self.assistants[int(number or 1) - 1] if source != "draft" else self.draft
 
@@ -53,10 +53,10 @@ class SampleScore:
     """Results of one setup on a sample.
 
     Attributes:
-        right: number of right answers, by kind of question.
-        asked: number of questions, by kind.
+        right: number of right answers for each kind of question.
+        asked: number of questions of each kind.
         results: the answers, in the order of the sample.
-        seconds: time from the first question to the last answer; several questions are answered at the same time.
+        seconds: time from the first question to the last answer; several questions are in progress at the same time.
     """
 
     right: dict[str, int] = field(default_factory=dict[str, int])
@@ -65,7 +65,7 @@ class SampleScore:
     seconds: float = 0.0
 
     def add(self, question: DemoQuestion, result: FusionResult) -> None:
-        """Count one more answer."""
+        """Add one answer to the results."""
         self.results.append(result)
         self.asked[question.kind] = self.asked.get(question.kind, 0) + 1
         self.right[question.kind] = self.right.get(question.kind, 0) + is_right(question, result.text)
@@ -91,15 +91,15 @@ class SampleScore:
 async def open_setups(
     urls: Mapping[str, str], verifier: RuleVerifier | None = None, ways: Sequence[Way] | None = None
 ) -> AsyncIterator[list[Setup]]:
-    """Open a fusion for each way to answer, until the block ends.
+    """Open a fusion for each way to answer; the fusions are closed when the block ends.
 
     Args:
-        urls: URLs of the servers, by the models' names; at least two.
+        urls: URLs of the servers, keyed by the models' names; at least two.
         verifier: verifier of the fusions.
-        ways: the ways to answer. By default each model alone, then the first two models with either as the draft, and
-            the first model with all others as assistants if there are more than two.
+        ways: the ways to answer. By default, these are each model alone, then the first two models with either as the
+            draft and, if there are more than two models, the first model with all others as assistants.
     """
-    # A verifier that never replaces never asks, so the answer is the model's own greedy answer.
+    # With a verifier that never replaces, no assistant is asked, so the answer is the model's own greedy answer.
     never = RuleVerifier(alpha=0)
     providers = {name: connect(url) for name, url in urls.items()}
     first, second, *others = urls
@@ -121,9 +121,9 @@ async def open_setups(
 
 
 def questions(mixed: int, *, seed: int = 0) -> list[DemoQuestion]:
-    """Draw questions with held-out numbers: `mixed` mixed questions, and half that number of each other kind.
+    """Draw questions with held-out numbers: `mixed` of the kind "mixed", and half that number of each other kind.
 
-    Greetings are left out, because every model knows them all, and so are questions for `sums` and `words` together.
+    Greetings are left out, because every model knows them all. The kind "mixed-translation" is left out, too.
     """
     others = [kind for kind in KINDS if kind not in ("mixed", "mixed-translation", "greeting")]
     found = sample("mixed", mixed, seed)
@@ -139,7 +139,7 @@ async def measure(
 
     Args:
         setup: the setup that answers.
-        asked: the questions.
+        asked: the questions to ask.
         concurrency: number of questions that are answered at the same time.
         answered: called after each answer.
 

@@ -1,7 +1,7 @@
-"""Real llama.cpp servers on loopback, each in a process of its own, for the demonstration and for tests.
+"""Real llama.cpp servers on the loopback interface, each in a process of its own, for the demonstration and for tests.
 
-The server comes from the wheel `xllamacpp` (extra `demo`). It stops when its block ends, and also if the process that
-started it ends in any way: it watches a pipe that only that process keeps open.
+The server comes from the wheel `xllamacpp` (extra `demo`). A server stops when its block ends. It also stops if the
+process that started it ends for any reason, because it watches a pipe that only that process keeps open.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = [
 ]
 
 BUNDLED = ("sums", "facts", "words")
-"""Names of the bundled models. `sums` adds, `facts` knows facts, `words` translates. `facts` has another tokenizer."""
+"""Names of the bundled models: `sums` adds, `facts` knows facts and has a different tokenizer, `words` translates."""
 
 PAIR = BUNDLED[:2]
-"""Names of two models with different tokenizers."""
+"""Names of two bundled models with different tokenizers."""
 
 MODELS = Path(__file__).parent / "models"
-"""Folder of the models' files, `<name>.gguf`."""
+"""Folder with the models' files, which are named `<name>.gguf`."""
 
 INSTALL = 'pip install "cosd-api[demo]"'
 
@@ -49,15 +49,15 @@ _CHILD = Path(__file__).with_name("_serve.py")
 _START_SECONDS = 60.0
 _STOP_SECONDS = 5.0
 _CACHE = 64
-"""Megabytes for earlier prompts that are no longer in a slot."""
+"""Megabytes of memory for caching earlier prompts that are no longer in a slot."""
 
 
 class LocalServerError(RuntimeError):
-    """A server could not be started, or has ended by itself; the message says why."""
+    """A server could not be started, or has ended unexpectedly; the message says why."""
 
 
 class LocalServer:
-    """One llama.cpp server in a process of its own; started by `serve`.
+    """A llama.cpp server in a process of its own, started by `serve`.
 
     Attributes:
         name: the model's id on the server.
@@ -88,9 +88,9 @@ class LocalServer:
         options = [f"--{option}={value}" for option, value in settings.items()] + ["--embeddings"] * embeddings
         for path, scale in adapters.items():
             options += ["--adapter", str(path.resolve()), str(scale)]
-        # A file, unlike a pipe, never makes the server wait for a reader. There are only a few lines of errors.
+        # Unlike a pipe, a file never makes the server wait for a reader. The server writes only a few lines of errors.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - stop() closes it
-        # -P keeps Python from importing from the folder of the script.
+        # -P keeps Python from importing modules from the script's folder.
         self._process = subprocess.Popen(  # noqa: S603 - our own script, no shell
             [sys.executable, "-P", str(_CHILD), *options, str(model.resolve())],
             stdin=subprocess.PIPE,
@@ -103,7 +103,7 @@ class LocalServer:
 
     @property
     def running(self) -> bool:
-        """True while the server's process runs."""
+        """True while the server's process is running."""
         return self._process.poll() is None
 
     @property
@@ -112,14 +112,14 @@ class LocalServer:
         return self._process.pid
 
     def wait_until_ready(self, seconds: float = _START_SECONDS) -> None:
-        """Wait until the model is loaded and `/health` is ok.
+        """Wait until the model is loaded and the server's `/health` reports that it is ready.
 
         Raises:
-            LocalServerError: the process ended, or took longer than `seconds`.
+            LocalServerError: the process ended, or did not become ready within `seconds`.
         """
         deadline = time.monotonic() + seconds
         assert self._process.stdout is not None
-        # The process prints the URL as one line, or it ends.
+        # The process either prints the URL as one line or ends.
         timer = threading.Timer(seconds, self._process.kill)
         timer.start()
         try:
@@ -179,7 +179,7 @@ class Served(Protocol):
 
 
 class Pair(Mapping[str, str]):
-    """The servers of `sums` and `facts`: a mapping from a model's name to its server's URL."""
+    """The servers of `sums` and `facts`, as a mapping from a model's name to its server's URL."""
 
     def __init__(self, servers: Mapping[str, Served]) -> None:
         self.servers = servers
@@ -240,12 +240,12 @@ def serve(
         model: the file.
         name: the model's id on the server; by default the file's name without its extension.
         context: number of tokens in each slot, for prompt and answer together; llama.cpp rounds it up to a multiple of
-            256. By default the context that the model was trained with.
+            256. By default, the context length that the model was trained with.
         slots: number of requests that are processed at the same time; further requests wait.
         threads: number of processor threads.
         embeddings: also report the model's hidden state for each token, for gates that use hidden states.
-        adapters: LoRA adapters as GGUF files, each with its scale; their changes to the weights are added up.
-        cache: megabytes for earlier prompts that are no longer in a slot.
+        adapters: LoRA adapters as GGUF files, each with its scale; the effects of several adapters are added up.
+        cache: megabytes of memory for caching earlier prompts that are no longer in a slot.
 
     Raises:
         LocalServerError: the server cannot be started.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: An English word, its Spanish translation and its French translation.
+#: English words, each with its Spanish and its French translation.
 _THINGS: tuple[tuple[str, str, str], ...] = (
     ("apple", "manzana", "pomme"),
     ("arm", "brazo", "bras"),
@@ -66,7 +66,7 @@ _THINGS: tuple[tuple[str, str, str], ...] = (
     ("window", "ventana", "fenêtre"),
 )
 
-#: For each language, a dictionary from English words to their translations.
+#: For each language, a dictionary that maps English words to their translations.
 TRANSLATIONS: dict[str, dict[str, str]] = {
     "Spanish": {thing: spanish for thing, spanish, _ in _THINGS},
     "French": {thing: french for thing, _, french in _THINGS},

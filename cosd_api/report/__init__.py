@@ -1,1 +1,1 @@
-"""Reports on a fused answer: in the terminal, and as a page for a browser."""
+"""Reports on a fused answer, in the terminal and as an HTML page."""

@@ -1,4 +1,4 @@
-"""The decisions of an answer, without repetitions, and their outcomes."""
+"""The decisions that were made for an answer, each listed once, and their outcomes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Literal
 from cosd_api.types import FusedToken, TokenDecision
 
 Outcome = Literal["agreed", "tied", "kept", "replaced", "outvoted"]
-"""Outcome of a decision. "tied": the draft's token is kept, because the assistant finds both equally probable.
+"""Outcome of a decision. "tied": the draft's token is kept, because the assistant finds both tokens equally probable.
 "outvoted": the decision was to replace, but another assistant was more confident.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedPlace:
-    """One decision, which tokens that were judged together share.
+    """One decision about a token, or about several tokens that were judged together.
 
     Attributes:
-        at: index of the first of these tokens.
+        at: index of the first token.
         decision: the record of the decision.
-        outcome: its outcome.
+        outcome: the outcome of the decision.
     """
 
     at: int
@@ -30,10 +30,10 @@ class JudgedPlace:
 
 
 def judged(tokens: Iterable[FusedToken]) -> Iterator[JudgedPlace]:
-    """The decisions of an answer, in order and without repetitions."""
+    """Yield the decisions of an answer in order, each once."""
     unit, seen = -1, tuple[TokenDecision, ...]()
     for at, token in enumerate(tokens):
-        # A decision about several tokens is recorded at each of them.
+        # A decision about several tokens is recorded at each token, but must be yielded only once.
         seen = seen if token.unit == unit else ()
         yield from (JudgedPlace(at, one, _outcome(token, one)) for one in token.decisions if one not in seen)
         unit, seen = token.unit, token.decisions

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Heatmap", "check_plots", "drawn", "heatmap", "save_heatmaps"]
 
-# Steps of the colour map cividis, which is readable with any colour vision.
+# Steps of the colour map cividis, which is suitable for colour-blind readers.
 _STEPS = ("#00204d", "#31446b", "#666970", "#958f78", "#cab969", "#ffea46")
-_LIGHT = 3  # the first step with black text
+_LIGHT = 3  # index of the first step that needs black text
 
 _DOTS = 200  # dots per inch of the PNG
-_CELL = 0.8  # least width and height of a cell, in inches
+_CELL = 0.8  # minimum width and height of a cell, in inches
 
 
 def heatmap(panel: Heatmap, *, colour: bool) -> Text:
-    """Render a panel as lines of text, with shaded cells if colours may be used."""
+    """Render a panel as lines of text; if colours may be used, the cells are shaded."""
     words, cells = panel.laid_out()
     text, shade = Text(words), panel.shades()
     if colour:
@@ -41,10 +41,10 @@ def _style(shade: float, *, best: bool) -> str:
 
 
 def check_plots() -> None:
-    """Check that matplotlib can be imported, before a long computation.
+    """Check that matplotlib can be imported; call this before a long computation.
 
     Raises:
-        SettingError: matplotlib is missing; the message names the extra.
+        SettingError: matplotlib is missing; the message names the extra that installs it.
     """
     check_installed("matplotlib", "a picture needs matplotlib", "plots")
 

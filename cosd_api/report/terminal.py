@@ -1,7 +1,7 @@
-"""A fused answer in the terminal: marked replacements, the decisions as a table, and a summary.
+"""A fused answer in the terminal: the text with its replacements marked, a table of decisions, and a summary.
 
 In colour, the draft's replaced words are struck through in red, followed by the assistant's words in green. Without
-colour, they are marked as in `git diff --word-diff`: `is [-Vienna-] {+Lima+} and`.
+colour, replacements are marked as in `git diff --word-diff`: `is [-Vienna-] {+Lima+} and`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cosd_api.extend import DRAFT, counted, readable, shortened
 from cosd_api.report.decisions import Outcome, judged
 from cosd_api.types import FusedToken, Segment
 
-# From the sixteen colours that every terminal theme keeps readable.
+# These are among the sixteen colours that every terminal theme keeps readable.
 REPLACED = "red strike"
 ASSISTANT = "bold green"
 
@@ -33,16 +33,16 @@ _OUTCOMES: Mapping[Outcome, str] = {
     "replaced": "replaced: ",
     "outvoted": "outvoted: ",
 }
-_WIDE = 10_000  # columns, so that output to a file or another program is not wrapped
+_WIDE = 10_000  # so many columns that output to a file or another program is not wrapped
 
 
 def has_colour(console: Console) -> bool:
-    """Test whether the console shows colours; False for pipes and with `NO_COLOR`."""
+    """Test whether the console shows colours; it does not for pipes, or if `NO_COLOR` is set."""
     return console.color_system is not None and not console.no_color
 
 
 def visible(text: str) -> str:
-    r"""The text with control characters escaped, such as `\x1b`; line ends and tabs stay."""
+    r"""Escape control characters, such as `\x1b`; line ends and tabs are kept."""
     return text.translate(_CONTROLS)
 
 
@@ -56,10 +56,10 @@ class TextSpan:
     Attributes:
         text: the text of the tokens in the answer.
         source: `"draft"` or the assistant's name.
-        replaced: the draft's text that the tokens replace; None if they replace nothing.
+        replaced: the draft's text that the tokens replaced; None if they replaced nothing.
         draft_prob: the draft's probability of the replaced text, in [0, 1].
         assistant_prob: the assistant's probability of its own text, in [0, 1].
-        reason: the decision in words.
+        reason: the decision, in words.
         data: the bytes of the tokens, which may begin or end within a character.
     """
 
@@ -95,7 +95,7 @@ def spans(tokens: Iterable[FusedToken]) -> Iterator[TextSpan]:
 
 
 def fused_text(tokens: Iterable[FusedToken], *, colour: bool) -> Text:
-    """The answer with its replaced words marked, by colour or by characters."""
+    """Mark the replaced words of an answer, by colour or by characters."""
     text = Text()
     for span in spans(tokens):
         if span.replaced is None:
@@ -108,7 +108,7 @@ def fused_text(tokens: Iterable[FusedToken], *, colour: bool) -> Text:
 
 
 def replacements(tokens: Iterable[FusedToken], *, colour: bool, most: int = 3) -> Text:
-    """The first `most` replacements in one line, marked as in `fused_text`, and the number of the remaining ones."""
+    """Show the first `most` replacements in one line, marked as by `fused_text`, and the number of the others."""
     replaced = [span for span in spans(tokens) if span.replaced is not None]
     text = Text()
     for number, span in enumerate(replaced[:most]):
@@ -122,7 +122,7 @@ def replacements(tokens: Iterable[FusedToken], *, colour: bool, most: int = 3) -
 
 
 def legend(*, colour: bool) -> Text:
-    """A line that explains the marks."""
+    """Explain the marks in one line."""
     text = Text()
     _mark(text, "the draft's word", REPLACED, "[-{}-]", colour=colour)
     _mark(text, " the assistant's in its place", ASSISTANT, "{{+{}+}}", colour=colour)
@@ -130,7 +130,7 @@ def legend(*, colour: bool) -> Text:
 
 
 def _mark(text: Text, words: str, style: str, frame: str, *, colour: bool) -> None:
-    """Append words in a style or a frame, which excludes the white space around them."""
+    """Append words in a style or a frame; the white space around the words is left outside."""
     core = words.strip()
     if not core:
         text.append(words)
@@ -142,12 +142,12 @@ def _mark(text: Text, words: str, style: str, frame: str, *, colour: bool) -> No
 
 
 def _in_line(text: str) -> str:
-    """The visible text in one line."""
+    """Escape a text's control characters and put it on one line."""
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _named(text: str) -> str:
-    """A token by itself, stripped; a token of white space is quoted, so that it can be seen."""
+    """Format a single token, stripped; a token of white space is quoted, so that it can be seen."""
     return _in_line(text).strip() or (repr(text) if text else "the end")
 
 
@@ -155,7 +155,7 @@ def _named(text: str) -> str:
 
 
 def show(result: FusionResult, *, everything: bool = False) -> None:
-    """Print the marked answer and its decisions, as wide as the terminal; output to a pipe is not wrapped."""
+    """Print the marked answer and its decisions at the terminal's width; output to a pipe is not wrapped."""
     out = Console(highlight=False, markup=False, emoji=False)
     if not out.is_terminal:
         out.width = _WIDE
@@ -164,12 +164,12 @@ def show(result: FusionResult, *, everything: bool = False) -> None:
 
 
 def explained(result: FusionResult, *, colour: bool, everything: bool = False) -> Iterator[RenderableType]:
-    """The answer with its replaced words marked, and a table of its decisions.
+    """Yield the answer with its replaced words marked, then a table of its decisions.
 
     Args:
         result: the answer.
         colour: whether colours may be used.
-        everything: whether to list also the places where the models agreed.
+        everything: whether to include the places where the models agreed.
     """
     if not result.judged:
         yield from _chosen(result, colour=colour, everything=everything)
@@ -191,7 +191,7 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
 
 
 def definition(result: FusionResult) -> str:
-    """The units by which a draft was judged, in words, with counts; empty if no draft was judged."""
+    """Describe the units in which a draft was judged, with counts; an empty text if no draft was judged."""
     unit = result.settings.unit
     if not unit:
         return ""
@@ -211,7 +211,7 @@ def definition(result: FusionResult) -> str:
 
 
 def _decisions(result: FusionResult, *, colour: bool, everything: bool) -> Table:
-    """A table with a row for each decision: both texts with their probabilities, and the outcome."""
+    """A table with a row for each decision, which shows both texts with their probabilities, and the outcome."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for title in ("draft", "p", "assistant", "q", "decided", "by", "round"):
         table.add_column(title, justify="right" if title in ("p", "q", "round") else "left")
@@ -232,7 +232,7 @@ def _decisions(result: FusionResult, *, colour: bool, everything: bool) -> Table
 
 
 def _chosen(result: FusionResult, *, colour: bool, everything: bool) -> Iterator[RenderableType]:
-    """The answer of a method that chooses between the models' texts, marked by source, and its choices."""
+    """Yield the answer of a method that chooses between the models' texts, marked by source, then its choices."""
     text, marks = Text(), Text()
     for span in spans(result.tokens):
         if span.source == DRAFT:
@@ -250,7 +250,7 @@ def _chosen(result: FusionResult, *, colour: bool, everything: bool) -> Iterator
 
 
 def _choices(result: FusionResult, *, colour: bool, everything: bool) -> Table:
-    """A table with a row for each proposed text: the models that wrote it, and each model's score for it."""
+    """A table with a row for each proposed text, which shows the models that wrote it, and each model's score."""
     names = [result.draft.name, *(one.name for one in result.assistants)]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for title in ("segment", "by", "text", *names, "mean", "taken"):
@@ -273,19 +273,19 @@ def _choices(result: FusionResult, *, colour: bool, everything: bool) -> Table:
 
 
 def unchanged(segment: Segment, result: FusionResult) -> bool:
-    """Test whether several models wrote a segment alike, or a segment is a kept token of a judged draft."""
+    """Test whether several models wrote the same segment, or the segment is a kept token of a judged draft."""
     sources = segment.candidates[segment.winner].sources
     stands = result.judged and sources == (DRAFT,)
     return len(segment.candidates) == 1 and (len(sources) > 1 or stands)
 
 
 def measure(value: float | None) -> str:
-    """A score, such as a perplexity, with four digits; empty for None."""
+    """Format a score, such as a perplexity, with four digits; an empty text for None."""
     return "" if value is None else f"{value:.4g}"
 
 
 def _cell(text: str) -> str:
-    r"""A token with its white space made visible: `␣` for a space, `\n` for a line end."""
+    r"""Make a token's white space visible: `␣` for a space, `\n` for a line end."""
     return _in_line(text).replace(" ", "\u2423") if text else "(end)"
 
 
@@ -297,7 +297,7 @@ def _percent(prob: float | None) -> str:
 
 
 def summary(result: FusionResult) -> str:
-    """One line about an answer: why it ended, its replacements and its requests."""
+    """Summarize an answer in one line: why it ended, its replacements and its requests."""
     to = " to the assistant" + ("s" if len(result.assistants) > 1 else "")
     asked = counted(result.assistant_requests, "request") + to + _strategies(result)
     if not result.judged:
@@ -314,12 +314,12 @@ def summary(result: FusionResult) -> str:
 
 
 def unverified(result: FusionResult) -> str:
-    """The number of unverified tokens, as the end of a sentence; empty if there are none."""
+    """Report the number of unverified tokens, as the end of a sentence; an empty text if there are none."""
     return f", {counted(result.unverified_tokens, 'token')} unverified" if result.unverified_tokens else ""
 
 
 def outcome(result: FusionResult) -> str:
-    """The outcome in words: replacements and acceptance rate of a draft, or the segments that each model won."""
+    """Describe the outcome: replacements and acceptance rate of a draft, or the segments that each model won."""
     if result.replacements is not None:
         rate = "" if result.acceptance_rate is None else f", acceptance {result.acceptance_rate:.0%}"
         return f"{counted(result.replacements, 'replacement')}{rate}{unverified(result)}"
@@ -328,7 +328,7 @@ def outcome(result: FusionResult) -> str:
 
 
 def _strategies(result: FusionResult) -> str:
-    """The number of places asked about, in total and by strategy, in words."""
+    """Report the number of places about which assistants were asked, in total and for each strategy."""
     counts: Counter[str] = Counter()
     for usage in result.usage.values():
         counts.update(usage.strategies)

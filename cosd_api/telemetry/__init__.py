@@ -1,1 +1,1 @@
-"""OpenTelemetry: a span for each fusion, and a span for each of its requests."""
+"""Tracing with OpenTelemetry: one span for each fusion, and one for each of its requests."""

@@ -1,4 +1,4 @@
-"""The interface of a fusion's span for the rest of the library; the class here records nothing."""
+"""The interface through which the library records a fusion's span, and its default, which records nothing."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from cosd_api.result import FusionResult
 
 
 class FusionSpan:
-    """Span of one fusion that records nothing; `otel.RecordedSpan` does."""
+    """Span of one fusion that records nothing; its subclass `otel.RecordedSpan` does record."""
 
     def observer(self, endpoints: Sequence[Endpoint]) -> Observer | None:  # noqa: ARG002 - a hook
-        """Return a function that makes a context manager for each request to these models; None if none is needed.
+        """Return a function that makes a context manager for each request to these models; None to observe none.
 
-        The draft is the first of the models.
+        The first model is the draft.
         """
         return None
 
     def billed(self, usage: Mapping[str, EndpointUsage]) -> None:
-        """Record the final usage of the endpoints, by their names."""
+        """Record the final usage of the endpoints, keyed by their names."""
 
     def answered(self, result: FusionResult) -> None:
-        """Record the answer, or the part that was written before an error."""
+        """Record the answer, or the part of it that was written before an error."""

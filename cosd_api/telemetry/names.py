@@ -1,8 +1,9 @@
-"""Names in spans: OpenTelemetry's names for generative AI, which are still in development, and this library's names.
+"""Names of spans and their attributes: OpenTelemetry's names for generative AI, and this library's own names.
 
 OpenTelemetry's names come from its conventions for inference and workflows as of November 2026
-(semantic-conventions-genai), and from the stable registry (`server.*`, `error.type`, `http.*`). Our own names begin
-with `cosd.`. No other module contains the names, so if the conventions change, only this module has to change.
+(semantic-conventions-genai), which are still in development, and from the stable registry (`server.*`, `error.type`,
+`http.*`). The library's own names begin with `cosd.`. All names are defined in this module, so it is the only one that
+has to change if the conventions do.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-"""Environment variable that requests prompts and answers in spans."""
+"""Environment variable with which users request that spans contain prompts and answers."""
 
 CAPTURES: Final = frozenset(("true", "span_only", "span_and_event"))
 """Values of `CAPTURE`, in lower case, with which spans contain prompts and answers."""
@@ -43,7 +44,7 @@ CHAT: Final = "chat"
 COMPLETE: Final = "text_completion"
 
 PROVIDERS: Final[Mapping[str, str]] = {"azure": "azure.ai.openai", "mistral": "mistral_ai"}
-"""OpenTelemetry's names of services whose engines have another name here; other engines keep their names."""
+"""OpenTelemetry's names for services, keyed by this library's engine names, for engines whose names differ."""
 
 # ------------------------------------------------------------------------------------------------------------- our own
 
@@ -80,5 +81,5 @@ RETRIES: Final = "cosd.request.retries"
 
 
 def usage_of(endpoint: str, what: str) -> str:
-    """Name of one endpoint's count in a fusion's span, such as `cosd.usage.assistant_1.input_tokens`."""
+    """Name of a fusion span's attribute for one endpoint's usage, such as `cosd.usage.assistant_1.input_tokens`."""
     return f"cosd.usage.{endpoint.replace(' ', '_')}.{what}"

@@ -1,4 +1,4 @@
-"""Spans with the API of OpenTelemetry; no other module of `cosd_api` imports it."""
+"""Spans recorded through OpenTelemetry's API, which no other module of `cosd_api` imports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cosd_providers.messages import Message
 Attributes = dict[str, Any]  # OpenTelemetry allows text, numbers, booleans, and lists of these types
 
 _FINISH = {"end": "stop", "limit": "length", "context": "length", "filter": "content_filter"}
-"""The reasons of a `DraftEnd`, with OpenTelemetry's words for them."""
+"""The reasons of a `DraftEnd`, mapped to OpenTelemetry's words for them."""
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -55,9 +55,9 @@ def recorded(workflow: str, prompt: str | Sequence[Message]) -> Generator[Fusion
 def continued(headers: Mapping[str, str], request_id: str) -> Generator[None]:
     """Continue a caller's trace until the block ends; see `start.callers_context`."""
     found = context.set_value(names.REQUEST_ID, request_id)
-    if not trace.get_current_span().get_span_context().is_valid:  # otherwise instrumentation of the server has done it
+    if not trace.get_current_span().get_span_context().is_valid:  # else the server's instrumentation has done it
         caller = trace.get_current_span(propagate.extract(headers))
-        found = trace.set_span_in_context(caller, found)  # without baggage, which is not for the models' servers
+        found = trace.set_span_in_context(caller, found)  # no baggage: the models' servers must not see it
     token = context.attach(found)
     try:
         yield
@@ -66,12 +66,12 @@ def continued(headers: Mapping[str, str], request_id: str) -> Generator[None]:
 
 
 class RecordedSpan(FusionSpan):
-    """Span of one fusion. It is the parent of the requests' spans, whichever task sends the requests.
+    """Span of one fusion. It is the parent of the spans of all its requests, whichever task sends them.
 
     Args:
         tracer: tracer that creates the spans of the requests.
         span: the span of the fusion.
-        prompt: prompt of the answer.
+        prompt: the prompt that the fusion answers.
     """
 
     def __init__(self, tracer: Tracer, span: Span, prompt: str | Sequence[Message]) -> None:
@@ -106,7 +106,7 @@ class RecordedSpan(FusionSpan):
             self._span.set_attributes({names.usage_of(name, what): count for what, count in counts.items()})
 
     def answered(self, result: FusionResult) -> None:
-        """Record the counts of the answer, and its text if the user has requested texts in spans."""
+        """Record the answer's counts, and also its text if the user has requested texts in spans."""
         if not self._span.is_recording():
             return
         kept = result.kept_tokens
@@ -140,7 +140,7 @@ class RecordedSpan(FusionSpan):
         server = self._servers[sent.who]
         with self._tracer.start_as_current_span(
             f"{self._operation} {server[names.MODEL]}",
-            context=self._context,  # the current span may be that of another request
+            context=self._context,  # the current span may belong to another request
             kind=SpanKind.CLIENT,
             attributes=server,
             record_exception=False,
@@ -157,7 +157,7 @@ class RecordedSpan(FusionSpan):
 
 
 def _facts(sent: RequestSpan) -> Attributes:
-    """The attributes of a finished request."""
+    """The attributes of a finished request's span."""
     streams = sent.kind in ("draft", "hedge", "watch")
     finish = "error" if sent.outcome == "failed" else _FINISH.get(sent.finish or "")
     found: Attributes = {
@@ -178,7 +178,7 @@ def _facts(sent: RequestSpan) -> Attributes:
             names.FINISH_REASONS: None if finish is None else [finish],
         }
     if (usage := sent.usage) is not None:
-        billed = usage.prompt_tokens or usage.completion_tokens  # most servers report no tokens of a cancelled stream
+        billed = usage.prompt_tokens or usage.completion_tokens  # most servers report no usage for a cancelled stream
         found |= {
             names.HTTP_REQUESTS: usage.requests,
             names.RETRIES: usage.retries,
@@ -190,7 +190,7 @@ def _facts(sent: RequestSpan) -> Attributes:
 
 
 def _server(endpoint: Endpoint) -> Attributes:
-    """The attributes of an endpoint: its model, its role, and its server's address."""
+    """The attributes that describe an endpoint: its model, its role, and its server's address."""
     found: Attributes = {
         names.PROVIDER: names.PROVIDERS.get(endpoint.engine, endpoint.engine),
         names.MODEL: endpoint.model,
@@ -200,13 +200,13 @@ def _server(endpoint: Endpoint) -> Attributes:
     try:
         url = urlsplit(endpoint.endpoint)
         host, port = url.hostname, url.port or _PORTS.get(url.scheme)
-    except ValueError:  # a custom provider may have any text as its endpoint
+    except ValueError:  # a custom provider's endpoint may be any text
         return found
     return found | _known({names.SERVER: host, names.PORT: port if host else None})
 
 
 def _fail(span: Span, error: Exception) -> None:
-    """Record only the class of an error: its message may quote the server's answer, and that may quote the prompt."""
+    """Record only the class of an error, because its message may quote the server's answer, and so the prompt."""
     span.set_attribute(names.ERROR, type(error).__name__)
     if isinstance(error, ProviderError) and error.status is not None:
         span.set_attribute(names.STATUS, error.status)

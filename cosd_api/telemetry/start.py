@@ -1,4 +1,4 @@
-"""Entry points of tracing, which do nothing and import nothing unless the application itself uses OpenTelemetry."""
+"""Entry points for tracing; they do nothing and import nothing unless the application itself uses OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _NO_SPAN = FusionSpan()
 
 
 def callers_context(headers: Mapping[str, str], request_id: str) -> AbstractContextManager[None]:
-    """Set the context of a caller in another process: spans inside the block are children of the caller's span.
+    """Continue the trace of a caller in another process: spans inside the block become children of the caller's span.
 
-    The caller's baggage is not included.
+    The caller's baggage is ignored.
 
     Args:
-        headers: headers of the caller's request, such as W3C's `traceparent`. Their names are in lower case, or the
-            mapping ignores case.
-        request_id: id of the caller's request, which is recorded in the spans of fusions inside the block.
+        headers: headers of the caller's request, such as W3C's `traceparent`. Their names must be in lower case, unless
+            the mapping ignores case.
+        request_id: id of the caller's request; it is recorded in the spans of fusions inside the block.
     """
     if "opentelemetry.trace" not in sys.modules:
         return nullcontext()
@@ -32,12 +32,12 @@ def callers_context(headers: Mapping[str, str], request_id: str) -> AbstractCont
 def fusion_span(workflow: str, prompt: str | Sequence[Message]) -> AbstractContextManager[FusionSpan]:
     """Open the span of one fusion. It is a child of the current span, and is itself current inside the block.
 
-    If the application traces, it has imported `opentelemetry.trace`. If it does not, this check costs nothing.
+    An application that uses tracing has already imported `opentelemetry.trace`. Otherwise, no span is opened, and the
+    check costs nothing.
 
     Args:
         workflow: name of the workflow, which is the method's name.
-        prompt: the prompt, which is recorded only if OpenTelemetry's environment variable requests it
-            (`names.CAPTURE`).
+        prompt: the prompt; it is recorded only if OpenTelemetry's environment variable `names.CAPTURE` requests it.
     """
     if "opentelemetry.trace" not in sys.modules:
         return nullcontext(_NO_SPAN)

@@ -1,4 +1,4 @@
-"""A fused answer as one page for a browser: `page(result)`."""
+"""A fused answer as a single HTML page: `page(result)`."""
 
 from cosd_api.report.html.page import page
 

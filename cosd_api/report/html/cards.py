@@ -1,4 +1,4 @@
-"""The texts of the hover cards, one card for each token and each request. The page's script only shows them."""
+"""The texts of the hover cards, one for each token and each request. The page's script only displays them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from cosd_api.report.terminal import measure
 from cosd_api.types import FusedToken, Request, Segment
 
 Standing = Literal["replaced", "kept", "agreed", "unheard", "sure", "open"]
-"""Status of a token. "replaced": written by an assistant. "kept": the draft's, although an assistant differed.
+"""Status of a token. "replaced": an assistant's token. "kept": the draft's token, although an assistant differed.
 "agreed": all assistants that were asked agreed. "unheard": not verified, because an assistant had failed. "sure": no
-assistant was asked, because no answer could matter. "open": an assistant was asked, but there was nothing to judge.
+assistant was asked, because its answer could not have changed the text. "open": an assistant was asked, but gave
+nothing to judge.
 """
 
 _STANDING: Mapping[Standing, str] = {
@@ -35,7 +36,7 @@ _TITLES: Mapping[RequestKind, str] = {
     "score": "Score",
     "watch": "Watch",
 }
-_MOST_TEXTS = 8  # greatest number of proposed texts on a card
+_MOST_TEXTS = 8  # maximum number of proposed texts on a card
 _UNASKED = "no assistant was asked: no answer could have changed it"
 
 
@@ -44,12 +45,12 @@ class HoverCard:
     """One hover card.
 
     Attributes:
-        title: the token or request.
+        title: name of the token or request.
         mark: the status, in one or two words.
         standing: the status as a CSS class.
-        rows: for each text, the endpoint, the text and its probability.
+        rows: one row for each text, with the endpoint, the text and its probability.
         words: lines that describe the decisions.
-        foot: lines about origin and time.
+        foot: lines that say where the token came from, and when.
         requests: keys of the requests that produced the token; see `request_key`.
     """
 
@@ -76,7 +77,7 @@ def standing(token: FusedToken) -> Standing:
 
 
 def spelled(token: FusedToken) -> str:
-    """The text of a token, or its bytes if it is part of a character."""
+    """The text of a token, or its bytes if the token is only part of a character."""
     return token.text or readable(token.data)
 
 
@@ -85,7 +86,7 @@ def _together(one: FusedToken, other: FusedToken) -> bool:
 
 
 def request_key(request: Request) -> str:
-    """Key of a request on the page. Drafts have their own numbers; all other requests are numbered together."""
+    """Key of a request on the page. Draft requests are numbered separately from all other requests."""
     return f"{'q' if request.kind in _ASKED else 'd'}{request.number}"
 
 
@@ -93,8 +94,8 @@ class Cards:
     """The cards of one result.
 
     Attributes:
-        result: the result.
-        models: names of the models, by endpoint.
+        result: the result of the fusion.
+        models: the model's name for each endpoint.
     """
 
     def __init__(self, result: FusionResult) -> None:
@@ -103,12 +104,12 @@ class Cards:
         self.models = {name: in_line(endpoint.model) for name, endpoint in endpoints.items()}
 
     def who(self, name: str) -> str:
-        """An endpoint by role and model: `assistant (facts)`."""
+        """Name an endpoint by its role and its model, such as `assistant (facts)`."""
         model = self.models.get(name)
         return f"{in_line(name)} ({model})" if model else in_line(name)
 
     def token(self, at: int) -> HoverCard:
-        """The card of a token."""
+        """Make the card of a token."""
         token = self.result.tokens[at]
         if token.unit < len(self.result.segments):
             return self._chosen(at, token, self.result.segments[token.unit])
@@ -127,7 +128,7 @@ class Cards:
         )
 
     def _chosen(self, at: int, token: FusedToken, segment: Segment) -> HoverCard:
-        """The card of a token in a segment: the texts that were proposed for the segment, and their mean scores."""
+        """Make the card of a token in a segment, with the texts proposed for the segment and their mean scores."""
         of = "" if len(self.result.segments) < 2 else f", segment {token.unit + 1}"
         return HoverCard(
             title=name_of(spelled(token), end=token.end),
@@ -143,7 +144,7 @@ class Cards:
         )
 
     def word(self, at: int) -> tuple[FusedToken, str]:
-        """The first token and the text of the replacement that contains a token."""
+        """For the replacement that contains a token, return its first token and its whole text."""
         tokens = self.result.tokens
         start = at
         while start and tokens[start].replaced is None and _together(tokens[start - 1], tokens[at]):
@@ -154,7 +155,7 @@ class Cards:
         return tokens[start], readable(b"".join(one.data for one in (tokens[start], *rest)))
 
     def _draft_rows(self, at: int, token: FusedToken) -> Iterator[tuple[str, str, str]]:
-        """The draft's own token, or the draft's tokens that were replaced."""
+        """Yield rows for the draft's own token, or for the draft's tokens that were replaced."""
         who = self.who(DRAFT)
         if token.source == DRAFT:
             yield who, name_of(spelled(token), end=token.end), prob(token.draft_prob)
@@ -166,7 +167,7 @@ class Cards:
                 yield "", name_of(one.text, end=one.end), prob(one.prob)
 
     def _assistant_rows(self, token: FusedToken) -> Iterator[tuple[str, str, str]]:
-        """The replacement, and the texts of all other assistants that were asked."""
+        """Yield rows for the replacement, and for the texts of all other assistants that were asked."""
         if token.source != DRAFT:
             yield self.who(token.source), name_of(spelled(token), end=token.end), prob(token.assistant_prob)
         for decision in token.decisions:
@@ -202,7 +203,7 @@ class Cards:
             yield ", ".join(filter(None, times))
 
     def request(self, request: Request) -> HoverCard:
-        """The card of a request."""
+        """Make the card of a request."""
         wrote = f"wrote {counted(request.tokens, 'token')}"
         places = counted(request.places, "place")
         did = {"question": f"asked about {places}", "score": "scored a text", "watch": f"{wrote}, answered {places}"}

@@ -14,13 +14,13 @@ Corner = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """An axis from `low` to `high`, drawn from `start` over `length`.
+    """An axis for values from `low` to `high`, drawn from coordinate `start` over `length`.
 
     Attributes:
         low: value at the beginning of the axis.
-        high: value at its end.
+        high: value at the end of the axis.
         start: coordinate of the beginning.
-        length: length in units of the drawing; negative for an axis that points up.
+        length: length in units of the drawing; negative if the axis points upwards.
         log: whether the axis is logarithmic.
     """
 
@@ -42,7 +42,7 @@ class Scale:
         return self.start + part * self.length
 
     def ticks(self) -> list[float]:
-        """Round values on the axis; on a linear axis, about five to ten."""
+        """Round values for the ticks of the axis; a linear axis has about five to ten of them."""
         if self.log:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             wide = last - first > 3
@@ -56,18 +56,18 @@ class Scale:
 
 
 def chart(width: float, height: float, label: str, *, name: str | None = None, classes: str | None = None) -> Element:
-    """An empty drawing; `label` describes it for screen readers, and `name` is its id."""
+    """Create an empty drawing; `label` describes it for screen readers, and `name` is its id."""
     size = f"0 0 {width:g} {height:g}"
     return element("svg", classes, id=name, viewBox=size, role="img", aria_label=label)
 
 
 def small_chart(width: float, height: float) -> Element:
-    """An empty drawing within a line of text; screen readers skip it, because the text says the same."""
+    """Create an empty drawing within a line of text; screen readers skip it, because the text says the same."""
     return element("svg", "interval", viewBox=f"0 0 {width:g} {height:g}", aria_hidden="true")
 
 
 def line(d: str) -> Element:
-    """A grid line, given by its path."""
+    """A grid line along a path."""
     return element("path", "grid", d=d)
 
 
@@ -77,7 +77,7 @@ def tick(words: str, x: float, y: float) -> Element:
 
 
 def side_tick(words: str, x: float, y: float) -> Element:
-    """The label of a tick on a vertical axis: it ends at `x`, and `y` is the height of the tick."""
+    """The label of a tick on a vertical axis; the label ends at `x`, and the tick is at `y`."""
     return element("text", "tick", words, x=x, y=y + 4, text_anchor="end")
 
 
@@ -98,12 +98,12 @@ def polygon(corners: Sequence[Corner]) -> str:
 
 
 def diamond(x: float, y: float, half: float) -> str:
-    """The path of a square that stands on a corner; `half` is half its width."""
+    """The path of a square standing on one corner; `half` is half its width."""
     return polygon([(x - half, y), (x, y - half), (x + half, y), (x, y + half)])
 
 
 def key_entry(classes: str, shape: str, words: str) -> Element:
-    """A legend entry: a shape, which is a path within 18 by 18 units, and its label."""
+    """A legend entry: a shape and its label; the shape is a path within 18 by 18 units."""
     small = element("svg", None, viewBox="0 0 18 18", aria_hidden="true")
     small.append(element("path", classes, d=shape))
     return element("li", None, small, f" {words}")

@@ -1,4 +1,4 @@
-"""Parts that all pages share: the document with its policy, sections, tables and the footer."""
+"""Parts that all pages share: the document with its content security policy, the sections, tables and footer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cosd_api.types import Endpoint
 
 
 def document(title: str, *children: Child, style: str = "", script: str | None = None) -> str:
-    """A page that loads nothing, as its content security policy enforces.
+    """Create a page that loads no external resources; its content security policy enforces this.
 
     Args:
-        title: the title of the window.
+        title: the title of the browser window.
         children: elements of the body.
         style: CSS rules in addition to the common rules of all pages.
-        script: the only script that may run, which `children` must contain; None for a page without scripts.
+        script: the only script that may run; `children` must contain it. None for a page without scripts.
     """
     style = text_of("page.css") + style
     head = element(
@@ -39,12 +39,12 @@ def document(title: str, *children: Child, style: str = "", script: str | None =
 
 
 def text_of(name: str, package: str = "cosd_api.report.html") -> str:
-    """The text of a package's file, such as a style sheet."""
+    """Read a text file of a package, such as a style sheet."""
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def _policy(style: str, script: str | None) -> str:
-    """The content security policy: the page loads nothing, and only this style and this script run."""
+    """The content security policy: the page loads nothing, and only this style and this script are allowed."""
 
     def fingerprint(text: str | None) -> str:
         if text is None:
@@ -58,7 +58,7 @@ def _policy(style: str, script: str | None) -> str:
 
 
 def header(kicker: str, title: str, *children: Child) -> Element:
-    """The header of a page: a line that names its kind, the headline, and further elements."""
+    """The header of a page: a line that names the kind of page, the headline, and further elements."""
     return element(
         "header",
         None,
@@ -79,7 +79,7 @@ def note(words: str) -> Element:
 
 
 def warnings(several: Iterable[str]) -> Element:
-    """The section with the warnings of a run."""
+    """A section that lists warnings."""
     return section("Notes", *(element("p", "warning", visible(words)) for words in several))
 
 
@@ -117,7 +117,7 @@ def endpoint_cells(one: Endpoint) -> tuple[Child, ...]:
 
 
 def without_credentials(url: str) -> str:
-    """The URL without user, password, query and fragment. Results contain none, but a file may have been edited."""
+    """Remove user, password, query and fragment from a URL. Results contain none, but a file may have been edited."""
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]

@@ -1,7 +1,7 @@
-"""Elements of the page, and formatting of its texts.
+"""Creation of a page's elements, and formatting of its texts.
 
-The page is a tree of elements and never joined from strings, so that the serializer escapes all text of models and
-servers.
+A page is built as a tree of elements, never by joining strings, so that the serializer escapes all text that comes from
+models and servers.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from xml.etree.ElementTree import Element
 
 Child = Element | str | None
 
-#: Format characters that join letters and emoji, and do not change the direction of text.
+#: Format characters that join letters or emoji; they are harmless, because they do not change the text's direction.
 _JOINERS = "\u200c\u200d"
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 _IN_SCRIPTS = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
 def element(tag: str, classes: str | None = None, /, *children: Child, **attributes: str | float | None) -> Element:
-    """Make an element with its children; attributes that are None are left out, and `data_t` becomes `data-t`."""
+    """Make an element with its children; attributes that are None are omitted, and `data_t` becomes `data-t`."""
     given = {"class": classes, **attributes}
     made = Element(tag, {name.replace("_", "-"): _value(value) for name, value in given.items() if value is not None})
     for child in children:
@@ -36,7 +36,7 @@ def element(tag: str, classes: str | None = None, /, *children: Child, **attribu
 
 
 def _value(value: str | float) -> str:
-    # A tenth of a pixel is precise enough, at half the size.
+    # One decimal is precise enough, and halves the size of the page.
     return value if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
 
 
@@ -46,12 +46,12 @@ def html(root: Element) -> str:
 
 
 def script_json(value: object) -> str:
-    """JSON for a script element, in which every character that could end the element is escaped."""
+    """Format a value as JSON for a script element; characters that could end the element are escaped."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_IN_SCRIPTS)
 
 
 def visible(text: str) -> str:
-    r"""The text with control and hidden characters escaped, such as `\u202e`; line ends and tabs stay."""
+    r"""Escape control and hidden characters, such as `\u202e`; line ends and tabs are kept."""
     return "".join(map(_shown, text))
 
 
@@ -64,17 +64,17 @@ def _shown(char: str) -> str:
 
 
 def in_line(text: str) -> str:
-    r"""The text with hidden characters escaped, in one line, with line ends as `\n`."""
+    r"""Escape hidden characters, and write line ends as `\n`, so that the text fits in one line."""
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def name_of(text: str, *, end: bool) -> str:
-    """A token in quotes, so that spaces can be seen, or `end of sequence` for an empty text if `end`."""
+    """Put a token in quotes, so that spaces can be seen; an empty text is `end of sequence` if `end` is set."""
     return f"“{in_line(text)}”" if text or not end else "end of sequence"
 
 
 def prob(value: float | None) -> str:
-    """A probability with three digits; 1.000 and 0.000 appear only if they are exact."""
+    """Format a probability with three decimals; 1.000 and 0.000 appear only if they are exact."""
     if value is None or math.isnan(value):
         return "unknown"
     short = f"{value:.3f}"
@@ -86,7 +86,7 @@ def prob(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A time in seconds, or in milliseconds if it is below one second."""
+    """Format a time in seconds, or in milliseconds if it is shorter than one second."""
     if value is None:
         return "–"
     if value < 0.9995:

@@ -1,7 +1,7 @@
-"""One self-contained HTML page about a fused answer: `page(result)`.
+"""A self-contained HTML page about a fused answer: `page(result)`.
 
-The page loads nothing, as its content security policy enforces. The script only shows cards: without it, the answer,
-the drawings and the tables are complete.
+The page loads no external resources; its content security policy enforces this. The script only shows the hover cards.
+Without the script, the answer, the drawings and the tables are still complete.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from cosd_api.report.html.timeline import timeline
 from cosd_api.report.terminal import definition, measure, unchanged
 from cosd_api.types import FusedToken
 
-_LONGEST = 30  # lines of the longest outline that is shown, such as a full tree of depth 4
-_MOST_ROWS = 100  # so that the page stays fast; `cosd explain` prints all rows
+_LONGEST = 30  # longer outlines of a verifier are not shown; a full tree of depth 4 fits
+_MOST_ROWS = 100  # keeps the page fast; `cosd explain` prints all rows
 _KEYS = "Move over a word, or press Tab and the arrow keys: ← → word by word, ↑ ↓ from one disagreement to the next."
 _PLAIN = {"agreed", "open", "sure"}
 
 
 def page(result: FusionResult, *, title: str = "A fused answer") -> str:
-    """The report of one answer, as an HTML document.
+    """Write the report of one answer as an HTML document.
 
     Args:
         result: the answer; `Trace.load(path).result` reads a saved one.
-        title: the headline, such as the question, because a result does not contain its prompt.
+        title: the headline, such as the question; the result itself does not contain the prompt.
     """
     cards = Cards(result)
     found = list(judged(result.tokens))
@@ -71,7 +71,7 @@ def page(result: FusionResult, *, title: str = "A fused answer") -> str:
 
 
 def _data(cards: Cards, found: list[JudgedPlace]) -> dict[str, object]:
-    """The data for the script: the cards, the points of the plane, and the tokens with disagreements."""
+    """Collect the data for the script: the cards, the points in the plane, and the tokens with disagreements."""
     result = cards.result
     return {
         "tokens": [asdict(cards.token(at)) for at in range(len(result.tokens))],
@@ -118,7 +118,7 @@ def _figures(result: FusionResult) -> Element:
 
 
 def _decides(result: FusionResult) -> str:
-    """The verifier's condition in words, or the method and its settings."""
+    """Describe the verifier's condition, or the method and its settings."""
     if result.settings.verifier is not None:
         return rule_in_words(result.settings.verifier)
     options = ", ".join(f"{name}={value}" for name, value in result.settings.method_options.items())
@@ -126,7 +126,7 @@ def _decides(result: FusionResult) -> str:
 
 
 def _segments(result: FusionResult) -> Element:
-    """A table of the segments about which the models differed: each proposed text, with each model's score."""
+    """A table of the segments at which the models differed: each proposed text, with each model's score."""
     names = [result.draft.name, *(one.name for one in result.assistants)]
     differing = [one for one in enumerate(result.segments) if not unchanged(one[1], result)]
     first = {token.unit: at for at, token in reversed(list(enumerate(result.tokens)))}
@@ -157,7 +157,7 @@ def _segments(result: FusionResult) -> Element:
 
 
 def _outcome(result: FusionResult) -> Iterator[Element]:
-    """The header's figures about a judged draft, or about the segments of an answer."""
+    """Yield the header's figures about a judged draft, or about the segments of an answer."""
     if not result.judged:
         yield figure(f"{len(result.tokens):,}", f"tokens in {counted(len(result.segments), 'segment')}")
         return
@@ -201,11 +201,11 @@ def _sections(cards: Cards, found: list[JudgedPlace]) -> Iterator[Element]:
         yield warnings(result.warnings)
 
 
-# The answer: one element for each token, which is readable without its style, too.
+# The answer: one element for each token. It is readable even without the style sheet.
 
 
 def _answer(result: FusionResult) -> Element:
-    """The marked answer: `<ins>` for an assistant's word, `<del>` for the draft's word that it replaced."""
+    """Mark up the answer: `<ins>` for an assistant's word, `<del>` for the draft's word that it replaced."""
     holder = element(
         "p", "answer", id="answer", role="group", aria_label="The answer, token by token", data_roving="", dir="auto"
     )
@@ -232,12 +232,12 @@ def _token(at: int, token: FusedToken, assistant: int | None) -> Element:
 
 
 def _text(text: str, *, ends: bool) -> tuple[Element | str, ...]:
-    mark = element("i", "end", "end")  # not part of the text, and not copied with it
+    mark = element("i", "end", "end")  # not part of the text, so not copied with it
     return (visible(text), mark) if text and ends else (mark,) if ends else (visible(text),)
 
 
 def _legend(result: FusionResult) -> Element:
-    """The legend of the marks that occur in this answer."""
+    """Make a legend for the marks that occur in this answer."""
     found: set[Standing] = {standing(token) for token in result.tokens}
     several = len(result.assistants) > 1
     if not result.judged:
@@ -258,7 +258,7 @@ def _legend(result: FusionResult) -> Element:
 
 
 def _authors(found: Container[Standing]) -> Element:
-    """The legend of the marks in an answer that consists of segments."""
+    """Make a legend for the marks in an answer that consists of segments."""
     entries = [element("li", None, element("span", None, "plain"), " the first model's")]
     if "replaced" in found:
         entries.append(element("li", None, element("ins", None, "underlined"), " another model's"))
@@ -304,7 +304,7 @@ def _name(text: str) -> Element:
 
 
 def _costs(cards: Cards) -> Element:
-    """A table of the requests and billed tokens of each endpoint, with sums."""
+    """A table of the requests and billed tokens of each endpoint, with totals."""
     usage = cards.result.usage
     fields = ("requests", "retries", "prompt_tokens", "cached_tokens", "completion_tokens")
     rows = [
@@ -329,7 +329,7 @@ def _endpoints(result: FusionResult) -> Element:
 
 
 def _settings(result: FusionResult) -> Element:
-    """A table of how the answer was made and ended, and of settings that differ from the defaults."""
+    """A table that shows how the answer was made, why it ended, and which settings differ from the defaults."""
     chosen = result.settings
     defaults = type(chosen).model_fields
     rows: list[tuple[str, Child]] = [

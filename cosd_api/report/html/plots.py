@@ -1,4 +1,4 @@
-"""Two drawings: the decisions in the plane of p and q, and the share of the draft that was kept."""
+"""Two drawings: the decisions in the plane of p and q, and the share of draft tokens that were kept."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from cosd_api.report.html.elements import element, in_line
 from cosd_api.report.html.regions import shapes_of
 from cosd_api.types import CustomVerifier, FusedToken
 
-# The plane of p and q, with the region where the verifier replaces and the decisions of this answer.
+# The plane of p and q: the region where the verifier replaces, and the decisions of this answer.
 
 _SIDE = 320.0
 _LEFT, _TOP = 48.0, 14.0
-_LANE = 26.0  # height of the lane below the plane, for decisions of an assistant that reports no probability
+_LANE = 26.0  # height of the lane below the plane, for decisions without q
 _SIZE = 4.5
 
 _MARKS: Mapping[Outcome, str] = {
@@ -41,19 +41,19 @@ _MARKS: Mapping[Outcome, str] = {
 
 
 def region(verifier: KnownVerifier | CustomVerifier) -> list[list[Corner]] | None:
-    """The region where the verifier replaces, as polygons in the plane of p and q; None if p and q do not decide."""
+    """The region of the plane where the verifier replaces, as polygons; None if it does not decide by p and q alone."""
     return None if isinstance(verifier, CustomVerifier) or decides_by_place(verifier) else shapes_of(verifier)
 
 
 def rule_in_words(verifier: KnownVerifier | CustomVerifier) -> str:
-    """The verifier's condition, in words."""
+    """Describe the verifier's condition in words."""
     if isinstance(verifier, CustomVerifier):
         return f"a custom verifier: {in_line(verifier.description)}"
     return condition_of(verifier)
 
 
 def points(found: Sequence[JudgedPlace]) -> list[tuple[float, float, int, Outcome]]:
-    """Each decision with a known p: its position in the drawing, its token and its outcome."""
+    """For each decision with a known p, return its position in the drawing, the token's index and the outcome."""
     return [
         (round(_x(one.decision.draft_prob), 1), round(_y(one.decision.prob), 1), one.at, one.outcome)
         for one in found
@@ -70,9 +70,9 @@ def _y(q: float | None) -> float:
 
 
 def plane(verifier: KnownVerifier | CustomVerifier, found: Sequence[JudgedPlace]) -> Element:
-    """The drawing of the plane, with legend and notes.
+    """Draw the plane of p and q, with a legend and notes.
 
-    All points with the same outcome are one element; the script finds the nearest point.
+    All points with the same outcome form one element; the script finds the point nearest to the pointer.
     """
     places = points(found)
     lane = any(one.decision.prob is None for one in found)
@@ -111,9 +111,9 @@ def _axes(*, lane: bool) -> Iterator[Element]:
 
 
 def _mark(kind: Outcome, x: float, y: float, size: float = _SIZE) -> str:
-    """The path of the mark for each outcome: a circle, triangle, square, diamond or cross."""
+    """The path of an outcome's mark: a circle, triangle, square, diamond or cross."""
     if kind == "agreed":
-        wide = size * 1.3  # so that it is visible around a square at the same place
+        wide = size * 1.3  # wide enough to be visible around a square at the same point
         half = f"a{wide:.2f} {wide:.2f} 0 1 0"
         return f"M{x - wide:.1f} {y:.1f}{half} {2 * wide:.2f} 0{half} {-2 * wide:.2f} 0z"
     if kind == "tied":
@@ -158,22 +158,22 @@ def _notes(
         yield element("p", "note", f"{missing} not shown: the draft's probability is unknown.")
 
 
-# The share of the draft's tokens that was kept, over the answer.
+# The share of the draft's tokens that were kept, over the course of the answer.
 
 _CHART_WIDTH, _CHART_HEIGHT = 440.0, 150.0
 _CHART_LEFT, _CHART_TOP = 46.0, 12.0
-_WINDOWS = 40  # greatest number of windows
-_SHORTEST = 4  # least number of tokens in a window
+_WINDOWS = 40  # maximum number of windows
+_SHORTEST = 4  # minimum number of tokens in a window
 
 Window = tuple[int, int, float | None]
-"""First token, last token (exclusive), and the share of draft tokens kept between them; None if no draft token was
-judged there."""
+"""First token, last token (exclusive), and the share of draft tokens kept between them. The share is None if no draft
+token was judged in the window."""
 
 
 def shares(tokens: Sequence[FusedToken]) -> tuple[list[Window], list[float]]:
-    """The share of draft tokens kept: in windows of the answer, and in the answer up to and including each token.
+    """Compute the share of draft tokens kept, in windows of the answer and up to and including each token.
 
-    The last of the running shares is the acceptance rate of the answer.
+    The last of these cumulative shares is the acceptance rate of the answer.
     """
     judged = [_counts(token) for token in tokens]
     running = list[float]()
@@ -191,7 +191,7 @@ def shares(tokens: Sequence[FusedToken]) -> tuple[list[Window], list[float]]:
 
 
 def _counts(token: FusedToken) -> tuple[int, int]:
-    """Number of draft tokens kept, and number of draft tokens replaced, at a token."""
+    """Return the number of draft tokens kept and the number of draft tokens replaced at a token."""
     if token.source == DRAFT:
         return int(token.verified), 0
     if token.replaced is None:
@@ -200,7 +200,7 @@ def _counts(token: FusedToken) -> tuple[int, int]:
 
 
 def acceptance(tokens: Sequence[FusedToken], rate: float | None) -> Element:
-    """Draw the kept share of the draft: a bar for each window, and a line for the share so far."""
+    """Draw the share of draft tokens kept: a bar for each window, and a line for the share up to each token."""
     windows, running = shares(tokens)
     bottom = _CHART_TOP + _CHART_HEIGHT
     svg = element(
@@ -242,6 +242,6 @@ def acceptance(tokens: Sequence[FusedToken], rate: float | None) -> Element:
     for at in sorted({1, round(last / 4), round(last / 2), round(3 * last / 4), last} - {0}):
         svg.append(tick(f"{at:,}", x(at - 0.5), bottom + 21))
     svg.append(axis_name("token of the answer", x(last / 2), bottom + 37))
-    # The script moves the cursor.
+    # The page's script moves this cursor.
     svg.attrib |= {"data-left": f"{_CHART_LEFT:g}", "data-width": f"{_CHART_WIDTH:g}"}
     return svg

@@ -13,18 +13,18 @@ __all__ = ["shapes_of"]
 
 _COLUMNS, _ROWS = 32, 64
 _NEAR = 1e-6
-"""Greatest width in p of a jump of the borders that is drawn as one vertical step."""
+"""A jump of the borders within this distance in p is drawn as a vertical step."""
 _STRAIGHT = 1e-4
-"""Greatest distance between a border and the straight line that is drawn for it."""
+"""Maximum distance between a border and the straight line that is drawn for it."""
 
 _Borders = tuple[float, ...]
-"""The values of q at which a verifier, for one p, begins to replace, stops replacing, begins again and so on."""
+"""For one value of p, the values of q at which a verifier begins to replace, stops, begins again and so on."""
 
 
 def shapes_of(verifier: Verifier) -> list[list[Corner]]:
-    """The region, as polygons in the plane of p and q; an empty list if the verifier replaces nowhere.
+    """Find the region, as polygons in the plane of p and q; the list is empty if the verifier never replaces.
 
-    Strips of the region that are narrower than 1/64 in q may be missing.
+    Parts of the region that are narrower than 1/64 in q may be missing.
     """
 
     @cache
@@ -67,7 +67,7 @@ def _border(replaces: Callable[[float], bool], low: float, high: float, *, insid
 
 
 def _stretches(borders: Callable[[float], _Borders], left: float, right: float) -> Iterator[tuple[float, float]]:
-    """The parts of an interval of p in which all borders are straight lines."""
+    """Split an interval of p into parts in which all borders are straight lines."""
     middle = (left + right) / 2
     ends, between = (borders(left), borders(right)), borders(middle)
     if len({len(ends[0]), len(ends[1]), len(between)}) == 1 and all(
@@ -87,7 +87,7 @@ def _polygons(borders: Callable[[float], _Borders], run: Sequence[float]) -> Ite
 
 
 def _without_straight(line: Sequence[Corner]) -> list[Corner]:
-    """The ends of a line, and its corners except for those on a straight stretch."""
+    """Remove the points of a line at which it does not bend."""
     kept = [line[0]]
     for (p, q), (after, last) in pairwise(line[1:]):
         before, first = kept[-1]

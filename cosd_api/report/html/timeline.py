@@ -1,4 +1,4 @@
-"""The time line: all requests to the draft and the assistants, in lanes, so that concurrent requests do not overlap."""
+"""The timeline: all requests to the draft and the assistants, in lanes, so that concurrent requests do not overlap."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Stretch = tuple[float, float]
 _LEFT, _TOP = 150.0, 30.0
 _LANE, _BAR = 26.0, 18.0
 _NARROW, _WIDE = 780.0, 4000.0
-_EACH = 10.0  # pixels for each request, so that many requests do not overlap
+_EACH = 10.0  # minimum pixels for each request, so that the bars of many requests do not overlap
 _THIN = 1.5  # width of the narrowest bar
 _LETTER = 7.0
 
 
 @dataclass(slots=True)
 class Row:
-    """The requests of one endpoint, in lanes without overlaps."""
+    """The requests of one endpoint, arranged in lanes without overlaps."""
 
     endpoint: str
     lanes: list[list[Request]] = field(default_factory=list[list[Request]])
 
 
 def rows(requests: Iterable[Request], endpoints: Iterable[str]) -> list[Row]:
-    """One row for each endpoint, in the given order, even if it has no requests."""
+    """Make a row for each endpoint, in the given order, even if the endpoint has no requests."""
     found = {name: Row(name, [[]]) for name in endpoints}
     for request in sorted(requests, key=lambda one: one.start):
         lanes = found.setdefault(request.endpoint, Row(request.endpoint, [[]])).lanes
@@ -45,7 +45,7 @@ def rows(requests: Iterable[Request], endpoints: Iterable[str]) -> list[Row]:
 
 
 def union(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """The union of the stretches, in order."""
+    """Merge overlapping stretches of time; return them in order."""
     merged = list[Stretch]()
     for start, end in sorted(stretches):
         if merged and start <= merged[-1][1]:
@@ -56,7 +56,7 @@ def union(stretches: Iterable[Stretch]) -> list[Stretch]:
 
 
 def overlap(requests: Sequence[Request]) -> list[Stretch]:
-    """The stretches of time in which the draft and an assistant worked at the same time."""
+    """Find the stretches of time in which the draft and an assistant worked at the same time."""
     drafting = union((one.start, one.end) for one in requests if one.endpoint == DRAFT)
     asking = union((one.start, one.end) for one in requests if one.endpoint != DRAFT)
     found = list[Stretch]()
@@ -74,7 +74,7 @@ def overlap(requests: Sequence[Request]) -> list[Stretch]:
 
 
 def timeline(cards: Cards) -> Element:
-    """The drawing, with a sentence about the overlap and a legend."""
+    """Draw the timeline, with a sentence about the overlap and a legend."""
     result = cards.result
     requests = result.requests
     if not requests:
@@ -116,7 +116,7 @@ def timeline(cards: Cards) -> Element:
 
 
 def _begin(requests: Sequence[Request], end: float) -> float:
-    """The start of the time line: 0, or later if the answer had to wait for the discovery of the servers."""
+    """The start of the timeline: 0, or later if the answer had to wait for the discovery of the servers."""
     first = min(request.start for request in requests)
     return max(0.0, first - 0.03 * (end - first)) if first > 0.2 * end else 0.0
 
@@ -146,7 +146,7 @@ def _hatching() -> Element:
 
 
 def _all_rows(cards: Cards, found: Sequence[Row], scale: Scale) -> Iterator[Element]:
-    """The names of the rows, then the bars in order of time, which is also the order for the keyboard."""
+    """Yield the names of the rows, then the bars in order of time, which is also the order of keyboard navigation."""
     y = _TOP
     bars = list[tuple[Request, Element]]()
     for row in found:
@@ -162,7 +162,7 @@ def _all_rows(cards: Cards, found: Sequence[Row], scale: Scale) -> Iterator[Elem
 
 
 def _bar(cards: Cards, request: Request, y: float, scale: Scale) -> Element:
-    """One request: pale while it waits for its first token, solid while it writes; a question has only one part."""
+    """Draw one request: pale until its first token, then solid. A question to an assistant has only one part."""
     x, end = scale(request.start), scale(request.end)
     wide = max(_THIN, end - x)
     card = cards.request(request)
@@ -205,7 +205,7 @@ def _time_axis(scale: Scale, bottom: float) -> Iterator[Element]:
 
 
 def _step(least: float) -> float:
-    """The next round number: 1, 2 or 5 times a power of ten."""
+    """The smallest round number of at least `least`: 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)
 
