@@ -60,10 +60,10 @@ ABOUT = (
     "weight matrix. *Tokens, estimated* is the most likely number of tokens, estimated before any question is asked."
 )
 FRESHLY = (
-    "`cosd compare` uses {count} new questions of the same kinds; a fifth of them only set the baselines. It compares "
-    "the chosen way, or `cosd` if no way was chosen, with the methods that choose a model for each question and with "
-    "the baselines. *Difference* is the difference from the better model alone; its interval and p-value hold for all "
-    "differences together."
+    "`cosd compare` uses {count} new questions of the same kinds; a fifth of them are used only to set the baselines. "
+    "It compares the chosen way, or `cosd` if no way was chosen, with the methods that choose a model for each "
+    "question and with the baselines. *Difference* is the difference from the better model alone; its interval and "
+    "p-value hold for all differences together."
 )
 
 

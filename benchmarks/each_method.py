@@ -56,8 +56,8 @@ WHERE = (
     "The llama.cpp servers are real, use one thread each, and run on the same machine as the client, without a "
     "network in between. The models have a million parameters and write a token in about a millisecond, so requests "
     "and the client's own work matter more than with larger models. To score a text, llama.cpp needs one prompt per "
-    "token, all in one request, whereas vLLM and SGLang read the text once. The methods take turns, and their order "
-    "is drawn again for every three questions; the first answer of each turn is not measured."
+    "token, all in one request, whereas vLLM and SGLang read the text once. The methods take turns in blocks of three "
+    "questions, in an order that is drawn again for each block; the first answer of each turn is not measured."
 )
 TOKENIZERS = (
     "`speculative`, `average` and other methods that need a common tokenizer run on {models}. The gate of `defer` "

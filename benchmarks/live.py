@@ -46,7 +46,7 @@ MODELS = (
     "the models accept at most 512; contexts of 4,000 tokens are only simulated."
 )
 TURNS = (
-    "The methods take turns of three questions, and their order is drawn again for every three questions. Each turn "
+    "The methods take turns in blocks of three questions, in an order that is drawn again for each block. Each turn "
     "begins with an answer that is not measured and that opens the connections, because servers close connections "
     "that were idle for 5 s. Every slot of both servers has already processed the prompts before the measurement "
     "starts. (c) answers fewer questions than the other methods."
@@ -58,8 +58,8 @@ ALONE = (
     "verifying tokens that are kept, so no method can reach it if nothing is replaced."
 )
 LEFT = (
-    "If a hedge misses, the next answer of the same method can use its connection. This, and not a hit, is why a "
-    "method with `hedge` may write its first token sooner than (d)."
+    "If a hedge misses, the next answer of the same method can use the hedge's connection. This, and not a hit, is "
+    "why a method with `hedge` may write its first token sooner than (d)."
 )
 FLOOR = "floor"
 Opener = Callable[[], "AbstractAsyncContextManager[Write]"]

@@ -276,7 +276,7 @@ def batches_in_words(folder: Path = RESULTS) -> tuple[str, str]:
         f"{shares[2]} and {shares[3]}."
     )
     megabytes = " to ".join(map(str, sorted({row["resident memory, MB"] for row in long})))
-    lines = f"{long[0]['lines written']} lines, and for {long[-1]['lines written']} lines"
+    lines = f"{long[0]['lines written']} lines and also for {long[-1]['lines written']} lines"
     return alike, f"`cosd batch` used {megabytes} MB of memory for {lines}."
 
 

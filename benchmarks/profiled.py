@@ -115,7 +115,7 @@ async def profile(server: Simulated, case: Case) -> Table:
     about = (
         f"One run over {found['measured']['carrier']}, with {case.fusions} fusions at once, {case.context} tokens of "
         f"context and answers of {case.tokens} tokens. The running code is sampled once per millisecond of processor "
-        "time. Time in a C function counts for the library that calls the function."
+        "time. Time in a C function is counted for the library that calls the function."
     )
     return Table("Client CPU by library", ["", "share", "us per fused token"], rows, [about], found)
 

@@ -404,7 +404,7 @@ def tabled(asked: Mapping[str, Asked], expected: Expected) -> list[Table]:
                 ]
                 for name, one in asked.items()
             ],
-            ["The fields of requests for which the program sets only the model, the question and `max_tokens`."],
+            ["These fields are sent if the program sets only the model, the question and `max_tokens`."],
         ),
     ]
 

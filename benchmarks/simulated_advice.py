@@ -223,9 +223,9 @@ def _power(options: Options, runs: int, few: int) -> Table:
         figures[name] = shares
         rows.append([name, f"{100 * world.discordance:.0f} %", *map(_percent, shares.values())])
     note = (
-        f"The table shows the share of {runs} runs that advise fusing in one of eight ways; with equally good models, "
-        f"both of which must be beaten, there are {few} runs. The best way gains 11 points over the better model; the "
-        "other ways gain less, and the last one loses."
+        f"The table shows the share of {runs} runs that advise fusing in one of eight ways. If the models are equally "
+        f"good, both must be beaten, and there are only {few} runs. The best way gains 11 points over the better "
+        "model; the other ways gain less, and the last one loses."
     )
     return Table(POWER, ["", "discordance", *(f"{one} questions" for one in COUNTS)], rows, [note], figures)
 
@@ -247,8 +247,8 @@ def _null(options: Options, runs: int) -> Table:
     note = (
         f"The table shows the share of {runs} runs that advise fusing although no way gains anything: all eight ways "
         "are as good as the better model. The other model is 30 points worse, so the condition that a way must beat "
-        "both models prevents no false alarms. In the last column, the file grows from 100 to 200 and then to 400 "
-        "questions, until the advice is to fuse."
+        "both models prevents no false alarms. In the last column, the file of questions grows from 100 to 200 and "
+        "then to 400 questions, until the advice is to fuse."
     )
     return Table(NULL, ["discordance", "200 questions", "100, then 200, then 400"], rows, [note], figures)
 
@@ -267,7 +267,7 @@ def _calls(options: Options, runs: int) -> Table:
     note = (
         f"The figures are means of {runs} runs with 200 questions each; for {100 * EQUAL:.0f} % of the questions, the "
         f"models write the same text. Each answer by a way to fuse takes {WAY} model calls. *Calls before* counts the "
-        "calls of the former procedure, which chose the way on two fifths of the questions, tested it on the "
+        "calls of the previous procedure, which chose the way on two fifths of the questions, tested it on the "
         "remaining questions, and did not skip equal texts."
     )
     columns = ["gain", "discordance", "fuse", "questions asked", "calls", "calls before"]

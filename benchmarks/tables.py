@@ -24,7 +24,7 @@ SIMULATED = (
     "second. The assistant needs 60 ms for a request of any size. Requests do not slow one another down, and every "
     "prompt is cached. Whether a token is replaced is drawn independently for each place. Of the kept tokens, 15 % "
     "have p < 0.5. For 70 % of the replaced tokens, the draft's second choice is the assistant's word. The prompts "
-    "are the first ones whose texts have these shares of replacements and second choices, to within one token."
+    "are the first ones whose texts match the acceptance and this share of second choices, to within one token."
 )
 FLOOR = (
     "The floor is the time of (d) plus, for each replacement, one verification (a round trip and 60 ms) and one "

@@ -53,7 +53,7 @@ ABOUT = (
     "training. A mixed question needs a fact, which only `facts` knows, and a sum, which only `sums` can calculate. "
     "Each of the other kinds needs the knowledge of one model; the other model has learned only that it does not "
     "know the answer. The trees and the rule learn from mixed questions with other numbers: the tree of 10 examples "
-    "learns from the examples of the first tree and from seven more, and the rule learns from all 100. *Other* "
+    "learns from the three examples of the first tree and from seven more, and the rule learns from all 100. *Other* "
     "examples are three questions of the kinds that one model can answer. These examples are outside the "
     "distribution of the mixed questions, just as the paper's three examples are outside the distribution of its "
     f"tests. {PAPER}"
