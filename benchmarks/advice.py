@@ -42,7 +42,7 @@ LABELLED: Mapping[str, Method] = {
 BESIDE = ("route", "cascade")
 """Methods that are compared in addition to CoSD and the chosen way."""
 
-ADVICE = "Advice on pairs of which the answer is known"
+ADVICE = "Advice on pairs for which the right advice is known"
 COMPARED = "The ways that were chosen, on new questions"
 ADVICE_COLUMNS = [
     *("drafts", "assists", "draft right", "assistant right", "ways", "chosen", "right", "gain", "95 %", "advice"),
@@ -53,17 +53,17 @@ COMPARED_COLUMNS = [
     *("cosd", *BESIDE, SELF_CONSISTENCY, RANDOM, "oracle", "tokens, estimated", "billed"),
 ]
 ABOUT = (
-    "`cosd advise` with all methods on {count} held-out questions per pair. They are in equal shares of the kinds that "
-    "one model knows and of the kind that needs both; `facts` and `words` have no kind that needs both. The direction "
-    "is fixed (`--one-way`). Right answers are counted on the questions that decided. *{noisy}* has noise of {noise:g} "
-    "standard deviations in each matrix. *Tokens, estimated* is the most likely number of tokens, before any question "
-    "is asked."
+    "`cosd advise` compares all methods on {count} held-out questions per pair. The questions are divided equally "
+    "among the kinds that one model can answer and the kind that needs both models; `facts` and `words` have no kind "
+    "that needs both. The draft and the assistant keep their roles (`--one-way`). Right answers are counted on the "
+    "questions on which the advice is based. *{noisy}* has noise of {noise:g} standard deviations added to each "
+    "weight matrix. *Tokens, estimated* is the most likely number of tokens, estimated before any question is asked."
 )
 FRESHLY = (
-    "`cosd compare` on {count} new questions of the same kinds, a fifth of them for development. It compares the "
-    "chosen way, or `cosd` if none was chosen, with methods that choose a model for each question and with the "
-    "baselines. *Difference* is the difference from the better model alone, with an interval and a p-value that hold "
-    "for all differences together."
+    "`cosd compare` uses {count} new questions of the same kinds; a fifth of them are used only to set the baselines. "
+    "It compares the chosen way, or `cosd` if no way was chosen, with the methods that choose a model for each "
+    "question and with the baselines. *Difference* is the difference from the better model alone; its interval and "
+    "p-value hold for all differences together."
 )
 
 

@@ -390,8 +390,8 @@ async def _stop(attack: Attack) -> Table:
     row: list[Cell] = [sum(ends.values()), ends["whole"] + ends["tie"], ends["aborted"], ends["error"]]
     row += [ends["refused"] - early, lost, wrong, took]
     note = (
-        f"The gateway gets SIGTERM under load, with {limits['drain_seconds']:g} s to drain and "
-        f"{limits['stop_seconds']:g} s for requests in progress; the draft's server is stopped meanwhile."
+        f"The gateway receives SIGTERM under load. It has {limits['drain_seconds']:g} s to drain, and then "
+        f"{limits['stop_seconds']:g} s to finish requests in progress, during which the draft's server is suspended."
     )
     return Table("A gateway that is stopped", columns, [row], [note], {"failures": failures})
 
@@ -428,7 +428,7 @@ async def _full_disk(attack: Attack, folder: Path) -> Table:
     columns = ["lines", "kept by the full disk", "status", "resumed", "status ", "lost", "twice", "wrong"]
     row: list[Cell] = [_LINES, len(kept), full.returncode, len(found), resumed.returncode, lost]
     row += [len(ids) - len(set(ids)), wrong]
-    return Table("A full disk for a batch", columns, [row], [f"It said: {said}"], {"failures": failures})
+    return Table("A batch on a full disk", columns, [row], [f"The command printed: {said}"], {"failures": failures})
 
 
 def _written(path: Path) -> list[dict[str, Any]]:
@@ -458,9 +458,10 @@ def _outcomes(attack: Attack) -> Table:
             failures.append("an error without a fault")
     plan = attack.plan
     about = (
-        f"{plan.streams} concurrent streams for {plan.seconds:g} s; clients abort one in {_ABORTED}. A stopped server "
-        f"stands still for {plan.stopped:g} s. A stream counts for the fault that it overlaps; a fault lasts until "
-        f"{_SETTLE:g} s after the server is back. Only during a fault may a stream end with an error message."
+        f"{plan.streams} streams are open at any time for {plan.seconds:g} s; clients abort one stream in {_ABORTED}. "
+        f"A stopped server is suspended for {plan.stopped:g} s. A stream is counted in the row of the fault that it "
+        f"overlaps; a fault lasts until {_SETTLE:g} s after the server is back. Streams may end with an error message "
+        "only during a fault."
     )
     figures = {"failures": failures, "words": dict(said), "faults": attack.faults}
     return Table("The gateway under attack", columns, rows, [about], figures)
@@ -470,9 +471,10 @@ def _held(before: Mapping[str, float], after: Mapping[str, float]) -> Table:
     rows: list[list[Cell]] = [[name, before[name], after[name]] for name in after]
     leaked = _leaks(before, after)
     note = (
-        f"Leaked: {', '.join(leaked) or 'nothing'}. Up to {_MEMORY:g} MB of memory may remain from the largest bodies."
+        f"Leaked: {', '.join(leaked) or 'nothing'}. Up to {_MEMORY:g} MB may stay allocated after the largest request "
+        "bodies."
     )
-    return Table("Held before and after", ["", "before", "after"], rows, [note], {"failures": leaked})
+    return Table("Resources held before and after", ["", "before", "after"], rows, [note], {"failures": leaked})
 
 
 def _hostile(attack: Attack) -> Table:
@@ -483,7 +485,7 @@ def _hostile(attack: Attack) -> Table:
         failures += [f"{one.name}: {status}" for status in met.statuses if status not in one.allowed]
         failures += [f"{one.name}: no words"] * bool(met.wordless and "200" not in one.allowed)
     columns = ["request", "times", "status", "s (max)"]
-    return Table("Hostile requests beside it", columns, rows, (), {"failures": failures})
+    return Table("Hostile requests during the attack", columns, rows, (), {"failures": failures})
 
 
 def _slowest(attack: Attack) -> Table:
@@ -499,4 +501,4 @@ def _slowest(attack: Attack) -> Table:
     failures = [f"/health: {one}" for one in attack.unhealthy] + ["no whole answer"] * all(
         one.outcome != "whole" for one in attack.streams
     )
-    return Table("Slowest", columns, rows, (), {"failures": failures})
+    return Table("The slowest requests", columns, rows, (), {"failures": failures})

@@ -40,14 +40,16 @@ BEGINNINGS, EACH = 12, 8
 """The number of beginnings that prompts share, and of prompts with each beginning."""
 
 _LONG_ABOUT = (
-    "`cosd batch` on plain lines, 8 at a time, over scripted models that write one token. In the *repeated* rows no "
-    "model is asked after the first answer. Memory is the process's resident memory when that many lines were written. "
-    "Lines a second are per second of its processor time, which includes fusing and the models."
+    "`cosd batch` answers plain lines, 8 at a time, with scripted models that write one token. In the *repeated* "
+    "rows, every line gets a copy of the first answer, and no model is asked again. Memory is the process's resident "
+    "memory after that many lines have been written. *Lines a second* are per second of the process's processor time, "
+    "which includes the time of the fusion and of the models."
 )
 _CACHE_ABOUT = (
-    "{count} questions after {beginnings} shared beginnings of about 200 tokens, in random order, on real llama.cpp "
-    "servers with {slots} slots and no memory for other prompts. *Tokens read* are those of all requests to the "
-    "endpoint; *cached* are those of them that were in its cache."
+    "The file contains {count} questions in random order, which share {beginnings} beginnings of about 200 tokens. "
+    "The llama.cpp servers are real, with {slots} slots and no memory for other prompts. *Tokens read* counts the "
+    "prompt tokens of all requests to the endpoint, and *cached* counts the prompt tokens that the endpoint had in "
+    "its cache."
 )
 
 

@@ -62,7 +62,7 @@ _SHARES = ("drafted per fused token", "streams per fused token", "assistant requ
 
 async def run(options: Options) -> list[Table]:
     """Return the tables; with `quick`, of sizes that are too small to mean much."""
-    load = f"Load average of the machine when the run began: {os.getloadavg()[0]:.1f}, on {os.cpu_count()} processors."
+    load = f"The machine's load average at the start was {os.getloadavg()[0]:.1f}, on {os.cpu_count()} processors."
     repeats = 1 if options.quick else 2
     tables = [await carriers(Case(8, 512, 16) if options.quick else Case(64, 512, 128), repeats, load)]
     options.say(tables[-1].markdown())  # an interrupted run has at least printed this
@@ -102,9 +102,9 @@ async def carriers(case: Case, repeats: int, load: str) -> Table:
     figures = {name: [*map(asdict, several)] for name, several in found.items()}
     figures |= {name: [*map(asdict, several)] for name, several in bares.items()}
     about = (
-        f"{case.fusions} fusions at once, {case.context} tokens of context, answers of {case.tokens} tokens; the "
-        f"minimum of {repeats} alternating runs. {load} *That traffic* means the first row's streams, chunks and "
-        "requests, parsed as JSON."
+        f"{case.fusions} fusions run at once, with {case.context} tokens of context and answers of {case.tokens} "
+        f"tokens. Each figure is the minimum of {repeats} alternating runs. {load} *That traffic* means the same "
+        "streams, chunks and requests as in the first row, parsed as JSON."
     )
     columns = ["", "CPU per fused token, us", "target", *_SHARES]
     return Table("Client CPU by carrier", columns, rows, [about], figures)
@@ -128,10 +128,11 @@ async def starved(case: Case, repeats: int) -> Table:
     columns = ["drafting ahead", "written by the draft's server per fused token", *_SHARES]
     columns += ["billed per fused token", "seconds", "CPU per fused token, us"]
     about = (
-        f"{case.fusions} fusions at once, {case.context} tokens of context, answers of {case.tokens} tokens, while "
-        f"{burners} other processes keep the processors busy; minimum and maximum of {repeats} alternating runs. The "
-        f"servers share the processors, too. Target: {WASTE} written tokens. Billed tokens are those that both servers "
-        "read, cached or not, and those that they wrote."
+        f"{case.fusions} fusions run at once, with {case.context} tokens of context and answers of {case.tokens} "
+        f"tokens, while {burners} other processes keep the processors busy. The ranges are the minimum and maximum of "
+        f"{repeats} alternating runs. The servers run on the same processors. Target: at most {WASTE} tokens written "
+        "by the draft's server per fused token. Billed tokens are all tokens that the two servers read, cached or "
+        "not, and all tokens that they wrote."
     )
     figures = {name: [*map(asdict, several)] for name, several in found.items()}
     return Table("Client on a busy machine", columns, rows, [about], figures)
@@ -146,8 +147,9 @@ async def long_answers(cases: Sequence[Case]) -> Table:
     ]
     columns = ["tokens of an answer", "CPU per fused token, us", "times the first", *_SHARES]
     about = (
-        f"{cases[0].fusions} fusions at once, over {found[0].carrier}; {cases[0].context} tokens of context. The "
-        "models are four times as fast as elsewhere. Each request contains the whole text so far, so requests grow."
+        f"{cases[0].fusions} fusions run at once, over {found[0].carrier}, with {cases[0].context} tokens of context. "
+        "The models are four times as fast as in the other tables of this section. Each request contains the whole "
+        "text so far, so requests grow with the answer."
     )
     figures = {str(case.tokens): asdict(one) for case, one in zip(cases, found, strict=True)}
     return Table("Client CPU by length", columns, rows, [about], figures)
@@ -161,10 +163,11 @@ async def loops(cases: Sequence[Case], load: str) -> Table:
     columns = ["fusions at once", "loop late by, ms: median", "95th percentile", "most"]
     columns += ["fused tokens a second, each", "all together", "the client's processor, %", "the server's, %"]
     about = (
-        f"Answers of {cases[0].tokens} tokens, started together, after {cases[0].context} tokens of context; a draft "
-        f"alone writes {Speeds().rate:g} tokens a second. A task that sleeps {1000 * SLEEP:g} ms at a time records how "
-        f"late it wakes, from the first request to the last token. {load} The server is one process; if it uses a "
-        "whole processor, it is the limit. Target: 256 at once, and at most 50 ms at the 95th percentile."
+        f"The answers have {cases[0].tokens} tokens, after {cases[0].context} tokens of context, and all start at the "
+        f"same time; a draft alone writes {Speeds().rate:g} tokens a second. From the first request to the last "
+        f"token, a task that repeatedly sleeps for {1000 * SLEEP:g} ms records how late it wakes up. {load} The "
+        "server is a single process; if it fully uses a processor, the server is the bottleneck. Target: at most 50 "
+        "ms at the 95th percentile, with 256 fusions at once."
     )
     return Table("Event loop with many fusions", columns, rows, [about])
 

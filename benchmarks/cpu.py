@@ -38,10 +38,13 @@ TARGET = 200.0
 """Target microseconds for a fused token, with 64 fusions and 512 tokens of context."""
 
 _SIMULATED = (
-    "Simulated: the models and their speeds (60 tokens a second, 50 ms to the first token, 60 ms a verification; "
-    "acceptance 0.9). Real: HTTP on loopback, in llama.cpp's native protocol, and all of the client's work."
+    "The models and their speeds are simulated (60 tokens a second, 50 ms to the first token, 60 ms per verification; "
+    "acceptance 0.9). The HTTP traffic over the loopback interface, in llama.cpp's native protocol, and all of the "
+    "client's work are real."
 )
-_SHORT = "If a machine is short of processors, verdicts come late, so more tokens are drafted and discarded."
+_SHORT = (
+    "If a machine has too few free processors, verdicts arrive late, so more tokens are drafted and then discarded."
+)
 
 _SETTLED = 0.5  # seconds after which the server knows which streams were closed
 _CASES = ((1, 512), (16, 512), (64, 512), (1, 4000), (16, 4000), (64, 4000))
@@ -145,7 +148,7 @@ def _table(rows: Sequence[Sequence[Any]], figures: dict[str, Any]) -> Table:
         rows=rows,
         notes=(
             _SIMULATED,
-            f"Target: {TARGET:.0f} us with 64 at once and 512 tokens of context. {_SHORT}",
+            f"Target: {TARGET:.0f} us per fused token, with 64 fusions at once and 512 tokens of context. {_SHORT}",
         ),
         figures=figures,
     )

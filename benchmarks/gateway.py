@@ -48,18 +48,19 @@ _TIMES = "/times"
 _APART = 0.01  # seconds between the beginnings of two streams
 
 _HOW = (
-    f"Real: HTTP on loopback, uvicorn with h11 on {event_loop_name()}, processes. Scripted: the models, in the "
-    f"gateway's own process, at {1 / _TOKEN_SECONDS:.0f} tokens a second. CPU is the processor time of the measured "
-    "process, the minimum of all repetitions; for `cosd serve`, only what it takes in addition to the library alone. "
-    "*CPU an answer* is the part that does not grow with the answer's length."
+    f"The processes, HTTP over the loopback interface, and uvicorn with h11 on {event_loop_name()} are real. The "
+    f"models are scripted: they run in the gateway's own process and write {1 / _TOKEN_SECONDS:.0f} tokens a second. "
+    "CPU is the processor time of the measured process (the minimum of all repetitions); for `cosd serve`, it is "
+    "only the time needed in addition to the library alone. *CPU an answer* is the part that does not grow with the "
+    "answer's length."
 )
 _BESIDE = (
-    "The pass-through is 20 lines of Starlette and httpx that relay bytes, without keys, limits, usage or token "
-    "boundaries."
+    "The pass-through consists of 20 lines of code with Starlette and httpx that relay bytes, without keys, limits, "
+    "usage counts or token boundaries."
 )
 _LOADED = (
-    "Other work on the machine affects the milliseconds, which include waiting for a processor, and hardly the CPU. "
-    "Targets: 5 ms to the first text, 50 us of CPU a token."
+    "Other programs on the machine affect the times in milliseconds, which include waiting for a processor, but "
+    "hardly affect the CPU time. Targets: 5 ms to the first text, and 50 us of CPU time per token."
 )
 
 

@@ -79,14 +79,14 @@ async def hits(urls: Mapping[str, str], options: Options) -> Table:
     columns = ["draft: questions", "restarts", *(f"hit rate: hedge={hedge}" for hedge in HEDGES)]
     columns += ["drafted an answer: no hedge", *(f"hedge={hedge}" for hedge in HEDGES), "equal texts"]
     about = (
-        f"{count} questions of each kind. Restarts are replacements after which the answer continues, in all answers; "
-        "the hit rate is the share of them that continued with a hedge. Drafted tokens are those that the draft wrote "
-        "for an answer, including hedges and discarded tokens. Equal texts are the same as without hedges, in all "
-        "three columns."
+        f"{count} questions of each kind. *Restarts* counts the replacements in all answers after which the answer "
+        "continues; the hit rate is the share of restarts at which it continued with a hedge. *Drafted an answer* is "
+        "the mean number of tokens that the draft wrote for an answer, including hedges and discarded tokens. *Equal "
+        "texts* counts the answers whose text is the same as without hedges, over all three values of `hedge`."
     )
     why = (
-        "Of the other model's knowledge, each model has learned only that it cannot know it, so its next choices are "
-        "further guesses."
+        "Each model has learned only that it does not know the other model's facts, so its second and later choices "
+        "are further guesses."
     )
     return Table("Live: how often a hedge hits (llama.cpp)", columns, rows, [about, why])
 

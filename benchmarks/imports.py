@@ -23,9 +23,9 @@ CASES = {
 }
 
 _ABOUT = (
-    "Milliseconds of processor time of a fresh interpreter, including its start; medians of alternating runs. "
-    "*Dependencies* imports only the modules of other packages that are loaded on the way. Target: at most "
-    f"{TARGET} times that."
+    "The table shows the processor time of a fresh interpreter in milliseconds, including its start, as the median "
+    "of alternating runs. The column *dependencies* is the time to import only the modules from other packages that "
+    f"the command loads. Target: a ratio of at most {TARGET}."
 )
 
 

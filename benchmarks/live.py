@@ -40,25 +40,26 @@ SLOTS = 8
 """The number of prompts that a server keeps in its cache."""
 
 MODELS = (
-    "Real servers, with the bundled models of a million parameters, which write a token in about a millisecond, so "
-    "round trips count for more than models. A proxy adds the round trip. The unit is the token, as in Algorithm 1 "
-    "as printed: `sums` and `words` share a tokenizer. Long prompts have about 450 tokens, because the models accept "
-    "512; a context of 4,000 is only simulated."
+    "The servers are real and run the bundled models of a million parameters, which write a token in about a "
+    "millisecond. Round trips, which a proxy adds, therefore matter more than the models. The unit is the token, as "
+    "in the published Algorithm 1: `sums` and `words` share a tokenizer. Long prompts have about 450 tokens, because "
+    "the models accept at most 512; contexts of 4,000 tokens are only simulated."
 )
 TURNS = (
-    "The methods take turns, in an order that is drawn again for every three questions. Each turn begins with an "
-    "unmeasured answer, which opens the connections (servers close connections that were idle for 5 s). All slots of "
-    "both servers have read the prompts before. (c) answers fewer questions."
+    "The methods take turns in blocks of three questions, in an order that is drawn again for each block. Each turn "
+    "begins with an answer that is not measured and that opens the connections, because servers close connections "
+    "that were idle for 5 s. Every slot of both servers has already processed the prompts before the measurement "
+    "starts. (c) answers fewer questions than the other methods."
 )
 ALONE = (
-    "(d) is the draft's own answer, scaled to the length of the fused text, which a real model alone does not write. "
-    "The floor adds the times measured at each replacement: one verification, and one restart over a prepared "
-    "connection, as in the library and (b). It includes no time for tokens that are verified and kept, so it cannot be "
-    "reached if nothing is replaced."
+    "A real model alone does not write the fused text, so (d) is the time of the draft's own answer, scaled to the "
+    "length of the fused text. The floor is (d) plus the times measured at each replacement: one verification, and "
+    "one restart over a connection that is already open, as in the library and in (b). The floor includes no time for "
+    "verifying tokens that are kept, so no method can reach it if nothing is replaced."
 )
 LEFT = (
-    "A hedge that misses leaves its connection to the next answer of the same method. If a method with `hedge` reaches "
-    "its first token sooner than (d), this is the reason, not a hit."
+    "If a hedge misses, the next answer of the same method can use the hedge's connection. This, and not a hit, is "
+    "why a method with `hedge` may write its first token sooner than (d)."
 )
 FLOOR = "floor"
 Opener = Callable[[], "AbstractAsyncContextManager[Write]"]
@@ -137,9 +138,9 @@ class Compared:
         lengths = [len(one.tokens) for one in self.references]
         replaced = [one.replacements or 0 for one in self.references]
         about_it = (
-            f"{len(self.references)} questions, {statistics.mean(lengths):.1f} tokens and "
-            f"{statistics.mean(replaced):.1f} replacements in an answer. Medians over the questions, with quartiles in "
-            "brackets; *x floor* is the median of the ratios. Requests, tokens and CPU time are means."
+            f"{len(self.references)} questions, with a mean of {statistics.mean(lengths):.1f} tokens and "
+            f"{statistics.mean(replaced):.1f} replacements per answer. Times are medians over the questions, with "
+            "quartiles in brackets; *x floor* is the median of the ratios. Requests, tokens and CPU time are means."
         )
         rows = [self._row(name) for name in self.answers]
         rows.insert(1, [FLOOR, spread([self.floor(at) for at in range(len(self.references))]), None, 1.0, *[None] * 7])

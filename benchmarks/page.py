@@ -39,96 +39,101 @@ _SECTIONS = {
 
 _PAGE = """# What a fusion costs
 
-`make bench` measures everything on this page; `make bench ARGS=--page` writes it. [All tables](benchmark-tables.md)
-have the details, and `benchmarks/results` has every repetition. Compare figures only within a table: its rows were
-measured in the same run.
+`make bench` measures everything on this page, and `make bench ARGS=--page` writes the page. [All
+tables](benchmark-tables.md) are on a page of their own, and every repetition is in `benchmarks/results`. Compare
+figures only within a table, because only the rows of one table were measured in the same run.
 
 ## Time and price
 
-These are answers of 512 tokens, a tenth of them the assistant's, over HTTP with a round trip of 20 ms. The pair is
-*simulated*, so that the acceptance can be chosen: the draft writes 60 tokens a second, the first after 50 ms, and the
-assistant needs 60 ms for a request. The HTTP and the times are real.
+The first table is about answers of 512 tokens over HTTP, with a round trip of 20 ms. The assistant writes a tenth of
+the tokens. The models are *simulated*, so that the acceptance can be chosen: the draft writes its first token after
+50 ms, and then 60 tokens a second; the assistant needs 60 ms for a request. The HTTP traffic and the measured times
+are real.
 
 {time_and_price}
 
-- **(a)** is this library with its defaults, or with the named field of `Tuning`. All methods here decide by the paper's
-  rule (alpha = beta = 0.5), which was the default when they were measured. So do `cosd` and *the rule* in the tables.
+- **(a)** is this library with its default settings, or with the named field of `Tuning` changed. All methods in this
+  table decide by the paper's rule (alpha = beta = 0.5), which was the default when they were measured. The same holds
+  for `cosd` and *rule* in the other tables.
 - **(b)** drafts in fixed rounds of *K* tokens and verifies each round in one request.
-- **(c)** asks about one position at a time.
+- **(c)** asks the assistant about one position at a time.
 - **(d)** is the draft alone, writing the same text.
-- **The floor** is the least time for a method that drafts first and replaces one token at a time: (d), plus one
-  verification and one restart of the draft for each replacement. The first token after a restart is also one of
-  (d)'s; *in full* counts it twice. Hedged drafts go below the floor because they start before the verdict. In this
-  simulation, 70 % of the replacements were the draft's second choice. The share on real pairs was not measured: on the
-  bundled models hedges hardly ever match, because an unsure model has learned nothing about the answer.
+- **The floor** is the least time for a method that drafts first and replaces one token at a time: the time of (d), plus
+  one verification and one restart of the draft for each replacement. The time of (d) already includes the first token
+  after a restart; the row *restarts in full* counts this token twice. Methods with `hedge` can be faster than the floor
+  because they start hedged drafts before the verdict. In this simulation, 70 % of the replacements were the draft's
+  second choice. This share was not measured on real pairs. On the bundled models, hedges hardly ever match, because a
+  model that is unsure has learned nothing about the answer.
 
 The benchmark ends with an error unless (a), (b) and (c) write the same text. Tokens that a model reads are billed,
 whether they are cached or not.
 
 ![Wall time over acceptance](benchmark.svg)
 
-The next table has the wall time as a multiple of the floor, by acceptance, round trip and length of context:
+The next table shows the wall time as a multiple of the floor, by acceptance, round trip and length of the context (512
+tokens unless stated):
 
 {floor}
 
 ## A real language model
 
-A fusion by ids on two llama.cpp servers is compared with the draft alone (`make bench ARGS=real`). *Uncached* tokens
-are those that the assistant reads and its cache does not contain. A long prompt is uncached once.
+In this section, a fusion on two llama.cpp servers, whose models share a tokenizer, is compared with the draft alone
+(`make bench ARGS=real`). *Uncached* tokens are tokens that the assistant reads and that are not in its cache. A long
+prompt is uncached only the first time.
 
 {real}
 
 ## The client's processor time
 
-The client runs 64 fusions at once, over each supported HTTP library ([servers](servers.md)). The last rows have the
+The client runs 64 fusions at once, with each supported HTTP library ([servers](servers.md)). The last two rows show the
 same traffic without this library (`make bench ARGS=client`):
 
 {carriers}
 
-If other processes keep all processors busy, verdicts arrive late, and the tokens that the draft writes meanwhile are
-wasted ([costs](costs.md#drafted-in-vain)). A fusion therefore bounds how far the draft runs ahead. With and without
-that bound:
+If other processes keep all processors busy, verdicts arrive late, and the tokens that the draft writes in the meantime
+are wasted ([costs](costs.md#drafted-in-vain)). A fusion therefore limits how far the draft runs ahead. This table
+compares fusions without and with that limit:
 
 {starved}
 
-With the bound, fewer tokens are wasted, but more are billed: each of the short requests reads the prompt again, mostly
-from a server's cache.
+With the limit, fewer tokens are wasted, but more are billed. The draft writes in more and shorter requests, each of
+which reads the prompt again, mostly from the server's cache.
 
-*All tables* also have the time per token [by library](benchmark-tables.md#client-cpu-by-library), answers
-[of several lengths](benchmark-tables.md#client-cpu-by-length), [more
-fusions](benchmark-tables.md#event-loop-with-many-fusions) than one process can run in time, and the tokens that a
+The page *All tables* also shows the processor time per token [by library](benchmark-tables.md#client-cpu-by-library)
+and for answers [of several lengths](benchmark-tables.md#client-cpu-by-length). It shows the delays with [more
+fusions](benchmark-tables.md#event-loop-with-many-fusions) than one process can serve in time, and the tokens that a
 server generates [after a cancellation](benchmark-tables.md#tokens-generated-after-a-cancellation).
 
 ## Who should decide
 
-Two bundled models answer 200 questions of each kind, with numbers that neither model has seen; the table has the right
-answers. Both models were trained on true texts only, in an open world: each has met the other's knowledge, but so
-rarely that it learned to doubt it. The draft is therefore unsure when it is wrong, and every method that replaces
-unsure tokens does well. The table says nothing about pairs that are wrong and confident. The rule is tuned and the
-trees are trained on mixed questions. *The paper's tree* is grown with the paper's settings. *Other* examples are
-questions of a single kind, unlike the mixed questions of the first column.
+Two bundled models answer 200 questions of each kind, with numbers that neither model has seen; the table shows the
+share of right answers. Both models were trained on true texts only. Each has also seen the facts that belong to the
+other model, but so rarely that it learned to doubt them. The draft is therefore unsure when it is wrong, and every
+method that replaces unsure tokens does well. The table says nothing about models that are confidently wrong. The rule
+was tuned, and the trees were trained, on mixed questions. *The paper's tree* is grown with the paper's settings.
+*Other* examples are questions that one model can answer, unlike the mixed questions of the first column.
 
 {trees}
 
-On mixed questions, the tree of 100 examples is 2 points above the tuned rule; smaller trees are not. Each tree is
-trained on one draw of examples; [all tables](benchmark-tables.md#trees-and-a-tuned-rule) have ten draws, and the pair
-with draft and assistant swapped.
+On mixed questions, the tree of 100 examples is 2 points better than the tuned rule; the trees of fewer examples are not
+better. Each tree is trained on one draw of examples. [All tables](benchmark-tables.md#trees-and-a-tuned-rule) show ten
+draws, and also the same pair with draft and assistant swapped.
 
 ## Where a unit ends
 
 Models with different tokenizers are judged [by words](concepts.md#units-one-tokenizer-or-several): a unit ends at a
-common boundary of both encodings at which a word starts. In the alternative, every common boundary ends a unit; in the
-last variant, it also ends a replacement (`make bench ARGS=units`). The first table sums up four pairs of models that
-write pages:
+common boundary of both encodings at which a word starts. This rule is compared with two others. In the first, every
+common boundary ends a unit; in the second, every common boundary also ends a replacement (`make bench ARGS=units`). The
+first table sums up four pairs of models that write short pages of text:
 
 {units}
 
-The second has the likelihood of these texts: negative log-likelihoods in nats per byte, under each model and their
-mixture. In brackets are the difference from *words* and its 95 % interval:
+The second table shows how likely these texts are: their negative log-likelihoods, in nats per byte, under each model
+and under the mixture of both. The brackets contain the difference from *words* and its 95 % interval:
 
 {likely}
 
-The third has the right answers of the bundled pair:
+The third table counts the right answers of the bundled pair:
 
 {rights}
 """
@@ -136,8 +141,8 @@ The third has the right answers of the bundled pair:
 _TABLES = """# All tables
 
 `make bench ARGS=--page` writes this page from `benchmarks/results`. [What a fusion costs](benchmark.md) explains the
-methods (a) to (d) and the floor. Tables about bundled models of two million parameters describe the two earlier models;
-the present three have one million each.
+methods (a) to (d) and the floor. Tables about bundled models of two million parameters describe two earlier models; the
+three current models have one million parameters each.
 """
 
 
@@ -257,7 +262,7 @@ def gateway_in_words(folder: Path = RESULTS) -> tuple[str, str]:
     )
     outcomes, *_ = map(_named, tables("attack", folder))
     requests, lost, wrong = (sum(row[name] for row in outcomes) for name in ("requests", "lost", "wrong"))
-    return cost, f"Of {requests:,} requests, {lost} were lost and {wrong} wrong."
+    return cost, f"Of {requests:,} requests, {lost} were lost and {wrong} were wrong."
 
 
 def batches_in_words(folder: Path = RESULTS) -> tuple[str, str]:
@@ -267,10 +272,11 @@ def batches_in_words(folder: Path = RESULTS) -> tuple[str, str]:
     shares = [row["share"].replace("%", " %") for row in cached if row["at a time"] == most]
     alike = (
         f"In the order of the file, {shares[0]} of the tokens that the draft's server read came from its cache, and "
-        f"{shares[1]} of the assistant's; in the order of the batch, {shares[2]} and {shares[3]}."
+        f"{shares[1]} of the tokens that the assistant's server read. In the order of `cosd batch`, these shares were "
+        f"{shares[2]} and {shares[3]}."
     )
     megabytes = " to ".join(map(str, sorted({row["resident memory, MB"] for row in long})))
-    lines = f"{long[0]['lines written']} lines and for {long[-1]['lines written']}"
+    lines = f"{long[0]['lines written']} lines and also for {long[-1]['lines written']} lines"
     return alike, f"`cosd batch` used {megabytes} MB of memory for {lines}."
 
 

@@ -113,9 +113,9 @@ async def profile(server: Simulated, case: Case) -> Table:
     cpu = found["measured"]["cpu"]
     rows: list[list[Cell]] = [[name, f"{100 * share:.0f} %", share * cpu] for name, share in found["shares"].items()]
     about = (
-        f"{case.fusions} fusions at once, {case.context} tokens of context, answers of {case.tokens} tokens; one run "
-        f"over {found['measured']['carrier']}, with a sample of the running code for each millisecond of processor "
-        "time. A C function counts for the library that calls it."
+        f"One run over {found['measured']['carrier']}, with {case.fusions} fusions at once, {case.context} tokens of "
+        f"context and answers of {case.tokens} tokens. The running code is sampled once per millisecond of processor "
+        "time. Time in a C function is counted for the library that calls the function."
     )
     return Table("Client CPU by library", ["", "share", "us per fused token"], rows, [about], found)
 

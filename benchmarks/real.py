@@ -45,24 +45,24 @@ _COLUMNS = (
     *("drafts", "client, ms per token", "bytes sent per token"),
 )
 _ABOUT = (
-    "SmolLM2-135M-Instruct (Q4_1) on llama.cpp, with one slot and one thread per server; all caches are cold before "
-    "each answer. *Alone* is the same client with a rule that never asks. For emoji it is the draft's own stream, "
-    "because their parts have no probability here and are always asked about. Assistants are asked by singles, or by "
-    "watch if the row says so. "
-    "The time is the median over the answers; the draft's own answer follows each of them. "
-    "The price of a token is in prompt tokens: a cached token counts a tenth, a written token four. The genuine pair "
-    "drafts with the same model without its layer 20. For long prompts, the draft alone writes as many tokens as the "
-    "fusion. *Bytes sent* were counted in one "
-    "more answer to the first prompt. Other work shares this machine, so compare ratios rather than times."
+    "SmolLM2-135M-Instruct (Q4_1) on llama.cpp, with one slot and one thread per server; each answer starts with "
+    "empty caches. *Alone* means the same client with a rule that never asks the assistant. For emoji, *alone* means "
+    "the draft's own stream, because the assistant is always asked about the parts of an emoji, for which no "
+    "probability is reported. The assistant is asked single questions, or with a watch if the row says so. Times are "
+    "medians over the answers; the draft alone answers directly after each fused answer. Prices are in prompt tokens: "
+    "a cached token counts as a tenth of a prompt token, and a written token as four. In the genuine pair, the draft "
+    "is the same model without its layer 20. For long prompts, the draft alone writes as many tokens as the fusion. "
+    "*Bytes sent* were counted in an additional answer to the first prompt. Other programs share the machine, so "
+    "compare ratios rather than times."
 )
 _WORDS = (
-    'The same models and servers, with the rule for different ids (`unit="word"`), which waits for two words after a '
-    "place. Times are medians over the answers: the seconds until the first text, alone and fused, and the "
-    "milliseconds by which a token is later than the draft's own (the median over the tokens that both answers begin "
-    "with). *Drafted in vain* are drafted tokens that are not in the answer, including the lookahead after its end, in "
-    "per cent of its tokens."
+    'The models and servers are the same, but tokens are judged as for models with different ids (`unit="word"`), '
+    "which takes two more words after each place. Times are medians over the answers: the seconds until the first "
+    "text, alone and fused, and the delay of a token in milliseconds compared with the draft's own (the median over "
+    "the tokens with which both answers begin). *Drafted in vain* counts drafted tokens that are not in the answer, "
+    "including the lookahead after its end, in per cent of the answer's tokens."
 )
-_MISSING = "Not measured: the model is not here (`make test-real` fetches it)."
+_MISSING = "Not measured, because the model is not installed (`make test-real` fetches it)."
 
 
 @dataclass(frozen=True, slots=True)

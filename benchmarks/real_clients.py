@@ -305,14 +305,15 @@ _ALLOWED = {
 
 
 _MARKS = (
-    "`W` works: the text, the tokens of `usage` and the number of log probabilities equal those of plain HTTP and of "
-    "the draft's server alone. For an abort, `W` means that the gateway cancelled its own requests within two seconds. "
-    "`G` is an abort after which the client held its connection until Python collected garbage; then the gateway "
-    "cancelled. `E` is refused at once with the gateway's own error message, as is the same request over plain HTTP."
+    "`W` means that the feature works: the text, the token counts in `usage` and the number of log probabilities are "
+    "the same as over plain HTTP and from the draft's server alone. For an abort, `W` means that the gateway "
+    "cancelled its own requests within two seconds. `G` means that, after an abort, the client kept its connection "
+    "open until Python collected garbage; only then did the gateway cancel its requests. `E` means that the request "
+    "is refused at once with the gateway's own error message, as it is over plain HTTP."
 )
 _TERMS = (
-    "*Defaults* is a request for which only the model, the question and `max_tokens` are given. *With `ignore`* means "
-    "that the gateway's file has `ignore: [temperature]`."
+    "*Defaults* marks a request for which the program sets only the model, the question and `max_tokens`. *With "
+    "`ignore`* means that the gateway's file contains `ignore: [temperature]`."
 )
 
 
@@ -403,7 +404,7 @@ def tabled(asked: Mapping[str, Asked], expected: Expected) -> list[Table]:
                 ]
                 for name, one in asked.items()
             ],
-            ["Recorded from requests for which only the model, the question and `max_tokens` were given."],
+            ["These fields are sent if the program sets only the model, the question and `max_tokens`."],
         ),
     ]
 

@@ -223,9 +223,9 @@ def _power(options: Options, runs: int, few: int) -> Table:
         figures[name] = shares
         rows.append([name, f"{100 * world.discordance:.0f} %", *map(_percent, shares.values())])
     note = (
-        f"Share of {runs} runs ({few} with equally good models, both of which must be beaten) that advise to fuse by "
-        "one of eight ways. The best way gains 11 points over the better model; the others gain less, and the last "
-        "loses."
+        f"The table shows the share of {runs} runs that advise fusing in one of eight ways. If the models are equally "
+        f"good, both must be beaten, and there are only {few} runs. The best way gains 11 points over the better "
+        "model; the other ways gain less, and the last one loses."
     )
     return Table(POWER, ["", "discordance", *(f"{one} questions" for one in COUNTS)], rows, [note], figures)
 
@@ -245,9 +245,10 @@ def _null(options: Options, runs: int) -> Table:
         figures[str(differ)] = {"200": _share(once), "grown": _share(grown)}
         rows.append([f"{100 * differ:.0f} %", _percent(_share(once)), _percent(_share(grown))])
     note = (
-        f"Share of {runs} runs that advise to fuse although no way gains anything: all eight are as good as the better "
-        "model, and the other model is 30 points worse, so it guards against nothing. In the last column the file "
-        "grows from 100 to 200, then to 400 questions, until the advice is to fuse."
+        f"The table shows the share of {runs} runs that advise fusing although no way gains anything: all eight ways "
+        "are as good as the better model. The other model is 30 points worse, so the condition that a way must beat "
+        "both models prevents no false alarms. In the last column, the file of questions grows from 100 to 200 and "
+        "then to 400 questions, until the advice is to fuse."
     )
     return Table(NULL, ["discordance", "200 questions", "100, then 200, then 400"], rows, [note], figures)
 
@@ -264,9 +265,10 @@ def _calls(options: Options, runs: int) -> Table:
         figures[f"{gain}, {differ}"] = {"calls": calls, "before": before, "fuse": shown}
         rows.append([f"{100 * gain:.0f}", f"{100 * differ:.0f} %", _percent(shown), questions, calls, before])
     note = (
-        f"Means of {runs} runs with 200 questions; the models write the same text for {100 * EQUAL:.0f} % of them. An "
-        f"answer of a way takes {WAY} calls. *Calls before* are those of the former procedure, which chose the way on "
-        "two fifths of the questions, tested it on the others, and skipped no equal texts."
+        f"The figures are means of {runs} runs with 200 questions each; for {100 * EQUAL:.0f} % of the questions, the "
+        f"models write the same text. Each answer by a way to fuse takes {WAY} model calls. *Calls before* counts the "
+        "calls of the previous procedure, which chose the way on two fifths of the questions, tested it on the "
+        "remaining questions, and did not skip equal texts."
     )
     columns = ["gain", "discordance", "fuse", "questions asked", "calls", "calls before"]
     return Table(SIMULATED_CALLS, columns, rows, [note], figures)
@@ -290,9 +292,10 @@ def _real(options: Options, runs: int, swaps: int) -> list[Table]:
         cells = [_percent(shares[count]) if count in shares else None for count in COUNTS]
         rows.append([name, f"{100 * equal:.0f} %", f"{gain:+.1f}", *cells, _percent(null)])
     note = (
-        f"Share of {runs} runs that advise to fuse, on questions drawn with replacement from the kept answers of a "
-        f"pair (two to six ways). *Labels swapped* is the same share of {swaps} runs with 200 questions; for each "
-        "question a coin exchanges the outcomes of the better model and the ways, so that nothing can be gained."
+        f"The table shows the share of {runs} runs that advise fusing. Their questions are drawn with replacement "
+        "from the kept answers of a pair, with two to six ways to fuse. *Labels swapped* is the same share in "
+        f"{swaps} runs with 200 questions, in which a coin decides for each question whether the outcomes of the "
+        "better model and of the ways are exchanged, so that nothing can be gained."
     )
     columns = ["pair", "equal texts", "best gain", *(f"{one} questions" for one in COUNTS), "labels swapped"]
     return [Table(REAL, columns, rows, [note], figures)]

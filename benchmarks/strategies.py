@@ -90,9 +90,9 @@ async def skipping(urls: Mapping[str, str], options: Options) -> Table:
             )
     columns = ["ask", "places", "requests", "billed: assistant", "ms an answer", "x contestable", "equal texts"]
     about = (
-        f"{len(asked)} mixed questions, a round trip of {1000 * ROUND_TRIP:g} ms, words as units. Places, requests and "
-        "billed tokens are means per answer. Times are medians with quartiles; *x contestable* is the median of the "
-        "ratios. Both settings take turns."
+        f"{len(asked)} mixed questions, with a round trip of {1000 * ROUND_TRIP:g} ms and words as units. Places, "
+        "requests and billed tokens are means per answer. Times are medians, with quartiles in brackets; *x "
+        "contestable* is the median of the ratios. The two settings take turns."
     )
     return Table("Live: leaving out what cannot matter (llama.cpp)", columns, rows, [about])
 
@@ -139,9 +139,9 @@ async def asking(engine: str, urls: Mapping[str, str], times: int, options: Opti
                 }
     columns = ["prompt, places", *(f"ms: {name}" for name in names), *(f"read: {name}" for name in names)]
     about = (
-        f"Medians of {times} questions each, with a round trip of {1000 * ROUND_TRIP:g} ms. *Read* counts the tokens "
-        "of all prompts, including cached ones. Each text is asked about once, just after its prompt was read. Short "
-        "prompts have about 35 tokens, long ones 450."
+        f"Each figure is the median of {times} questions, with a round trip of {1000 * ROUND_TRIP:g} ms. *Read* "
+        "counts the tokens of all prompts, including cached tokens. The assistant is asked about each text once, "
+        "directly after it has read the prompt. Short prompts have about 35 tokens, and long prompts about 450."
     )
     title = "llama.cpp" if engine == "llama.cpp" else "vLLM on the CPU"
     notes = [about, ECHOED] if engine == "vllm" else [about]

@@ -19,20 +19,23 @@ HEDGING = ("a: hedge=1", "a: hedge=2")
 HEADLINE = Case(acceptance=0.9, round_trip=0.02, context=512)
 
 SIMULATED = (
-    "The models and their server are simulated, in a process of their own, behind a proxy that delays every byte; the "
-    "HTTP and the times are real. The draft writes 60 tokens a second, the first after 50 ms. The assistant needs "
-    "60 ms for a request of any size. Requests do not slow one another down, and every prompt is cached. Replacements "
-    "are drawn independently for each place; 15 % of the kept tokens have p < 0.5, and for 70 % of the replaced tokens "
-    "the draft's second choice is the assistant's word. The texts are the first with these shares, to within one token."
+    "The models and their server are simulated in a separate process, behind a proxy that delays every byte; the HTTP "
+    "traffic and the measured times are real. The draft writes its first token after 50 ms, and then 60 tokens a "
+    "second. The assistant needs 60 ms for a request of any size. Requests do not slow one another down, and every "
+    "prompt is cached. Whether a token is replaced is drawn independently for each place. Of the kept tokens, 15 % "
+    "have p < 0.5. For 70 % of the replaced tokens, the draft's second choice is the assistant's word. The prompts "
+    "are the first ones whose texts match the acceptance and this share of second choices, to within one token."
 )
 FLOOR = (
-    "The floor is (d), plus one verification (a round trip and 60 ms) and one restart of the draft (a round trip and "
-    "50 ms) for each replacement. The restart's first token is one of (d)'s, so its 17 ms are subtracted; *in full*, "
-    "they are not. The floor includes no new connections, although llama.cpp's server closes one after each stream."
+    "The floor is the time of (d) plus, for each replacement, one verification (a round trip and 60 ms) and one "
+    "restart of the draft (a round trip and 50 ms). The time of (d) already includes the first token after a restart, "
+    "so its 17 ms are subtracted, except in the row *restarts in full*. The floor includes no time for new "
+    "connections, although llama.cpp's server closes the connection after each stream."
 )
 MEDIANS = (
-    "Medians over the texts, with minimum and maximum in brackets. (c) writes one text. *ms late* is how long the "
-    "client's event loop waited for the processor (95th percentile); if it is large, disregard the row."
+    "The figures are medians over the texts, with minimum and maximum in brackets; (c) writes only one text. *ms "
+    "late* is how long the client's event loop had to wait for the processor (95th percentile). Disregard a row in "
+    "which this value is large."
 )
 
 
@@ -83,9 +86,9 @@ def _load(found: Sequence[Measured]) -> str:
         statistics.median(one.seconds("d: draft alone")) / best for one, best in zip(found, ideal, strict=True)
     )
     return (
-        "A check that measuring does not slow the methods down: the 95th percentile of a client's event loop delay was "
-        f"{1000 * statistics.median(late):.1f} ms (in the worst process {1000 * max(late):.1f} ms), and (d) took at "
-        f"most {100 * (slower - 1):.1f} % longer than its server and its network alone."
+        "Measuring hardly slows the methods down: the 95th percentile of a client's event loop delay was "
+        f"{1000 * statistics.median(late):.1f} ms ({1000 * max(late):.1f} ms in the worst process), and (d) took at "
+        f"most {100 * (slower - 1):.1f} % longer than the simulated server and network need."
     )
 
 
@@ -104,8 +107,8 @@ def _time(one: Measured) -> Table:
         row += [round(_median(runs, lambda run: 1e6 * run.cpu / run.answer.tokens)), runs[-1].memory >> 20]
         row += [f"{_median(runs, lambda run: 1000 * run.late):.1f}"]
         rows.append(row)
-    replaced = ", ".join(map(str, one.replacements()))
-    notes = [f"Texts of {one.case.length} tokens, with {replaced} replacements. {MEDIANS}"]
+    replaced = " and ".join(", ".join(map(str, one.replacements())).rsplit(", ", 1))
+    notes = [f"The texts have {one.case.length} tokens each, with {replaced} replacements. {MEDIANS}"]
     return Table(f"Simulated, time. {one.case.title}", columns, rows, notes, _figures(one))
 
 
@@ -132,7 +135,7 @@ def _price(one: Measured) -> Table:
         row += [round(_median(runs, lambda run: run.draft.cancelled)), _hedges(runs)]
         rows.append(row)
     notes = [
-        "Figures are the servers' own counts. Prompt tokens include everything sent, most of it cached by the server."
+        "These are the servers' own counts. Prompt tokens include all tokens sent, most of them cached by the server."
     ]
     return Table(f"Simulated, price. {one.case.title}", columns, rows, notes)
 

@@ -47,23 +47,25 @@ _COUNTED = (
 )
 _UNDER = ("draft", "assistant", "mixture")
 _ASKED = (
-    f"Answers to {PROMPTS} prompts per pair, at most {LENGTH} tokens, with two settings of alpha and beta and "
-    "otherwise default settings (single questions). The models know different worlds. *Decisions* are units of the "
-    "answer that the assistant judged; *places* are those that it was asked about. *Requests* are all requests to the "
-    "assistant, including those for its words. *Billed* tokens are those that it read, cached or not, and wrote. "
-    f"*Equal* answers have the same text as with *words*. *Unknown words* occur in none of {DRAWN:,} pages."
+    f"Each pair answers {PROMPTS} prompts with at most {LENGTH} tokens, at two settings of alpha and beta and "
+    "otherwise with default settings (single questions). The two models of a pair were trained on different facts. "
+    "*Decisions* counts the units of the answer that the assistant judged, and *places* counts the places that it "
+    "was asked about. *Requests* counts all requests to the assistant, including the requests for its words. "
+    "*Billed* tokens are all tokens that the assistant read, cached or not, and all tokens that it wrote. *Equal* "
+    "counts the answers with the same text as in the row *words*. *Unknown words* are words that occur in none of "
+    f"{DRAWN:,} pages."
 )
 _LIKELY = (
-    "Negative log-likelihood in nats per byte under the draft model, under the assistant, and under their equal "
-    "mixture (the logarithm of the mean of both probabilities of the whole answer); lower is likelier. The end is "
-    "included if the answer ended by itself. Each model reads its own encoding after its prompt. Means over the "
-    "answers; in brackets the difference from *words*, with its 95 % interval from a paired bootstrap over the "
-    f"prompts ({DRAWS:,} draws)."
+    "Negative log-likelihoods, in nats per byte, under the draft model, under the assistant, and under an equal "
+    "mixture of both (from the mean of their probabilities of the whole answer). A lower value means a likelier "
+    "text. The end of sequence is included if the answer ended by itself. Each model scores its own encoding of the "
+    "answer after its own prompt. The figures are means over the answers. The brackets contain the difference from "
+    f"*words*, with its 95 % interval from a paired bootstrap over the prompts ({DRAWS:,} draws)."
 )
 _RIGHT = (
-    "Right answers to mixed questions with numbers that were kept out of both models' training, and the difference "
-    "from *words* in points, with its interval as above. The tokenizers differ at digits: `sums` has one digit per "
-    "token."
+    "The table counts right answers to mixed questions with numbers that neither model saw in training. It also shows "
+    "the difference from *words* in points, with a 95 % interval from the same bootstrap. The two tokenizers treat "
+    "digits differently: `sums` has one token per digit."
 )
 
 

@@ -23,10 +23,10 @@ __all__ = ["ECHOED", "LEFT_OUT", "SHARED", "environment", "installed", "run", "s
 ROUND_TRIPS = {0.02: 6}
 """Number of questions by round trip in seconds."""
 
-ECHOED = "Echo scores the text in the assistant's own encoding."
+ECHOED = "With *echo*, the server scores the text in the assistant's own encoding."
 SHARED = (
     "Both servers and the client share the cores of one machine, so drafts and hedges that run during a verification "
-    "slow it down."
+    "slow the verification down."
 )
 LEFT_OUT = Table(
     "Live: vLLM",

@@ -56,7 +56,7 @@ tell(
         "abort": lambda: aborted(leave),
     },
     {
-        "logprobs": "log probabilities only of texts",
+        "logprobs": "log probabilities only for texts",
         "models": "a list of models only from OpenAI's own address",
     },
 )
