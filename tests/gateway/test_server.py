@@ -124,7 +124,7 @@ async def test_openais_client_raises_its_own_errors() -> None:
                     model="fused", messages=[{"role": "user", "content": "Hi"}], tool_choice="required"
                 )
             assert (refused.value.param, refused.value.type) == ("tool_choice", "invalid_request_error")
-            with pytest.raises(openai.NotFoundError, match="there are: fused"):
+            with pytest.raises(openai.NotFoundError, match="the models are: fused"):
                 await client.models.retrieve("other")
             stream = await client.completions.create(model="fused", prompt="Q:", stream=True)
             with pytest.raises(openai.APIError, match="a model's server failed"):
