@@ -92,7 +92,7 @@ class FusionStream:
 
     @property
     def never_billed(self) -> dict[str, int]:
-        """An estimate of the tokens that each endpoint read and wrote but never billed, as in cancelled requests."""
+        """For each endpoint, an estimate of the tokens that it used but never billed, as in cancelled requests."""
         guessed = self._budget.never_billed if self._budget is not None else [0] * len(self._ledgers)
         return dict(zip(self._names, guessed, strict=True))
 
