@@ -107,7 +107,7 @@ def judge(
 
 
 def same(mine: Token, theirs: Token) -> bool:
-    """Test whether two tokens are the same, by id if both ids are known, else by text; two ends are always the same."""
+    """Test whether two tokens are the same: by id if both ids are known, else by text. Ends of sequence are equal."""
     if mine.id is None or theirs.id is None:
         return mine.data == theirs.data and mine.end == theirs.end
     return mine.id == theirs.id or (mine.end and theirs.end)
@@ -129,7 +129,7 @@ def least(tokens: Sequence[Token]) -> float | None:
 
 
 def most_probable(mine: Token, theirs: Token) -> float | None:
-    """A model's probability for a token other than its own choice, or an upper bound on it.
+    """A model's probability for any token at a place, or an upper bound on this probability.
 
     An unlisted token has at most the probability that remains after all listed tokens. It is also no more probable than
     any listed token, except for tokens that servers never list, such as parts of characters or an unreported end of

@@ -41,7 +41,7 @@ class Spending(Usage):
         self.written = 0
 
     def sent(self, now: float) -> None:
-        """Record that a request is sent; see `Usage`.
+        """Record that a request is being sent; see `Usage`.
 
         The endpoint's ledger records the time at once. The call counts the request itself until the call is over.
         """
@@ -167,7 +167,7 @@ class Budget:
                 self._unreported[endpoint] += call.guess if whole and call.requests else 0
 
     def answered_by(self, endpoint: int, strategy: str) -> None:
-        """Count a place as answered by a strategy."""
+        """Count one place that was answered with the given strategy."""
         self._ledgers[endpoint].answered_by(strategy, 1)
 
     def check(self) -> None:

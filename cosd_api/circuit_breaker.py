@@ -1,4 +1,4 @@
-"""A circuit breaker that keeps an assistant that is down from delaying every answer of a fusion."""
+"""A circuit breaker, so that an assistant that is down does not delay every answer of a fusion."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class CircuitBreaker:
         self._opened.pop(assistant, None)
 
     def left_out(self) -> dict[int, ProviderError]:
-        """The assistants that an answer starting now leaves out, with the reasons.
+        """The assistants to leave out of an answer that starts now, with the reasons.
 
-        The answer tries each assistant that has been left out for `OPEN_SECONDS`. Then no other answer tries that
-        assistant for the next `OPEN_SECONDS`.
+        The answer tries each assistant that has been left out for `OPEN_SECONDS`. For the next `OPEN_SECONDS`, no other
+        answer tries that assistant.
         """
         now = self._clock()
         left_out: dict[int, ProviderError] = {}

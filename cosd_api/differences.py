@@ -1,15 +1,16 @@
 """Pure functions that find the first difference between a draft and an assistant in a unit.
 
-They serve both answers and training. An assistant agrees with a unit (`paths.PathUnit`) if, at each place in the unit,
-its most probable token is the next token of its own encoding of the draft's text. An assistant that accepts only text
-agrees if the text that it writes from the unit's start spells the draft's text (`text_paths.spelled`). Otherwise the
-two models differ at the first place where the assistant would write another token. The verifier compares these
-probabilities::
+Both answers and training use these functions. An assistant agrees with a unit (`paths.PathUnit`) if, at each place in
+the unit, its most probable token is the next token of its own encoding of the draft's text. An assistant that accepts
+only text agrees if the text that it writes from the unit's start spells the draft's text (`text_paths.spelled`).
+Otherwise the two models differ at the first place where the assistant would write another token. The verifier compares
+these probabilities::
 
-    q the lowest probability among the assistant's choices from the unit's start to this place p the lowest probability
-    among the draft's tokens from the unit's start that begin before the differing token ends
+    q   the lowest probability among the assistant's choices from the unit's start to this place
+    p   the lowest probability among the draft's tokens from the unit's start that begin before the differing token ends
 
-If the draft is kept at a difference, the next unit begins at the first common boundary after the differing token.
+If the draft's text is kept at a difference, the next unit begins at the first common boundary after the differing
+token.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ class Difference:
 
     Attributes:
         at: byte offset of the place in the answer.
-        end: byte offset of the end of the difference. The draft's tokens of the unit that begin before it are kept or
-            replaced together.
+        end: byte offset of the end of the difference. Those draft tokens of the unit that begin before this offset are
+            kept or replaced together.
         ids: the assistant's ids before the place; None if the assistant accepts only text.
-        walked: the assistant's tokens from the unit's start to the token that it would write, inclusive.
-        own: the token that it would write, followed by as much of its continuation as is known.
+        walked: the assistant's tokens from the unit's start up to and including the differing token.
+        own: the differing token, followed by as much of the assistant's continuation as is known.
     """
 
     at: int
@@ -86,7 +87,7 @@ def walk(
     Args:
         draft: the draft's path.
         unit: the unit.
-        bound: byte offset; only places before it are judged.
+        bound: byte offset; only places before this offset are judged.
         answers: the assistant's most probable token at each answered place, by the ids before the place; None if the
             assistant could not answer.
         tie: largest difference of log probabilities at which the assistant's two most probable ids count as equal.

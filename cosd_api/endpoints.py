@@ -55,7 +55,7 @@ class Facts:
 
     Attributes:
         draft: the draft endpoint.
-        assistants: the assistants, in the order given.
+        assistants: the assistants, in the order in which the user gave them.
         unit: the unit in which tokens are judged.
         ids: whether all models have the same ids and their servers accept ids.
         warnings: warnings that apply to every answer.
@@ -99,8 +99,8 @@ class Endpoints:
         unit: the unit in which tokens are judged; if None, it is chosen by comparing the tokenizers.
         method: the method of the fusion.
         spares: whether an answer continues without an assistant that is down (`on_assistant_error="draft"`).
-        tokens: whether single tokens should be judged if possible. If so, models whose servers accept no ids are
-            compared by their encodings of a test text.
+        tokens: whether to judge single tokens if possible. If so, models whose servers accept no ids are compared by
+            their encodings of a test text.
 
     Attributes:
         breaker: the circuit breaker, which remembers the assistants that have failed recently.
@@ -216,7 +216,7 @@ class Endpoints:
             if unit == "token":
                 self._refuse_other_tokens(named, vocabularies)
         ids = bool(shares) and all(shares)
-        if unit is None and self.method.compares_tokenizers:  # words are also the choice if a model is down
+        if unit is None and self.method.compares_tokenizers:  # words are the safe choice if a model is down
             unit = "token" if ids else "word"
             if not ids and everybody and self._compared:  # compare the models' encodings of the test text instead
                 unit = await _common_unit([self.draft, *self.assistants], infos)

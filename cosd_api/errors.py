@@ -2,9 +2,11 @@
 
 ::
 
-    FusionError ├── SettingError an invalid setting (also a ValueError) ├── FusionClosedError the fusion or the stream
-    is used outside its `async with` block (also a RuntimeError) ├── GradingError an answer that cannot be graded └──
-    TraceError an invalid trace (also a ValueError)
+    FusionError
+    ├── SettingError             an invalid setting (also a ValueError)
+    ├── FusionClosedError        the fusion or the stream is used outside its `async with` block (also a RuntimeError)
+    ├── GradingError             an answer that cannot be graded
+    └── TraceError               an invalid trace (also a ValueError)
 """
 
 from __future__ import annotations

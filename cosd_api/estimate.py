@@ -40,7 +40,7 @@ class EndpointEstimate(_Model):
     """The cost of one answer at one endpoint.
 
     Attributes:
-        prompt_tokens: number of tokens of the prompt, for this model.
+        prompt_tokens: number of tokens in the prompt, as this model encodes it.
         counted: whether the endpoint counted these tokens; otherwise their number is guessed from the prompt's bytes.
         requests: number of generation requests.
         billed_tokens: number of tokens read (cached or not) and written.

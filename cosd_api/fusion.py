@@ -52,8 +52,8 @@ class Fusion:
         draft: a server's URL, or a provider (see `cosd_api.connect`).
         assistant: one URL or provider, or a list of them. Every assistant judges every unit; if several assistants
             would replace a unit, the most confident one does.
-        models: two or more URLs or providers, in place of `draft` and `assistant`, for methods in which all models are
-            equal. Results call the first model the draft and the others assistants.
+        models: two or more URLs or providers, in place of `draft` and `assistant`, for methods in which all models have
+            the same role. Results call the first model the draft and the others assistants.
         method: the fusion method: an object such as `CoSD(verifier=..., unit=...)`, or a name such as `"cosd"` for the
             method with its default settings. The default is `CoSD`; the arguments `verifier` and `unit` are shortcuts
             for its arguments of the same names.
@@ -82,13 +82,13 @@ class Fusion:
             at all (for example, because the server does not have the model) is an error in either mode. An assistant
             that hangs counts as failed after its `connect(timeout=...)`.
         on_special_tokens: the reaction if a message contains the text of a special token, such as `<|im_end|>`. An
-            endpoint that accepts token ids reads it as ordinary text. An endpoint that accepts only text reads it as
-            the special token; in this case `"warn"` adds a warning to the result, and `"refuse"` raises an error before
-            the first token.
+            endpoint that accepts token ids reads this text as ordinary text. An endpoint that accepts only text reads
+            it as the special token; in this case, `"warn"` adds a warning to the result, and `"refuse"` raises an error
+            before the first token.
         tuning: settings that save time at the cost of more requests and more drafted tokens; see `Tuning`. They do not
             change the text.
         temperature: 1 draws every token from the models' own distributions, if the method supports it; 0 is greedy.
-            This argument sets the method's own `temperature`, which also determines the default.
+            This argument overrides the method's own `temperature`, which is the default.
 
     Attributes:
         settings: the checked settings.
@@ -96,7 +96,7 @@ class Fusion:
         endpoints: the servers.
 
     Raises:
-        SettingError: a setting is invalid; the message has the reason.
+        SettingError: a setting is invalid; the message gives the reason.
         cosd_providers.ProviderError: an endpoint failed. Every method may raise this error.
     """
 
@@ -132,7 +132,7 @@ class Fusion:
 
         Raises:
             OSError: the file, or another file that it names, cannot be read.
-            SettingError: the file or an override is invalid. If it is the file, the message gives the line and the
+            SettingError: the file or an override is invalid. If the file is invalid, the message gives the line and the
                 field.
         """
         from cosd_api.config.file import FusionConfig  # noqa: PLC0415 - imports every method
@@ -210,7 +210,7 @@ class Fusion:
             max_requests: limit on generation requests to all endpoints together, retries included.
             max_billed_tokens: limit on the tokens that all endpoints together read and write, as they bill them;
                 `cosd_api.budget.Budget` describes how they are counted.
-            on_budget: what happens when `timeout`, `max_requests` or `max_billed_tokens` is reached. `"raise"` raises
+            on_budget: the reaction when `timeout`, `max_requests` or `max_billed_tokens` is reached. `"raise"` raises
                 `BudgetError`. `"end"` ends the answer with its verified text; then `finish_reason` is `"budget"`, and
                 `stop_reason` names the limit. If the timeout passes before the servers are identified, the error is
                 raised in either case.
@@ -222,8 +222,8 @@ class Fusion:
                 are sent only to that model's server, and appear in no result. Messages from `connect(url, system=...,
                 messages=...)` come before them.
             alternatives: number of other tokens to list with each token of the answer (`FusedToken.alternatives`), from
-                0 to 20. This needs models with the same token ids, and the method `cosd` or `defer`. The list affects
-                neither the text nor the decisions.
+                0 to 20. The models must have the same token ids, and the method must be `cosd` or `defer`. The list
+                affects neither the text nor the decisions.
 
         Raises:
             SettingError: a limit is invalid, or has no meaning for the method.
@@ -235,7 +235,7 @@ class Fusion:
 
     @spell_out_options(AnswerOptions, AnswerLimits)
     async def generate(self, prompt: Prompt, **limits: Unpack[AnswerOptions]) -> FusionResult:
-        """Generate a whole answer. The arguments and errors are the same as those of `stream`."""
+        """Generate a whole answer, with the same arguments and errors as `stream`."""
         refuse_settings(limits, Fusion.generate)
         return await self._generate(prompt, self._checked(limits))
 
@@ -286,7 +286,7 @@ class Fusion:
         separately.
 
         Args:
-            prompts: the prompts. See `stream` for what a prompt can be, and for the limits.
+            prompts: the prompts; `stream` describes the possible prompts and the limits.
             concurrency: maximum number of answers in progress at a time. If the next answer to yield is slow, up to
                 three times this number of complete answers may wait for it.
             order: `"given"` keeps the order of the prompts; `"completed"` yields each answer as soon as it is complete.
@@ -337,9 +337,9 @@ class Fusion:
         Raises:
             SettingError: the method is not CoSD, or it judges words; or an argument is invalid.
             UnsupportedError: an endpoint does not report the necessary data; or the models differ in their tokenizers
-                or in the white space before an answer. For models that read text, also if the continuation contains a
-                character that consists of several tokens, or if its first token begins in the prompt, because such
-                tokens have no next-token distribution.
+                or in the white space before an answer. For models that read text, the error is also raised if the
+                continuation contains a character that consists of several tokens, or if its first token begins in the
+                prompt, because such tokens have no next-token distribution.
             BudgetError: a limit is reached.
         """
         refuse_settings(limits, Fusion.log_likelihood)

@@ -106,7 +106,7 @@ class LogLikelihood(Record):
         seconds: duration of the computation.
         warnings: the warnings, each of which is one sentence.
         draft: the draft endpoint.
-        assistants: the assistants, in the order given.
+        assistants: the assistants, in the order in which the user gave them.
     """
 
     total: float
@@ -141,7 +141,7 @@ async def log_likelihood_of(
             try:
                 return await _found(endpoints, settings, prompt, continuation, limits, ledgers, span)
             except BudgetError as error:
-                error.hint = "Allow more."  # the usual hint is about an answer's end
+                error.hint = "Allow more."  # the usual hint suggests ending an answer early
                 raise
             finally:
                 span.billed(_usage(ledgers))
@@ -332,7 +332,7 @@ class _GatedMixture:
         return replace(token, alternatives=beside)
 
     def _key(self, token: Token) -> tuple[bytes | int | None, bool]:
-        """A key for comparing tokens: the bytes or, if models are sent ids, the id. All ends have the same key."""
+        """A key to compare tokens: the bytes or, if models are sent ids, the id. Ends of sequence share one key."""
         return key_of(token) if self._path is None or token.end else (token.id, False)
 
     def _check_tokens(self) -> None:

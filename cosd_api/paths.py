@@ -1,10 +1,10 @@
 r"""The answer as models with different ids encode it: encodings, lookahead, units, and restarts after a word.
 
-Each model continues the ids of its own encoding of the answer, never a text that ends at the place. A tokenizer may
-encode the end of a text in a way that the model has never seen inside a text. For example, GPT-2's tokenizer encodes
-the new lines in `"end.\n\nThe"` as two tokens, but new lines at the end of a text as one token. Therefore the text
-before a place is encoded together with the text that the draft wrote after it (`look`), and only the boundaries of the
-assistant's own tokens are places. This makes equation 3 of the paper exact.
+When a model is asked about a place, it is sent the ids of its own encoding of the answer, never a text that ends at the
+place. A tokenizer may encode the end of a text in a way that the model has never seen inside a text. For example,
+GPT-2's tokenizer encodes the new lines in `"end.\n\nThe"` as two tokens, but new lines at the end of a text as one
+token. Therefore the text before a place is encoded together with the text that the draft wrote after it (`look`), and
+only the boundaries of the assistant's own tokens are places. This makes equation 3 of the paper exact.
 
 All offsets are in bytes of the answer. All results depend only on the draft's path, not on earlier requests.
 """
@@ -432,9 +432,10 @@ def completes(tokens: Sequence[Token], count: int) -> bool:
 async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token], encoder: Encoder) -> Restart | None:
     """Compute the draft's path after an assistant's word replaces a part of it.
 
-    The word consists of the first tokens of the assistant's continuation: as few as complete a word and end at a token
-    boundary when the draft model encodes the text together with the assistant's next words. If no number of tokens up
-    to eight does both, the word is the longest run of at most eight tokens that ends with a whole character.
+    The word is the shortest run of tokens, from the start of the continuation, that completes a word and ends at a
+    token boundary of the draft model. To find this boundary, the draft model encodes the text together with the
+    assistant's next words. If no run of at most eight tokens qualifies, the word is the longest run of at most eight
+    tokens that ends with a whole character.
 
     Args:
         draft: the draft model's path.

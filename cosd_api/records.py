@@ -169,7 +169,7 @@ class FusedToken(Record):
         draft_prob: the draft's probability for this token, in [0, 1]. For a replacement, the draft's probability for
             the least probable token that was replaced.
         assistant_prob: the assistant's probability for its own text at this place. If there are several assistants, the
-            probability of the most confident one. None if no assistant was asked or reported it.
+            probability of the most confident one. None if no assistant was asked or none reported a probability.
         replaced: on the first token of a replacement, the draft's text that was replaced; otherwise None.
         asked: whether an assistant was asked about the token. No assistant is asked if its answer could not change the
             text.

@@ -92,7 +92,7 @@ def rewritten(tokens: Sequence[FusedToken], segments: Sequence[Segment]) -> byte
 
 
 def _least(means: Sequence[float]) -> int:
-    """The index of the lowest mean; of means that differ only by rounding, the first."""
+    """The index of the lowest mean, or of the first one if several lowest means differ only by rounding."""
     least = min(means)
     return next(at for at, one in enumerate(means) if one == least or one - least <= _ROUNDING * abs(least))
 
@@ -117,7 +117,7 @@ def _replacement(unit: Sequence[tuple[int, FusedToken]]) -> Sequence[tuple[int, 
 
 
 def _fired(token: FusedToken, number: int, verifier: Verifier, assistants: Sequence[str]) -> list[TokenDecision]:
-    """Judge each decision at a token again, and return those that fire."""
+    """Judge each decision at a token again, and return the decisions that fire."""
     for decision in token.decisions:
         p, q = decision.draft_prob, decision.prob
         where = f"token {number} ({token.text!r}): {decision.draft_text!r}"

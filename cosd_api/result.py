@@ -63,9 +63,9 @@ class FusionResult(Record):
             text. Depends on timing.
         usage: the cost at each endpoint, by name: `"draft"`, `"assistant"` (or `"assistant 1"`, `"assistant 2"`, ...).
         timings: the times of the answer, in seconds.
-        warnings: warnings about the answer, one sentence each.
+        warnings: warnings about the answer, each of which is one sentence.
         draft: the draft endpoint.
-        assistants: the assistants, in the order given.
+        assistants: the assistants, in the order in which the user gave them.
         settings: the settings and limits of the answer.
         segments: for methods that decide segment by segment, the proposed texts of each segment and the reason for the
             choice.
@@ -73,7 +73,7 @@ class FusionResult(Record):
             another model that wrote). It is estimated from the length of the text if the server billed the prompt only
             together with text of the answer, or not at all. None in answers from earlier versions of the library.
         failures: the failed assistants without which the answer continued (`on_assistant_error="draft"`), by name, with
-            the kind of error, such as `{"assistant": "ConnectError"}`.
+            the class name of the error, such as `{"assistant": "ConnectError"}`.
         weights: the models' weights, by name, if the method determined them for this prompt (`weights="route"`).
         requests: all requests of the answer, in the order in which they were started. Depends on timing.
         library_version: version of cosd-api that generated the answer.
@@ -151,12 +151,12 @@ _LISTS = {"token": "tokens", "segment": "segments", "request": "requests"}
 
 
 class Trace:
-    """A `FusionResult` as JSON lines, with the reasons for every token.
+    """A `FusionResult` as JSON lines, which contain the reasons for every token.
 
-    Each line has a `type`. The first line is the header (`"kind": "cosd-trace"`, `schema_version`, the endpoints, the
-    settings), and the last line has the type `"end"` (the text, the finish reason, the cost). Between them, each token,
-    segment and request has a line of type `"token"` (`FusedToken`), `"segment"` (`Segment`) or `"request"` (`Request`),
-    with its `index` from 0. The prompt is not included.
+    Each line has a `type`. The first line is the header (`"kind": "cosd-trace"`, `schema_version`, the endpoints and
+    the settings), and the last line has the type `"end"` (the text, the finish reason and the cost). Between them, each
+    token, segment and request has a line of type `"token"` (`FusedToken`), `"segment"` (`Segment`) or `"request"`
+    (`Request`), with its `index`, counted from 0. The prompt is not included.
 
     Attributes:
         result: the answer.

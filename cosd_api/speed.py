@@ -28,7 +28,7 @@ _MESSAGES = (Message("user", "Count from 1 to 100, with commas."),)
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The speed of a model, as times in seconds. If requests ran simultaneously, a time ends when all were answered.
+    """The speed of a model, as times in seconds. The time of simultaneous requests ends when all are answered.
 
     Attributes:
         request: time of a request that writes one token after a short or cached prompt.
@@ -76,7 +76,7 @@ async def measure_speeds(
         endpoints: the servers.
         prompt: one of the prompts that will be answered. The short prompt has the same form (text or messages).
         at_once: number of simultaneous requests.
-        reading: whether to measure also how long it takes to read `prompt`, with a request for one token.
+        reading: whether to also measure how long it takes to read `prompt`, with a request for one token.
         on_special_tokens: see `Fusion`.
 
     Returns:

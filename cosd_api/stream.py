@@ -1,4 +1,4 @@
-"""The class `FusionStream`, one fused answer in progress."""
+"""The class `FusionStream`, which is one fused answer in progress."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class FusionStream:
 
     @property
     def usage(self) -> dict[str, EndpointUsage]:
-        """The tokens that each endpoint has billed so far. Final as soon as the stream is left, even if left early."""
+        """The tokens that each endpoint has billed so far. They are final as soon as the stream is left."""
         return {name: EndpointUsage.of(one) for name, one in zip(self._names, self._ledgers, strict=True)}
 
     @property
@@ -145,7 +145,7 @@ class FusionStream:
         return self._all[self._read - 1]
 
     async def finished(self) -> FusionResult:
-        """Wait for the complete answer. The errors are the same as those of reading the tokens."""
+        """Wait for the complete answer, with the same errors as reading the tokens."""
         assert self._task is not None
         await asyncio.wait([self._task])
         self._read = len(self._all)

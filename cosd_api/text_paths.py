@@ -82,7 +82,7 @@ def _is_place(draft: DraftPath, text: bytes, at: int, words: WordEnds | None) ->
 
 
 def _is_apart(text: bytes, at: int, seen: int, words: WordEnds) -> bool:
-    """Test whether a tokenizer finds the same words before a place if the text ends there and if it continues."""
+    """Test whether a tokenizer finds the same words before a place with and without the text after the place."""
     start = max(0, at - 4 * FARTHEST)
     start = next((cut for cut in range(at - 1, start, -1) if is_safe_cut(text, cut)), 0)
     before, more = (text[start:end].decode("utf-8", "surrogateescape") for end in (at, seen))
@@ -132,8 +132,8 @@ def spelled(draft: DraftPath, unit: PathUnit, tokens: Sequence[Token]) -> int | 
 def restart_text(draft: DraftPath, at: int, tokens: Sequence[Token]) -> Restart | None:
     """Compute the path of a draft that accepts only text, after an assistant's word replaces a part of it.
 
-    The word consists of the first tokens of the assistant's continuation: as few as complete a word, but at most eight.
-    If eight tokens do not complete a word, the word is the longest run of at most eight tokens that ends with a whole
+    The word is the shortest run of tokens, from the start of the continuation, that completes a word. If no run of at
+    most eight tokens completes a word, the word is the longest run of at most eight tokens that ends with a whole
     character.
 
     Args:

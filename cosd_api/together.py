@@ -1,4 +1,4 @@
-"""Many coroutines, of which a limited number run at a time; the basis of `Fusion.map` and of batches."""
+"""Limited concurrency for many coroutines, used by `Fusion.map` and by batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def together(
 
     `work` is read lazily. Closing the generator cancels the coroutines in progress.
     """
-    # These are plain tasks instead of a task group, because another task than the running one may close a generator.
+    # These are plain tasks instead of a task group, because a generator may be closed by a task that did not run it.
     started: dict[asyncio.Task[T], None] = {}  # tasks that have not been yielded yet
     complete: asyncio.Queue[asyncio.Task[T]] = asyncio.Queue()
     running = 0

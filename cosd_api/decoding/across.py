@@ -1,11 +1,11 @@
-"""Algorithm 1 across tokenizers: assistants whose ids differ from the draft's judge it, each on its own path.
+"""Algorithm 1 across tokenizers, in which each assistant judges the draft on its own path of ids.
 
 ::
 
     1   the draft model continues from its own ids, while questions are in progress               `PathDrafts.write`
     2   each assistant judges the text in units of its own encoding                               `PathJudge.judge`
-    3   it is asked at the boundaries of its tokens, up to the first that it would not write      `PathJudge._walk`
-    4   if the verifier replaces, it writes its word and the next tokens                          `PathJudge._fire`
+    3   each assistant is asked at its token boundaries, up to its first differing token          `PathJudge._walk`
+    4   if the verifier replaces, the assistant writes its word and the next tokens               `PathJudge._fire`
     5   the draft's path continues after that word, in the draft's own encoding                   `_replace`
     6   text that all assistants have judged is final                                             `_let_out`
 
@@ -108,7 +108,7 @@ class AcrossTokenizers(AnswerWriter):
             return
 
     def _is_past(self, hearing: PathHearing, stopped: PathHearing) -> bool:
-        """Test whether an assistant has judged the whole word at which another assistant, `stopped`, stopped."""
+        """Test whether an assistant has judged the whole word at which the assistant `stopped` fired or failed."""
         path, first = self._answer, hearing.first
         if path.is_end(first):
             return True
@@ -116,7 +116,7 @@ class AcrossTokenizers(AnswerWriter):
         return first > self._token(stopped) and path.offset(first) >= end and (end < len(path.text) or path.ended)
 
     def _rank(self, hearing: PathHearing) -> tuple[float, ...]:
-        """The sort key by which assistants that have stopped are ordered.
+        """The sort key of an assistant that has stopped.
 
         The earliest word comes first. Within a word, assistants that failed come first, followed by the others in order
         of confidence; equally confident assistants are in the order of the list.
@@ -287,7 +287,7 @@ async def _write(writer: AnswerWriter) -> None:
 
 
 def _is_outvoted(one: Decision, winner: Decision) -> bool:
-    """Test whether an assistant was less confident in its word than the winner in its own."""
+    """Test whether an assistant was less confident in its own word than the winner."""
     return (one.q or 0.0) < (winner.q or 0.0)
 
 

@@ -37,7 +37,7 @@ class AnswerPath(DraftPath):
         draft: number of the most recent draft, which may be in progress.
         numbers: counter from which drafts, continuations and watches take their numbers.
         asks: counter from which questions take their numbers.
-        news: event that is set when the path or the progress changes next.
+        news: event that is set when the path or the progress next changes.
     """
 
     def __init__(self, job: AnswerJob, encoder: Encoder | None) -> None:
@@ -85,7 +85,7 @@ class AnswerPath(DraftPath):
         del self.marks[count:]
 
     def known_end(self, token: Token) -> Token:
-        """The token; if its id is an end of sequence of any model with these ids, marked as an end of sequence."""
+        """Return the token, marked as an end of sequence if its id ends any of the models with these ids."""
         return replace(token, data=b"", end=True) if token.id in self.job.ends else token
 
     def find_stop(self, grown: int) -> None:

@@ -16,7 +16,7 @@ class Chance:
 
     Args:
         seed: seed of the answer.
-        prompt: prompt of the first model. Different prompts have different numbers.
+        prompt: prompt of the first model. Different prompts lead to different numbers.
     """
 
     def __init__(self, seed: int, prompt: str) -> None:

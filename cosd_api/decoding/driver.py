@@ -87,8 +87,8 @@ class Driver:
             ProviderError: an endpoint failed, and the answer cannot continue without it. All other requests are
                 cancelled.
         """
-        # A draft that continues from text may encode the text into other tokens than it wrote. If it were paused, the
-        # answer would depend on where requests end, and therefore on timing.
+        # A draft that continues from text may encode the text into other tokens than it wrote. If this draft were
+        # paused, the answer would depend on where requests end, and therefore on timing.
         self._may_pause = (await self._job.turns[0].provider.describe()).capabilities.token_ids
         lateness = self._job.lateness
         lateness.answers += 1

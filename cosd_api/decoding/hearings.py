@@ -15,7 +15,7 @@ from cosd_providers.contract import Proposal, Token
 
 @dataclass(slots=True)
 class Firing:
-    """A replacement by one assistant that the verifier has decided, but that has not been carried out yet.
+    """A replacement that the verifier has decided on for one assistant, and that has not been carried out yet.
 
     Attributes:
         changed: byte offset in the answer from which the replacement changes the text.
@@ -44,7 +44,7 @@ class PathHearing:
         same: whether the assistant has the draft's ids, so that its units are the draft's tokens.
         first: index of the draft token at which the assistant's next unit begins.
         answers: the assistant's answers, by the ids before each place.
-        hidden: the places at which a watch did not show the probability of the answer, as the ids before each place.
+        hidden: the ids before each place at which a watch did not show the probability of its answer.
         proposals: the assistant's own text for units about which it was asked by text, by the unit's first draft token.
         requests: numbers of the questions that were answered, by the ids before the place or by the first draft token
             of the unit.

@@ -23,7 +23,7 @@ TURNS = 32
 """
 
 QUICK = 0.1
-"""Lower bound for the duration of a verdict, in seconds, because models that answer faster are cheap anyway."""
+"""Shorter verdicts count as this number of seconds, because models that answer faster are cheap anyway."""
 
 PRECISION = 0.001
 """Number of seconds by which a timer may be late even in an idle event loop."""

@@ -45,8 +45,8 @@ class PathDrafts:
         self._scope = anyio.CancelScope()
         self._left = 0  # number of the last draft that a replacement ended
         self._begun = 0  # number of tokens in the path at the last replacement
-        self._again = b""  # text that a draft that continues from text still has to write again
-        self._stuck = -1  # number of tokens in the path when the draft wrote a different text again
+        self._again = b""  # text that a text-only draft still has to write again
+        self._stuck = -1  # number of tokens in the path when the draft failed to write the same text again
 
     def leave(self) -> None:
         """Cancel the draft in progress because of a replacement."""

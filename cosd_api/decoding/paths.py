@@ -71,12 +71,12 @@ class Trail:
         path: the path that the model continues.
         ahead: whether tokens may arrive before they are needed. If so, they become part of the path only when they are
             read (`read`), so that nothing depends on the time of their arrival.
-        choice: whether the tokens are a choice that the model would write, but has not written.
+        choice: whether the model would write these tokens but has not written them.
 
     Attributes:
         model: index of the model.
         start: byte offset at which the model's tokens after `path` begin.
-        choice: whether the tokens are a choice that the model would write, but has not written.
+        choice: whether the model would write these tokens but has not written them.
         text: the text so far.
     """
 

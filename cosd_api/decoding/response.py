@@ -10,7 +10,7 @@ from cosd_providers.contract import Token
 
 
 class Response:
-    """The tokens of an answer. The first have been emitted, the next are final but held back, the rest are pending.
+    """The tokens of an answer: first the emitted ones, then final ones that are held back, then pending ones.
 
     Args:
         max_tokens: maximum number of tokens, including the end of sequence.

@@ -75,7 +75,7 @@ class AnswerJob:
 
 
 class CallCounts(Protocol):
-    """The numbers of an answer's requests, as `FusionResult` counts them."""
+    """The counts of an answer's requests and drafted tokens, as in `FusionResult`."""
 
     draft_requests: int
     assistant_requests: int
@@ -88,7 +88,7 @@ class Run(Protocol):
 
     @property
     def calls(self) -> CallCounts:
-        """The number of requests so far."""
+        """The counts of the requests so far."""
         ...
 
     @property

@@ -34,7 +34,7 @@ _SEEN = 32  # maximum number of units to consider for hedges, because most later
 # apart.
 _SHARE, _RESTARTS, _BETWEEN = 0.7, 2, 10
 _LISTED = 4  # number of other tokens to list if the draft is asked for the probability of its own token
-_FAILURES = 2  # number of failed hedges in a row that shows that the endpoint serves only one draft at a time
+_FAILURES = 2  # number of failed hedges in a row after which the endpoint is assumed to serve one draft at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -519,7 +519,7 @@ class Hedges:
         return None
 
     def tidy(self) -> list[CancelDraft]:
-        """Cancel the hedges whose unit was judged with another result or thrown away."""
+        """Cancel the hedges whose unit was thrown away or judged with a different result."""
         if not self.under_way:
             return []
         over = (State.JUDGED, State.VOID)

@@ -1,4 +1,4 @@
-"""Stop strings in a growing text. The occurrence that ends first wins; if several end at the same byte, the longest."""
+"""Stop strings in a growing text. The one that ends first wins; if several end at the same byte, the longest wins."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Verdict:
         alone: whether a request about several units failed, so that the next request must be about this unit alone.
         error: the reason why the assistant failed or was lost.
         decision: the decision about the assistant's answer; None until the answer has arrived.
-        replacement: the assistant's token, if the verifier replaces.
+        replacement: the assistant's token, if the verifier chose it.
         unanswered: whether the assistant gave no answer.
         pending: the assistant's proposal, which waits while the draft is asked for the probability of its own token.
         ask: number of the question that `pending` answers.
@@ -195,7 +195,7 @@ class DraftUnit:
 
     @property
     def winner(self) -> Verdict | None:
-        """The verdict of the most confident assistant that would replace; of equally confident ones, the first."""
+        """The verdict of the most confident assistant that would replace the token; the first if several are equal."""
         replacing = [verdict for verdict in self.verdicts if verdict.replacement is not None]
         return max(replacing, key=_q, default=None)
 

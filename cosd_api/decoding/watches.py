@@ -1,11 +1,11 @@
 """Watches, which are open streams that replace questions and answer every place that they pass.
 
-A watch is an assistant's own greedy stream, which begins at a place in the answer. As long as its tokens equal the
-answer's, each token is the assistant's choice at the next place. A single question about that place would have the same
-answer, because it would continue the same ids. If the watch's token differs from the draft's, the token is the watch's
-answer about the place. If this token becomes the replacement, the watch continues to follow the answer; otherwise the
-watch is closed. Thus each difference restarts either the watch or the draft, and the text does not depend on which of
-them is restarted.
+A watch is an assistant's own greedy stream, which begins at a place in the answer. As long as the watch writes the
+answer's tokens, each token is the assistant's choice at the next place. A single question about that place would have
+the same answer, because it would continue the same ids. If the watch's token differs from the draft's, the token is the
+watch's answer about the place. If this token becomes the replacement, the watch continues to follow the answer;
+otherwise the watch is closed. Thus each difference restarts either the watch or the draft, and the text does not depend
+on which of them is restarted.
 
 If a watch is ahead of the draft, its tokens wait for the draft. If a watch fails, a single question replaces it.
 """
@@ -147,7 +147,7 @@ class Streams(ABC):
         """Close the request of a watch."""
 
     def wrote(self, watch: int, token: Token) -> bool:
-        """Store a token of a watch. Returns False if the watch is no longer needed."""
+        """Store a token of a watch. Return False if the watch is no longer needed."""
         for assistant, one in self._watching.items():
             if one.number == watch and one.open:
                 one.tokens.append(token)
