@@ -189,7 +189,7 @@ async def _found(
     facts = endpoints.apart(settings.method, turns, facts)
     if facts.unit != "token":
         words = "the models' chat templates write different white space before an answer: they have no path in common"
-        hint = 'With unit="token" they are asked after text.'
+        hint = 'With unit="token", they are sent text.'
         raise UnsupportedError(words, endpoint=facts.draft.endpoint, hint=hint)
     budget = Budget([*ledgers.values()], max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
     timeline = Timeline(began, span.observer((facts.draft, *facts.assistants)))
