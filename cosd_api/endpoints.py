@@ -453,7 +453,7 @@ async def _check_length(name: str, turn: RenderedPrompt, counts: _Counts) -> Non
     provider, prompt = turn.provider, turn.prompt
     info = await provider.describe()
     room = _room(info)
-    # A token has at least one byte, so most prompts are short enough without counting their tokens.
+    # A token has at least one byte, so most prompts are known to be short enough without counting tokens.
     if room is None or len(prompt.encode()) + _SPECIAL <= room or not info.capabilities.tokenize:
         return
     with suppress(UnsupportedError):  # raised if tokens cannot be counted, as when text is normalised
@@ -472,7 +472,8 @@ async def _check_start(name: str, provider: Provider, contents: Sequence[str]) -
     if room is None or size <= _start_of(room) or not info.capabilities.tokenize:
         return
     with suppress(UnsupportedError):
-        # A template does not put these new lines between two messages, so allow for a cut token at each message.
+        # A template puts other text than these new lines between two messages, so allow for a cut token at each
+        # message.
         if await _starts_with_more(provider, "\n\n".join(contents), room, _CUT * len(contents), _Counts()):
             raise _too_long(name, info, f"more than {room}", room)
 

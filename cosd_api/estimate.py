@@ -60,8 +60,8 @@ class Estimate(_Model):
     `low` is the cost of an answer of one token about which no assistant is asked. `high` is the worst case of the
     method. In CoSD's worst case, every token is replaced, and each replacement discards the longest possible draft
     after the assistant was asked about all of it. Then the number of requests grows with the square of `max_tokens`,
-    and the number of tokens with the cube; `max_ahead` lowers both. Few answers come near the worst case. Therefore
-    plan with `expected`, and set `max_billed_tokens` to limit a bill.
+    and the number of tokens with the cube; `max_ahead` lowers both. Few answers come near the worst case. Plan with
+    `expected`, and set `max_billed_tokens` to limit a bill.
 
     Attributes:
         max_tokens: maximum number of tokens in the answer.

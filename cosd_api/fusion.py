@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 class Fusion:
     """A draft model, assistants that judge its text, and a verifier that decides between them.
 
-    A fusion owns the connections to endpoints that are given as URLs, and remembers the properties of the servers.
-    Therefore use one fusion for many prompts; it can answer many of them at once. Creating a `Fusion` does no I/O.
+    A fusion owns the connections to endpoints that are given as URLs, and remembers the properties of the servers. Use
+    one fusion for many prompts; it can answer many of them at once. Creating a `Fusion` does no I/O.
 
     Args:
         draft: a server's URL, or a provider (see `cosd_api.connect`).
@@ -85,8 +85,8 @@ class Fusion:
             endpoint that accepts token ids reads this text as ordinary text. An endpoint that accepts only text reads
             it as the special token; in this case, `"warn"` adds a warning to the result, and `"refuse"` raises an error
             before the first token.
-        tuning: settings that save time at the cost of more requests and more drafted tokens; see `Tuning`. They do not
-            change the text.
+        tuning: settings that save time at the cost of more requests and more drafted tokens; see `Tuning`. These
+            settings do not change the text.
         temperature: 1 draws every token from the models' own distributions, if the method supports it; 0 is greedy.
             This argument overrides the method's own `temperature`, which is the default.
 

@@ -107,7 +107,7 @@ def _starts(text: bytes, at: int) -> bool:
 
 
 def is_safe_cut(text: bytes, at: int) -> bool:
-    """Test for a single space between two visible characters; every tokenizer that splits text into words cuts here."""
+    """Test for a single space between two visible characters, at which all tokenizers that know words cut a text."""
     return _SAFE_CUT.match(text, at) is not None
 
 

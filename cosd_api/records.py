@@ -161,14 +161,14 @@ class FusedToken(Record):
 
     Attributes:
         text: text of the token; empty for the end of sequence. A byte that is not valid UTF-8 appears as an escape such
-            as `\xff`. If models were sent ids (see `settings.contexts`), a token that is part of a character has no
+            as `\xff`. If the models were sent ids (see `settings.contexts`), a token that is part of a character has no
             text, and the token that completes the character has the whole character, so that the texts of all tokens
             join to the answer.
         source: `"draft"`, or the name of the assistant that wrote the token.
         end: whether the token is the end of sequence.
         draft_prob: the draft's probability for this token, in [0, 1]. For a replacement, the draft's probability for
             the least probable token that was replaced.
-        assistant_prob: the assistant's probability for its own text at this place. If there are several assistants, the
+        assistant_prob: the assistant's probability for its own text at this place. With several assistants, it is the
             probability of the most confident one. None if no assistant was asked or none reported a probability.
         replaced: on the first token of a replacement, the draft's text that was replaced; otherwise None.
         asked: whether an assistant was asked about the token. No assistant is asked if its answer could not change the
@@ -234,7 +234,7 @@ class FusedToken(Record):
             names: names of the assistants.
             verifier: the verifier, which words the reasons of the decisions.
             now: seconds from the start of the answer until the token was final.
-            characters: the characters that the token completes, if models were sent ids; else None.
+            characters: the characters that the token completes, if the models were sent ids; else None.
             alternatives: maximum number of other tokens to list.
         """
         data = placed.token.data

@@ -31,10 +31,11 @@ class FusionResult(Record):
             `"repetition"`, `"max_requests"`, the error's name, ...
         tokens: the answer, token by token. The texts of the tokens join to `text`, unless two models wrote parts of one
             character.
-        acceptance_rate: number of draft tokens kept / (kept + replaced), as in the paper. Tokens about which no
-            assistant was asked count as kept. Unverified tokens (`unverified_tokens`) are not counted. The rate is 1.0
-            for an empty answer and None if all tokens are unverified. For methods that do not judge a draft,
-            `acceptance_rate`, `replacements`, `iterations`, `kept_tokens` and `replaced_tokens` are None.
+        acceptance_rate: share of the judged draft tokens that were kept, kept / (kept + replaced), as in the paper.
+            Tokens about which no assistant was asked count as kept. Unverified tokens (`unverified_tokens`) are not
+            counted. The rate is 1.0 for an empty answer and None if all tokens are unverified. For methods that do not
+            judge a draft, `acceptance_rate`, `replacements`, `iterations`, `kept_tokens` and `replaced_tokens` are
+            None.
         replacements: number of times that an assistant's word replaced the draft's word.
         iterations: number of drafting rounds, which is one plus the number of replacements (or lost assistants) after
             which drafting continued.
@@ -45,13 +46,13 @@ class FusionResult(Record):
             first choice, within `settings.tie`; None if no assistant was sent ids.
         units: number of units in which the answer was judged; None if the method judges no units.
         off_path: number of units for which an assistant had to continue a cut text. The server encodes a cut text
-            again, and may encode it as other tokens than the model would write. The number is 0 if models with the same
-            ids were sent ids.
+            again, and may encode it into other tokens than the model would write. The number is 0 if models with the
+            same ids were sent ids.
         unjudged: number of units that were kept without a verdict although an assistant could have changed them,
             because they begin inside one of the assistant's tokens or the draft could not write far enough. None unless
             models with different ids were judged on their own paths.
         wasted_tokens: number of drafted tokens that are not in the answer. Depends on timing.
-        hedged_drafts: number of drafts that were started before the verdict that they need (`hedge`). Depends on
+        hedged_drafts: number of drafts that were started in advance, while a verdict was pending (`hedge`). Depends on
             timing.
         hedge_hits: number of hedged drafts that became the draft after a replacement. Depends on timing. The number of
             restarts that no hedged draft served is `draft_requests - hedged_drafts - 1`.

@@ -158,8 +158,8 @@ def restart_text(draft: DraftPath, at: int, tokens: Sequence[Token]) -> Restart 
 def resumed(draft: DraftPath, first: int) -> int | None:
     """The byte offset from which a draft that accepts only text continues; it writes the text after the offset again.
 
-    The offset is the last safe cut after the first `first` tokens. If no safe cut follows them, the offset is the end
-    of these tokens, from which the draft was started the last time.
+    The offset is the last safe cut after the first `first` tokens. If no safe cut follows these tokens, the offset is
+    their end, where the last draft started.
 
     Returns:
         None if the offset lies more than 64 characters back.

@@ -24,7 +24,7 @@ class Characters:
         return [with_whole(one) for one in self._merger.feed(token)]
 
     def flush(self) -> list[Token]:
-        """Return the incomplete character as a token, if there is an incomplete character."""
+        """Return the incomplete character, if any, as a token."""
         return [self._merger.flush()] if self._merger.parts else []
 
 

@@ -60,7 +60,7 @@ class StartDraft:
         max_tokens: maximum number of tokens to write.
         continuation: the `continuation` of the last `DraftEnd`, if this draft continues the draft that ended with it.
         own: the tokens that the draft model wrote since the start or the last replacement.
-        ahead: whether the draft is a hedge, which is started before the verdict that it needs.
+        ahead: whether the draft is a hedge, which is started in advance, while a verdict is pending.
         alternatives: number of other tokens to list with each token.
         temperature: 0 to write the most probable tokens, 1 to draw tokens.
         seed: seed of the random draws.

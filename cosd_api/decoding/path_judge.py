@@ -241,7 +241,7 @@ class PathJudge:
         return False
 
     async def _written_after(self, assistant: int, ids: Sequence[int]) -> Token | None:
-        """Wait for the token that an assistant's watch writes after these ids; None if none is expected soon."""
+        """Wait for the token that an assistant's watch writes after these ids; None if no token is expected soon."""
         while (token := self.watches.wrote_after(assistant, ids)) is None:
             if not self.watches.will_write_after(assistant, ids):
                 return None
@@ -429,7 +429,7 @@ class PathJudge:
         enough.
 
         Returns:
-            The tokens, without an end of sequence; and True if the assistant ends the answer after these tokens.
+            The tokens without an end of sequence, and True if the assistant ends the answer after these tokens.
         """
         path = self._path
         own, ended = [token for token in found.own if not token.end], found.own[-1].end

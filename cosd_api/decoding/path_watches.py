@@ -2,9 +2,9 @@
 
 A watch is opened at a place about which the assistant has to be asked. It continues the ids of the assistant's own
 encoding before the place. As long as the watch writes the ids of that encoding, each of its tokens is the assistant's
-choice at the next place. If the watch writes a different token, this token is its answer about the place. If the
-watch's word becomes the replacement, the tokens after the word serve as the word's lookahead, and the watch continues
-to follow the answer. Otherwise the watch is closed.
+choice at the next place. If the watch writes a different token, this token is the assistant's answer about the place.
+If the watch's word becomes the replacement, the tokens after the word serve as the word's lookahead, and the watch
+continues to follow the answer. Otherwise the watch is closed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The schedule of an answer: when to draft, ask and wait, and which drafts to start before a verdict.
+"""The schedule of an answer: when to draft, ask and wait, and which drafts to start in advance.
 
 The schedule cannot change the text. A verdict depends only on its unit and the text before the unit, and a draft
-depends only on the text that it continues, no matter when they are requested.
+depends only on the text that it continues, no matter when the verdict and the draft are requested.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Hedge:
-    """A draft that continues the text that the answer will have if a certain replacement is made.
+    """A draft that starts from the text that the answer will have if a certain replacement is made.
 
     Attributes:
         started: the command that started the hedge.
@@ -115,7 +115,7 @@ class Schedule:
         drafts: the draft in progress, and the state from which the next draft continues.
         questions: the requests to assistants.
         watches: the streams of assistants that answer each place that they pass.
-        hedges: the drafts that are started before the verdict that they need.
+        hedges: the drafts that are started in advance, while a verdict is pending.
     """
 
     def __init__(self, pace: Pace, assistants: int, could_change: Contestable) -> None:
@@ -401,7 +401,7 @@ class Questions:
 
 
 class Hedges:
-    """Hedges, which are drafts that are started before the verdict that they need.
+    """Hedges, which are drafts that are started in advance, while a verdict is pending.
 
     A replacement is often a token that the draft model found nearly as probable as its own choice. Therefore a draft
     that continues with such a token is started while the verdict is pending. It is the same draft that would be started
