@@ -385,9 +385,9 @@ class Request(Record):
         number: number of the request, counted from 1. Drafts have their own series of numbers; questions, watches and
             scores share a second series.
         endpoint: `"draft"`, or the assistant's name.
-        kind: `"draft"`; `"hedge"`, a draft that was started before the verdict that it needs; `"question"`; `"watch"`,
-            an assistant's stream that answers each place that it passes; or `"score"`, a request for the probability of
-            a text.
+        kind: `"draft"`; `"hedge"`, a draft that was started in advance, while a verdict was pending; `"question"`;
+            `"watch"`, an assistant's stream that answers each place that it passes; or `"score"`, a request for the
+            probability of a text.
         at: byte offset from which the request continues the answer, as the answer was at that time; for a question, the
             offset of its first place.
         start: seconds from the start of the answer until the request was sent.

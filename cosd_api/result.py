@@ -31,7 +31,7 @@ class FusionResult(Record):
             `"repetition"`, `"max_requests"`, the error's name, ...
         tokens: the answer, token by token. The texts of the tokens join to `text`, unless two models wrote parts of one
             character.
-        acceptance_rate: share of the judged draft tokens that were kept, kept / (kept + replaced), as in the paper.
+        acceptance_rate: share of draft tokens that were kept, which is kept / (kept + replaced), as in the paper.
             Tokens about which no assistant was asked count as kept. Unverified tokens (`unverified_tokens`) are not
             counted. The rate is 1.0 for an empty answer and None if all tokens are unverified. For methods that do not
             judge a draft, `acceptance_rate`, `replacements`, `iterations`, `kept_tokens` and `replaced_tokens` are
