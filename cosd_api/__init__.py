@@ -1,8 +1,8 @@
 """Fuse two or more language models while they write, through nothing but their HTTP APIs.
 
-The method is Collaborative Speculative Decoding (Wang et al., ICML 2025, arXiv 2502.08020). A draft model writes.
-Assistant models are asked, in batches, what they would have written. A rule or a small decision tree decides, token by
-token, which model's word stays.
+The method is Collaborative Speculative Decoding (Wang et al., ICML 2025, arXiv 2502.08020). A draft model writes. The
+library asks assistant models, in batches, what they would have written instead. A rule or a small decision tree
+decides, token by token, which model's word is kept.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The judgement of one token by Algorithm 1, in pure functions.
+"""Pure functions that judge one draft token by Algorithm 1.
 
-A verdict depends only on the text before the token, the token, and the assistant's own token there. So skipping,
-batching, concurrency and the draft length do not change the fused text. Tokens are compared by id, or by text if ids
-are not known; they are equal in equation (3) of the paper and differ in equation (4).
+A verdict depends only on the text before the token, on the token itself, and on the assistant's own token at the same
+place. Therefore neither the timing and batching of requests nor the draft length changes the fused text. Tokens are
+compared by id, or by text if their ids are unknown. Equation (3) of the paper is the case of equal tokens, equation (4)
+the case of different tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from cosd_providers.text import join
 
 Unit = Literal["token", "word"]
 LONGEST = 8
-"""The highest number of tokens in a unit, and in a replacement."""
+"""Maximum number of tokens in a unit, and in a replacement."""
 WRITTEN_WITHOUT_SPACES = (
     "CJK UNIFIED",
     "CJK COMPATIBILITY IDEOGRAPH",
@@ -30,7 +31,7 @@ WRITTEN_WITHOUT_SPACES = (
     "KHMER",
     "MYANMAR",
 )
-"""Scripts that are written without spaces, as the beginnings of their characters' Unicode names."""
+"""Beginnings of the Unicode names of characters in scripts that are written without spaces."""
 
 
 @dataclass(slots=True)
@@ -39,18 +40,20 @@ class Decision:
 
     Attributes:
         assistant: index of the assistant.
-        text: the assistant's text there, as bytes.
-        p: the draft's probability of the least probable token of its text; None if unknown.
-        q: the assistant's probability of the least probable token of its text; None if unknown.
-        agreed: whether both wrote the same text, or tie (`tied`).
-        fired: whether they differ and the verifier chose the assistant.
-        draft: the draft's text there, as bytes.
-        coin: the number by which the verifier decided, if it uses one; only recorded, like `draft_q`.
-        draft_q: the assistant's probability of the draft's text, or an upper bound of it, if the verifier needs it.
-        ask: number of the question that brought the answer.
-        strategy: the way in which the endpoint was asked, if its provider reports it.
-        tied: whether they agree because the draft's token is the assistant's second choice, as probable as its first.
-        count: number of draft tokens.
+        text: the assistant's text at this place, as bytes.
+        p: the draft's probability for the least probable token of its own text; None if unknown.
+        q: the assistant's probability for the least probable token of its own text; None if unknown.
+        agreed: whether both models wrote the same text, or their tokens tie (`tied`).
+        fired: whether the two texts differ and the verifier chose the assistant's.
+        draft: the draft's text at this place, as bytes.
+        coin: the number on which the verifier based its decision, if it uses one. `coin` and `draft_q` are kept only
+            for the record.
+        draft_q: the assistant's probability for the draft's text, or an upper bound on it, if the verifier needs it.
+        ask: number of the question that the assistant answered.
+        strategy: the strategy with which the assistant was asked, if its provider reports it.
+        tied: whether the models agree only because the draft's token is the assistant's second choice and about as
+            probable as its first.
+        count: number of draft tokens to which the decision applies.
     """
 
     assistant: int
@@ -88,14 +91,14 @@ def judge(
         mine: the draft's token.
         theirs: the assistant's token.
         replaces: the verifier's decision; called if the tokens differ and the probabilities that it needs are known.
-        assistant: index of the assistant, for the decision.
-        needs_q: whether `replaces` uses `q`; if so, a token of unknown `q` never replaces.
+        assistant: index of the assistant, which the decision records.
+        needs_q: whether `replaces` uses `q`; if so, an assistant's token with unknown `q` never replaces the draft's.
         tie: largest difference of log probabilities at which an assistant's two most probable ids count as equal.
     """
     p, q, agreed = mine.prob, theirs.prob, same(mine, theirs)
     tied = not agreed and ties(mine, theirs, tie)
-    # Agreeing tokens may differ in bytes: an id may be the end of one model and text of the other, and servers show
-    # parts of characters differently.
+    # Tokens that agree may differ in bytes: an id that ends one model's answer may be text in the other model, and
+    # servers show parts of characters in different ways.
     data = mine.data if agreed else theirs.data
     agreed = agreed or tied
     decision = Decision(assistant, data, p, q, agreed, False, mine.data, tied=tied)
@@ -104,7 +107,7 @@ def judge(
 
 
 def same(mine: Token, theirs: Token) -> bool:
-    """Test whether two tokens are the same: by id if both ids are known (any two ends are the same), else by text."""
+    """Test whether two tokens are the same: by id if both ids are known, else by text. Ends of sequence are equal."""
     if mine.id is None or theirs.id is None:
         return mine.data == theirs.data and mine.end == theirs.end
     return mine.id == theirs.id or (mine.end and theirs.end)
@@ -121,20 +124,20 @@ def ties(mine: Token, theirs: Token, tie: float) -> bool:
 
 
 def least(tokens: Sequence[Token]) -> float | None:
-    """The probability of a span, which is that of its least probable token."""
+    """The probability of a span of tokens, which is the probability of its least probable token."""
     return join(list(tokens)).prob
 
 
 def most_probable(mine: Token, theirs: Token) -> float | None:
-    """The probability that a model gives a token in place of its own, or an upper bound of it.
+    """A model's probability for any token at a place, or an upper bound on this probability.
 
-    An unlisted token has at most the probability mass that the listed tokens leave over. It is also no more probable
-    than any listed token, unless it is of a kind that no list contains, such as a part of a character or an unreported
-    end. If such tokens were among the most probable, a list may be shorter than requested.
+    An unlisted token has at most the probability that remains after all listed tokens. It is also no more probable than
+    any listed token, except for tokens that servers never list, such as parts of characters or an unreported end of
+    sequence. If such tokens were among the most probable, the list may be shorter than requested.
 
     Args:
         mine: the token.
-        theirs: the model's own most probable token there, with its alternatives.
+        theirs: the model's own most probable token at the same place, with its alternatives.
 
     Returns:
         None if the model's probability of its own token is unknown.

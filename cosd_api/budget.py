@@ -1,4 +1,4 @@
-"""Limits on requests and billed tokens, for one answer over all of its endpoints and for many answers together."""
+"""Limits on requests and billed tokens, for a single answer and for many answers together."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cosd_providers.errors import BudgetError, BudgetTimeoutError, ProviderError
 from cosd_providers.usage import Usage
 
 BYTES = 4
-"""Assumed bytes of text per token, if no better number is known."""
+"""Assumed number of bytes of text per token, until a measured number is known."""
 
 _SPILL = 16
-"""Tokens by which the questions of an answer may exceed its limit, because they count only when they are billed."""
+"""Number of tokens by which one answer may exceed its share, because its questions count only when they are billed."""
 _ROOM = 2
-"""The share of an answer among others is at least the largest bill of its kind, times this number."""
+"""While other answers are in progress, an answer's share is at least the largest bill of its kind times this number."""
 
 _OR = 'or let the answer end there: on_budget="end" (--on-budget end).'
 
@@ -41,9 +41,9 @@ class Spending(Usage):
         self.written = 0
 
     def sent(self, now: float) -> None:
-        """Record that a request is sent; see `Usage`.
+        """Record that a request is being sent; see `Usage`.
 
-        The ledger records its time at once. The request itself counts here until the call is over.
+        The endpoint's ledger records the time at once. The call counts the request itself until the call is over.
         """
         super().sent(now)
         self._ledger.sent(now)
@@ -61,10 +61,10 @@ class Spending(Usage):
 
     @property
     def unbilled(self) -> int:
-        """The estimated number of tokens that the call has cost beyond its bill; 0 before a request is sent."""
+        """The estimated number of tokens that the call has used but not been billed; 0 before a request is sent."""
         if not self.requests + self.retries:
             return 0
-        # A draft is one request, so its bill replaces the guess. A question may take several requests.
+        # A draft is a single request, so its bill replaces the guess. A question may need several requests.
         read = 0 if self._drafts and self.prompt_tokens else max(0, self.guess - self.prompt_tokens)
         return read + max(0, self.written - self.completion_tokens)
 
@@ -81,19 +81,20 @@ class Spending(Usage):
 class Budget:
     """The limits of one answer, checked before every request.
 
-    No request is sent after a limit is reached. Tokens count as the servers bill them. A request in flight counts by an
-    estimate until it is billed: the tokens that a draft has written, and the tokens of the text that the request reads,
-    at the rate of the endpoint's earlier bills. Before the first bill of an endpoint, text counts as four bytes per
-    token, and only once for all places of a question; the draft's text counts at the rate at which its endpoint counts
-    the prompt, if it can. A request that is never billed, because the server reports nothing or because the request was
-    cancelled, keeps its estimate. So an answer can exceed a limit by its requests in flight, or because an estimate was
-    too low. If an estimate was too high, the answer ends a little early.
+    No request is sent after a limit is reached. Tokens count as the servers bill them. Until a request is billed, an
+    estimate counts instead: the tokens that a draft has written so far, plus the tokens of the text that the request
+    reads. The size of that text is converted into tokens at the rate of the endpoint's earlier bills. Before an
+    endpoint's first bill, the rate is four bytes per token, and the text counts only once for all places of a question.
+    If the draft's endpoint can count the tokens of the prompt, that count gives the draft's first rate. A request that
+    is never billed, because the server reports nothing or because the request was cancelled, keeps its estimate.
+    Therefore an answer can exceed a limit by its requests in flight, or because an estimate was too low. If an estimate
+    was too high, the answer ends a little early.
 
     Args:
         ledgers: the ledgers of the draft and the assistants, in this order.
         max_requests: limit on generation requests, retries included. Requests that discover a server's properties count
-            neither here nor as tokens, and `FusionResult.usage` leaves them out.
-        max_billed_tokens: limit on tokens read and written.
+            towards neither limit and are not part of `FusionResult.usage`.
+        max_billed_tokens: limit on the tokens that all endpoints read and write.
     """
 
     def __init__(
@@ -110,19 +111,19 @@ class Budget:
 
     @property
     def unreported(self) -> list[int]:
-        """An estimate of the tokens read, for each endpoint that does not report them; 0 for other endpoints."""
+        """For each endpoint, an estimate of the tokens that it read without reporting them; 0 if it reports them."""
         return [0 if ledger.prompt_tokens else n for ledger, n in zip(self._ledgers, self._unreported, strict=True)]
 
     @property
     def never_billed(self) -> list[int]:
-        """An estimate, for each endpoint, of the tokens of completed calls that will not be billed."""
+        """For each endpoint, an estimate of the tokens in completed calls that will never be billed."""
         return [*self._never_billed]
 
     def expect(self, prompt: int, size: int, *, counted: bool) -> None:
-        """Check, before any request is sent, that an answer within the limits is possible.
+        """Check, before any request is sent, that the limits allow an answer of at least one token.
 
         Args:
-            prompt: number of tokens of the prompt that the draft reads.
+            prompt: number of tokens in the draft's prompt.
             size: size of the prompt in bytes.
             counted: whether the endpoint counted the tokens; otherwise `prompt` is a guess.
 
@@ -154,7 +155,7 @@ class Budget:
             yield call
             whole = True
         except ProviderError:
-            refused = not call.written  # the server most likely read nothing
+            refused = not call.written  # a server that wrote nothing most likely read nothing either
             raise
         finally:
             self._under_way.remove(call)
@@ -166,7 +167,7 @@ class Budget:
                 self._unreported[endpoint] += call.guess if whole and call.requests else 0
 
     def answered_by(self, endpoint: int, strategy: str) -> None:
-        """Count a place as answered by a strategy."""
+        """Count one place that was answered with the given strategy."""
         self._ledgers[endpoint].answered_by(strategy, 1)
 
     def check(self) -> None:
@@ -181,10 +182,10 @@ class Budget:
         self.check_tokens()
 
     def check_tokens(self) -> None:
-        """Check the limit of tokens, before a request is sent and while a draft arrives.
+        """Check the limit on tokens, before a request is sent and while a draft arrives.
 
         Raises:
-            BudgetError: the limit of tokens is reached.
+            BudgetError: the limit on tokens is reached.
         """
         if self._max_billed_tokens is None:
             return
@@ -197,7 +198,7 @@ class Budget:
 
 
 def timed_out(seconds: float, *, started: bool) -> BudgetTimeoutError:
-    """The error for an answer that took too long; `started` is False if the servers were not yet identified."""
+    """The error for an answer that took too long; `started` is False if the servers had not been identified yet."""
     if started:
         words = f"the answer took longer than timeout={seconds:g} seconds"
         hint = f"Allow more (generate(timeout=...), or --timeout), {_OR}"
@@ -223,7 +224,7 @@ class SharedLimit:
         most: the limit; None means no limit.
         billed: returns the number of tokens billed so far.
         workers: current number of workers, each of which has up to one answer in progress.
-        reached: whether the rest of the limit was too small for an answer.
+        reached: whether the remaining tokens were too few for another answer.
     """
 
     most: int | None
@@ -238,17 +239,18 @@ class SharedLimit:
     async def share(self, name: str, guess: int, least: int, goes_on: Callable[[], bool]) -> int | None:
         """Determine the number of tokens that the next answer may bill.
 
-        The share is an equal part of the rest of the limit. If it might be too small, the call waits for the answers in
-        progress; when none is in progress any more, the share is the whole rest.
+        The share is an equal part of the remaining tokens. If this part might be too small, the call waits for the
+        answers in progress; when no answer is in progress any more, the share is everything that remains.
 
         Args:
-            name: kind of the answer. Answers of one kind are expected to have similar bills.
-            guess: expected bill of an answer of a kind that has none yet.
+            name: name of the kind of answer. Answers of the same kind are expected to have similar bills.
+            guess: expected bill of the answer; used until an answer of the same kind has been billed.
             least: smallest share with which the answer is worth trying.
             goes_on: returns whether any answer is still wanted.
 
         Returns:
-            None if there is no limit, if no answer is wanted any more, or if the rest is too small (see `reached`).
+            None if there is no limit, if no answer is wanted any more, or if the remaining tokens are too few (see
+            `reached`).
         """
         if self.most is None:
             return None
@@ -278,16 +280,16 @@ class SharedLimit:
         self._notify()
 
     def ended(self) -> None:
-        """Count one worker less."""
+        """Reduce the number of workers by one."""
         self.workers -= 1
         self._notify()
 
     def note(self, name: str, billed: int) -> None:
-        """Record the bill of an answer of one kind."""
+        """Record the bill of an answer of the kind `name`."""
         self._largest[name] = max(self._largest.get(name, 0), billed)
 
     def words(self) -> str:
-        """The reason why no more answers are requested after the limit is reached."""
+        """The message that no more answers are requested because the limit is reached."""
         words = f"max_billed_tokens={self.most} is reached ({self.billed():,} were billed)"
         return f"{words}: allow more; answers that are known already are not requested again"
 

@@ -16,22 +16,22 @@ from cosd_providers.contract import Provider
 from cosd_providers.messages import Message, checked_messages, checked_own
 
 Prompt = str | Sequence[Message | Mapping[str, Any]]
-"""Text that all models continue, or a conversation."""
+"""A prompt: text that all models continue, or a conversation."""
 
 OwnMessages = Mapping[str, str | Sequence[Message | Mapping[str, Any]]]
-"""Messages for single models, by the name of the endpoint (`"draft"`, `"assistant"`); text is a system message."""
+"""Extra messages for single models, by endpoint name (`"draft"`, `"assistant"`); a string is a system message."""
 
 
 def missing_members(given: object) -> list[str]:
-    """The members of `cosd_providers.Provider` that `given` lacks, in the order of the protocol; methods have `()`."""
-    entered = ("__aenter__", "__aexit__")  # Python looks these up in the class
+    """The members of `cosd_providers.Provider` that `given` lacks, in the protocol's order; methods end in `()`."""
+    entered = ("__aenter__", "__aexit__")  # Python looks these up on the class, not on the instance
     members = [name for name in vars(Provider) if name in entered or not name.startswith("_")]
     lacks = [name for name in members if not hasattr(type(given) if name in entered else given, name)]
     return [name if name == "name" else f"{name}()" for name in lacks]
 
 
 def takes_text(provider: Provider) -> bool:
-    """Test whether a provider's `generate` accepts a prompt and a text, as providers did before `contract.Context`."""
+    """Test whether a provider's `generate` has the older signature with a prompt and a text instead of a `Context`."""
     return list(inspect.signature(provider.generate).parameters)[:2] == ["prompt", "text"]
 
 
@@ -39,7 +39,7 @@ def check_verifier(verifier: Verifier) -> Verifier:
     """Check a verifier and return it.
 
     Raises:
-        SettingError: it is not a verifier.
+        SettingError: the argument is not a verifier.
     """
     if isinstance(verifier, type) or not isinstance(verifier, Verifier):
         raise SettingError(
@@ -50,10 +50,10 @@ def check_verifier(verifier: Verifier) -> Verifier:
 
 
 def check_hedge(hedge: int, draft: Provider) -> None:
-    """Check that the provider of the draft supports hedges, if there are any.
+    """Check that the draft's provider supports hedges, if `hedge` is not 0.
 
     Raises:
-        SettingError: its `generate` accepts no `alternatives`, because it was written for an earlier version.
+        SettingError: the provider was written for an earlier version, and its `generate` accepts no `alternatives`.
     """
     taken = inspect.signature(draft.generate).parameters
     if hedge and "alternatives" not in taken and all(one.kind is not one.VAR_KEYWORD for one in taken.values()):
@@ -62,10 +62,10 @@ def check_hedge(hedge: int, draft: Provider) -> None:
 
 
 def check_unit(unit: Unit | None) -> Unit | None:
-    """Check a unit and return it; None compares the endpoints' tokenizers.
+    """Check a unit and return it; None means that the endpoints' tokenizers are compared.
 
     Raises:
-        SettingError: it is invalid.
+        SettingError: the unit is invalid.
     """
     if unit not in (None, "token", "word"):
         raise SettingError(f'unit must be "token", "word" or None, not {unit!r}')
@@ -77,11 +77,11 @@ def check_installed(module: str, needed: str, extra: str) -> None:
 
     Args:
         module: name of the module, such as `"sklearn"`.
-        needed: beginning of the message, such as `"training a tree needs scikit-learn"`.
+        needed: first words of the error message, such as `"training a tree needs scikit-learn"`.
         extra: the extra that installs the package.
 
     Raises:
-        SettingError: the package is missing; the message names the extra.
+        SettingError: the package is not installed; the message names the extra.
     """
     try:
         import_module(module)
@@ -95,7 +95,7 @@ def check_choice(name: str, given: str, choices: object) -> None:
     """Check that a setting is one of the values of a `Literal`.
 
     Raises:
-        SettingError: it is not.
+        SettingError: the value is not valid.
     """
     words = get_args(choices)
     if given not in words:
@@ -106,7 +106,7 @@ def check_seconds(name: str, value: float) -> None:
     """Check that a time limit is above 0.
 
     Raises:
-        SettingError: it is not.
+        SettingError: the value is not valid.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (number and 0 < value < math.inf):
@@ -117,7 +117,7 @@ def check_tie(value: float) -> None:
     """Check the width of a tie.
 
     Raises:
-        SettingError: it is not a number from 0 to 1.
+        SettingError: the width is not a number from 0 to 1.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         words = f"tie must be a number from 0 to 1, a difference of two log probabilities, not {value!r}"
@@ -128,7 +128,7 @@ def check_positive(name: str, value: float) -> None:
     """Check that a setting is a finite number above 0.
 
     Raises:
-        SettingError: it is not.
+        SettingError: the value is not valid.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (number and 0 < value < math.inf):
@@ -139,7 +139,7 @@ def check_between(name: str, value: float, low: float, high: float) -> None:
     """Check that a setting is a finite number from `low` to `high`.
 
     Raises:
-        SettingError: it is not.
+        SettingError: the value is not valid.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (number and low <= value <= high and value < math.inf):
@@ -148,10 +148,10 @@ def check_between(name: str, value: float, low: float, high: float) -> None:
 
 
 def check_temperature(value: float) -> float:
-    """Check a temperature and return it: 0 for the most probable tokens, 1 to draw from the models' own distributions.
+    """Check a temperature and return it: 0 writes the most probable tokens, 1 draws from the models' own distributions.
 
     Raises:
-        SettingError: it is another number, at which servers would change the probabilities that are compared.
+        SettingError: the temperature is neither 0 nor 1. Other values would change the probabilities that are compared.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or value not in (0, 1):
         words = "0 takes the most probable tokens, 1 draws from the models' own distributions, and servers change the"
@@ -160,10 +160,10 @@ def check_temperature(value: float) -> float:
 
 
 def check_count(name: str, value: int, *, least: int = 1) -> int:
-    """Check that a number is whole and at least `least`, and return it.
+    """Check that a number is an integer of at least `least`, and return it.
 
     Raises:
-        SettingError: it is not.
+        SettingError: the value is not valid.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise SettingError(f"{name} must be a whole number of at least {least}, not {value!r}")
@@ -194,7 +194,7 @@ def check_prompt(prompt: Prompt) -> str | tuple[Message, ...]:
 
 
 def check_own(own: OwnMessages | None) -> dict[str, tuple[Message, ...]]:
-    """Check the messages for single models and return them as tuples, by the name of the endpoint.
+    """Check the extra messages for single models and return them as tuples, by endpoint name.
 
     Raises:
         SettingError: `own` is not a mapping, or a message is invalid.
@@ -215,7 +215,7 @@ def check_own(own: OwnMessages | None) -> dict[str, tuple[Message, ...]]:
 
 
 def check_stop(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Check stop strings and return them as a tuple; a single string is one stop string.
+    """Check the stop strings and return them as a tuple. If `stop` is a string, it is the only stop string.
 
     Raises:
         SettingError: a stop string is empty, not a string, or not valid Unicode.

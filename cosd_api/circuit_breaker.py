@@ -1,4 +1,4 @@
-"""A circuit breaker for assistants, so that not every answer of a fusion waits for an assistant that is down."""
+"""A circuit breaker, so that an assistant that is down does not delay every answer of a fusion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from cosd_providers.errors import ProviderError
 
 OPEN_SECONDS = 30.0
-"""Time for which an assistant is left out after a failure; then one answer tries it again."""
+"""Number of seconds for which an assistant is left out after a failure; the next answer then tries it again."""
 
 
 class CircuitBreaker:
@@ -16,7 +16,7 @@ class CircuitBreaker:
 
     While the circuit of an assistant is *closed*, the assistant is asked. A failure *opens* the circuit: answers that
     start in the next `OPEN_SECONDS` leave the assistant out. Then the circuit is *half-open*: the next answer tries the
-    assistant, while other answers still leave it out. `answered` closes the circuit, `failed` opens it again.
+    assistant, while other answers still leave it out. `answered` closes the circuit, and `failed` opens it again.
 
     Args:
         clock: a monotonic clock, in seconds.
@@ -35,9 +35,10 @@ class CircuitBreaker:
         self._opened.pop(assistant, None)
 
     def left_out(self) -> dict[int, ProviderError]:
-        """The assistants that an answer leaves out if it starts now, with the reasons.
+        """The assistants to leave out of an answer that starts now, with the reasons.
 
-        This answer tries each assistant whose time is over. For the next `OPEN_SECONDS` no other answer tries it.
+        The answer tries each assistant that has been left out for `OPEN_SECONDS`. For the next `OPEN_SECONDS`, no other
+        answer tries that assistant.
         """
         now = self._clock()
         left_out: dict[int, ProviderError] = {}

@@ -1,14 +1,16 @@
-"""The first difference between a draft and an assistant in a unit, in pure functions for answers and for training.
+"""Pure functions that find the first difference between a draft and an assistant in a unit.
 
-An assistant agrees with a unit of the draft's path if at each place of the unit (`paths.PathUnit`) its most probable
-token is the token of its own encoding of the draft's text. An assistant that takes text only agrees if its text from
-the unit's start spells the draft's text (`text_paths.spelled`). Otherwise the two differ at the first place where the
-assistant writes another token, with these probabilities::
+Both answers and training use these functions. An assistant agrees with a unit (`paths.PathUnit`) if, at each place in
+the unit, its most probable token is the next token of its own encoding of the draft's text. An assistant that accepts
+only text agrees if the text that it writes from the unit's start spells the draft's text (`text_paths.spelled`).
+Otherwise the two models differ at the first place where the assistant would write another token. The verifier compares
+these probabilities::
 
     q   the lowest probability among the assistant's choices from the unit's start to this place
     p   the lowest probability among the draft's tokens from the unit's start that begin before the differing token ends
 
-If the draft is kept at a difference, the next unit begins at the first common boundary after the differing token.
+If the draft's text is kept at a difference, the next unit begins at the first common boundary after the differing
+token.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from cosd_api.text_paths import spelled
 from cosd_providers.contract import Token
 
 AskedPlace = tuple[int, tuple[int, ...]]
-"""A byte offset in the answer, and the assistant's ids before it."""
+"""A place: its byte offset in the answer, and the assistant's ids before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +34,11 @@ class Difference:
 
     Attributes:
         at: byte offset of the place in the answer.
-        end: byte offset; the draft's tokens that begin before it are kept or replaced together.
-        ids: the assistant's ids before the place; None if the assistant takes text only.
-        walked: the assistant's tokens from the unit's start to the token that it would write, inclusive.
-        own: the token that it would write, and the known tokens of its continuation.
+        end: byte offset of the end of the difference. Those draft tokens of the unit that begin before this offset are
+            kept or replaced together.
+        ids: the assistant's ids before the place; None if the assistant accepts only text.
+        walked: the assistant's tokens from the unit's start up to and including the differing token.
+        own: the differing token, followed by as much of the assistant's continuation as is known.
     """
 
     at: int
@@ -52,14 +55,15 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """One pass over the places of a unit, as far as answers are known.
+    """The result of comparing a unit place by place, as far as the assistant's answers are known.
 
     Attributes:
-        heard: the assistant's choice at each answered place, in order; if it takes text only, its tokens in the unit.
+        heard: the assistant's choice at each answered place, in order. If the assistant accepts only text, its tokens
+            in the unit.
         difference: the first difference, at the last answered place; None if there is none so far.
-        missing: the first place that still waits for an answer, if any.
-        silent: whether the assistant could not answer at the next place.
-        tied: whether the assistant agrees at some place only by a tie.
+        missing: the first place for which there is no answer yet, if any.
+        silent: whether the comparison ended at a place for which the assistant could not answer.
+        tied: whether the assistant agrees at any of the places only because of a tie.
     """
 
     heard: tuple[Token, ...]
@@ -70,7 +74,7 @@ class Walk:
 
 
 def asked_places(unit: PathUnit, bound: int) -> list[AskedPlace]:
-    """The places of a unit before byte `bound`; empty if the unit's bytes are kept unjudged."""
+    """The places of a unit before byte `bound`; empty if the unit is kept without a verdict."""
     encoding = unit.encoding
     return [] if encoding is None else [(at, encoding.ids[:count]) for at, count in unit.places(bound)]
 
@@ -83,8 +87,9 @@ def walk(
     Args:
         draft: the draft's path.
         unit: the unit.
-        bound: byte offset; only places before it are judged.
-        answers: for the ids before a place, the assistant's most probable token; None if it could not answer there.
+        bound: byte offset; only places before this offset are judged.
+        answers: the assistant's most probable token at each answered place, by the ids before the place; None if the
+            assistant could not answer.
         tie: largest difference of log probabilities at which the assistant's two most probable ids count as equal.
     """
     heard, tied = list[Token](), False
@@ -95,7 +100,7 @@ def walk(
         if theirs is None:
             return Walk(tuple(heard), silent=True, tied=tied)
         heard.append(theirs)
-        assert unit.encoding is not None  # a unit with places has one
+        assert unit.encoding is not None  # a unit that has places has an encoding
         own = None if draft.tokens[unit.first].end else unit.encoding.ids[len(ids)]
         if is_own(theirs, own):
             continue
@@ -108,12 +113,12 @@ def walk(
 
 
 def walk_text(draft: DraftPath, unit: PathUnit, bound: int, tokens: Sequence[Token]) -> Walk | None:
-    """Compare the draft's text with the text that an assistant writes from the start of a unit.
+    """Compare the draft's text with the text that an assistant writes from the start of the unit.
 
     Args:
         draft: the draft's path.
         unit: the unit.
-        bound: byte offset; a difference counts if it lies before this offset or at the draft's end of sequence.
+        bound: byte offset before which a difference counts. A difference at the draft's end of sequence always counts.
         tokens: the assistant's answer to `text_paths.unit_question`; empty if it could not answer.
 
     Returns:
@@ -126,7 +131,7 @@ def walk_text(draft: DraftPath, unit: PathUnit, bound: int, tokens: Sequence[Tok
     if known < len(tokens) and (starts[known] < bound or unit.start == unit.end):
         at, heard = starts[known], tuple(tokens[: known + 1])
         reached = min(max(starts[known + 1], at + 1), unit.end)
-        end = draft.offset(begun_before(draft, unit.first, reached))  # only whole tokens can be recorded
+        end = draft.offset(begun_before(draft, unit.first, reached))  # a record contains only whole tokens
         return Walk(heard, Difference(at, end, None, heard, tokens[known:]))
     if not tokens or (known == len(tokens) and starts[-1] < unit.end):
         return Walk((), silent=True)
@@ -135,12 +140,12 @@ def walk_text(draft: DraftPath, unit: PathUnit, bound: int, tokens: Sequence[Tok
 
 
 def is_own(theirs: Token, own: int | None) -> bool:
-    """Test whether a model's choice has the id of its own token at a place; `own` is None for the end of sequence."""
+    """Test whether a model's choice is the token with the id `own`; None stands for the end of sequence."""
     return theirs.end if own is None else theirs.id == own
 
 
 def ties(theirs: Token, own: int | None, tie: float) -> bool:
-    """Test whether a model's second choice is its own token, with a log probability within `tie` of the first."""
+    """Test whether a model's second choice is the token `own`, with a log probability within `tie` of the first."""
     second = next(iter(theirs.alternatives), None)
     if second is None or not (theirs.prob and second.prob):
         return False
@@ -150,15 +155,15 @@ def ties(theirs: Token, own: int | None, tie: float) -> bool:
 
 
 def begun_before(draft: DraftPath, first: int, end: int) -> int:
-    """Index after the last draft token that begins before byte `end`; the token `first` always counts."""
+    """Index after the last draft token that begins before byte `end`; always greater than `first`."""
     tokens = range(first, len(draft.tokens))
     return next((at for at in tokens if draft.ends[at] >= end), len(draft.tokens) - 1) + 1
 
 
 def next_start(draft: DraftPath, unit: PathUnit, end: int) -> int:
-    """Index of the draft token at which the next unit begins after a kept difference that ends at byte `end`.
+    """Index of the draft token at which the next unit begins, after a difference that was kept and ends at byte `end`.
 
-    That is the first common boundary at or after `end` in this unit, or the end of the unit if there is none.
+    The next unit begins at the first common boundary at or after `end` in this unit, or else at the end of the unit.
     """
     if unit.encoding is None:
         return unit.last

@@ -1,4 +1,4 @@
-"""The servers of a fusion, which are opened and closed together, and discovered once."""
+"""The servers of a fusion, which are opened and closed together and discovered only once."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from cosd_providers.same_ids import Vocabulary, vocabulary
 from cosd_providers.tokenizers import fingerprint
 
 OwnByName: TypeAlias = Mapping[str, Sequence[Message]]
-"""Messages for single models, by the name of the endpoint."""
+"""Extra messages for single models, by endpoint name."""
 
 _NOBODYS: OwnByName = MappingProxyType({})
 _OTHER_TOKENS = 'Leave unit out, or give unit="word": such models are compared by words, each asked on its own path.'
 _ONE_TOKENIZER = 'If you know that they have, give unit="token"; method="cosd" fuses models with any tokenizers.'
 _CONTINUES = "Else use a server that continues a text or a partial reply, such as vLLM or llama.cpp's."
-_SPECIAL = 8  # the highest number of special tokens that a server may put around a prompt
-_COUNTED = 16  # characters of a prompt's start whose tokens are counted first, for each token of room
+_SPECIAL = 8  # maximum number of special tokens that a server is assumed to add to a prompt
+_COUNTED = 16  # number of characters, per token of room, in the part of a prompt that is counted first
 _COUNTED_AT_LEAST = 1024
 _CUT = 24  # extra tokens allowed if a text is cut inside a token
 
@@ -55,12 +55,12 @@ class Facts:
 
     Attributes:
         draft: the draft endpoint.
-        assistants: the assistants, in the order given.
-        unit: the tokens that are judged together.
+        assistants: the assistants, in the order in which the user gave them.
+        unit: the unit in which tokens are judged.
         ids: whether all models have the same ids and their servers accept ids.
         warnings: warnings that apply to every answer.
-        cues: for each chat model, its name and the text that its template writes before an answer.
-        shares: for each assistant, whether it has the draft's ids; empty if that is not known.
+        cues: the name of each chat model, with the text that its template writes before an answer.
+        shares: for each assistant, whether it has the draft's ids; empty if the ids were not compared.
         without: the assistants that the answer leaves out, by index, with the reason.
     """
 
@@ -74,11 +74,11 @@ class Facts:
     without: Mapping[int, ProviderError] = field(default_factory=dict[int, ProviderError])
 
     def across(self, method: Method) -> bool:
-        """Test whether a method judges the models across tokenizers, because they have different ids or take no ids."""
+        """Test whether a method judges across tokenizers: the models' ids differ, or a server accepts no ids."""
         return method.asks_by_ids and not self.ids and self.unit == "word"
 
     def warnings_for(self, prompt: str | Sequence[Message]) -> tuple[str, ...]:
-        """The warnings about the answer to `prompt` that are known before it starts."""
+        """The warnings that can be given before the answer to `prompt` starts."""
         if not isinstance(prompt, str):
             return self.warnings
         raw = tuple(
@@ -96,18 +96,18 @@ class Endpoints:
     Args:
         draft: a URL or a provider.
         assistant: one or more URLs or providers.
-        unit: the tokens that are judged together; None compares the tokenizers to choose.
-        method: the method that the models serve.
+        unit: the unit in which tokens are judged; if None, it is chosen by comparing the tokenizers.
+        method: the method of the fusion.
         spares: whether an answer continues without an assistant that is down (`on_assistant_error="draft"`).
-        tokens: whether single tokens are wanted: if so, models that take no ids are compared by their encodings of a
-            test text.
+        tokens: whether to judge single tokens if possible. If so, models whose servers accept no ids are compared by
+            their encodings of a test text.
 
     Attributes:
-        breaker: circuit breaker, which knows the assistants that have failed lately.
-        lateness: how late this process hears verdicts.
-        speeds: speeds of the models in the answers so far.
-        room: the highest number of tokens that a prompt may have: the lowest limit among the models that an answer
-            needs. None before the servers are discovered, and if no limit is known.
+        breaker: the circuit breaker, which remembers the assistants that have failed recently.
+        lateness: measures how late this process receives verdicts.
+        speeds: the models' speeds, measured in the answers so far.
+        room: maximum number of tokens in a prompt, which is the lowest limit among the models that an answer needs.
+            None if no limit is known or the servers are not discovered yet.
 
     Raises:
         SettingError: a server is neither a URL nor a provider.
@@ -165,7 +165,7 @@ class Endpoints:
         Raises:
             FusionClosedError: the servers are not open.
             UnsupportedError: a server cannot serve the method.
-            ProviderError: a server failed, and no answer continues without it.
+            ProviderError: a server failed, and answers cannot continue without it.
         """
         if self._stack is None:
             raise FusionClosedError("open the fusion first: async with Fusion(...) as fusion:")
@@ -180,10 +180,10 @@ class Endpoints:
             return replace(self._facts, without=without)
 
     async def _describe(self, at: int, without: dict[int, ProviderError]) -> None:
-        """Let one assistant describe itself; add it to `without` if it is down and answers may continue without it."""
+        """Ask one assistant's server to describe itself. If it is down and can be spared, add it to `without`."""
         try:
             self._infos[at] = await self.assistants[at].describe()
-        except (ModelChoiceError, UnsupportedError):  # a mistake of the user, which another try does not mend
+        except (ModelChoiceError, UnsupportedError):  # the user's mistake, which a retry does not fix
             raise
         except ProviderError as error:
             if not self.spares:
@@ -216,9 +216,9 @@ class Endpoints:
             if unit == "token":
                 self._refuse_other_tokens(named, vocabularies)
         ids = bool(shares) and all(shares)
-        if unit is None and self.method.compares_tokenizers:  # words if a model is down and leaves the choice open
+        if unit is None and self.method.compares_tokenizers:  # words are the safe choice if a model is down
             unit = "token" if ids else "word"
-            if not ids and everybody and self._compared:  # compare their encodings of the test text instead
+            if not ids and everybody and self._compared:  # compare the models' encodings of the test text instead
                 unit = await _common_unit([self.draft, *self.assistants], infos)
             if self.method.one_tokenizer and everybody and unit == "word":
                 words = f"the method {self.method.name!r} compares tokens"
@@ -232,7 +232,7 @@ class Endpoints:
     def _refuse_other_tokens(
         self, named: Sequence[tuple[str, ServerInfo]], vocabularies: Sequence[Vocabulary | None]
     ) -> None:
-        """Refuse `unit="token"` for models with other ids than the draft's, if the method could judge words."""
+        """Refuse `unit="token"` for models whose ids differ from the draft's, if the method could judge words."""
         first, *others = vocabularies
         if self._compared:
             return
@@ -246,7 +246,7 @@ class Endpoints:
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=_OTHER_TOKENS)
 
     async def _vocabularies(self, infos: Sequence[ServerInfo]) -> list[Vocabulary | None]:
-        """Fetch the fingerprints of the models' vocabularies; None for a model that takes no ids."""
+        """Fetch the fingerprints of the models' vocabularies; None for a model whose server accepts no ids."""
         everybody = zip([self.draft, *self.assistants], infos, strict=True)
         return await concurrently([partial(vocabulary, *one) for one in everybody])
 
@@ -263,15 +263,16 @@ class Endpoints:
             prompt: text, or a conversation.
             on_special_tokens: see `Fusion`.
             facts: the facts about the endpoints.
-            own: messages for single models in this answer, by name.
+            own: extra messages for single models in this answer, by name.
 
         Returns:
             The prompts of the draft and the assistants, and the updated facts.
 
         Raises:
-            SettingError: the prompt is text, but a model has messages of its own; or `own` names an unknown model.
-            UnsupportedError: a model accepts no messages, or not these messages.
-            ProviderError: a model failed.
+            SettingError: the prompt is text, but a model has extra messages of its own; or `own` names an unknown
+                model.
+            UnsupportedError: a model accepts no messages, or does not accept these messages.
+            ProviderError: a model's server failed.
         """
         everybody = [self.draft, *self.assistants]
         self.check_own(own)
@@ -293,10 +294,11 @@ class Endpoints:
         return turns, replace(facts, without=without)
 
     def apart(self, method: Method, turns: Sequence[RenderedPrompt], facts: Facts) -> Facts:
-        """Adapt the facts to the text that the models' templates write before this answer.
+        """Update the facts according to the text that the models' templates write before this answer.
 
-        Models with the same ids share a path only if their templates write the same text before the answer. If they do
-        not, and the user did not set the unit, they are judged by words like models with different ids.
+        Models with the same ids share a path only if their templates write the same text before the answer. If the
+        templates differ and the user did not set the unit, the models are compared word by word, like models with
+        different ids.
 
         Args:
             method: the method of the answer.
@@ -308,7 +310,7 @@ class Endpoints:
             return facts
         unit = facts.unit
         if facts.ids and self.unit is None and not method.one_tokenizer:
-            with suppress(UnsupportedError):  # some verifiers judge only single tokens
+            with suppress(UnsupportedError):  # some verifiers can judge only single tokens
                 method.examine_unit("word", facts.draft.endpoint)
                 unit = "word"
         shares = tuple([share and lead == leads[0] for share, lead in zip(facts.shares, leads[1:], strict=False)])
@@ -317,16 +319,16 @@ class Endpoints:
     async def render(
         self, at: int, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens, own: OwnByName = _NOBODYS
     ) -> RenderedPrompt:
-        """Render a conversation, preceded by the model's own messages, for the model at an index; 0 is the draft.
+        """Render a conversation, after the model's own messages, for the model with index `at`; the draft has index 0.
 
         Raises:
-            UnsupportedError: the model accepts no messages, or not these messages.
+            UnsupportedError: the model accepts no messages, or does not accept these messages.
         """
         whole = after_own(own.get([DRAFT, *self.names][at], ()), messages)
         return await _turn([self.draft, *self.assistants][at], whole, on_special_tokens)
 
     def named(self, endpoint: str) -> str:
-        """The name of the first model on the server that an error names; `"unknown"` if no model is on that server."""
+        """The name of the first model on the server that an error reports; `"unknown"` if no model runs there."""
         several = zip([DRAFT, *self.names], [self.draft, *self.assistants], strict=True)
         told = {endpoint, urlsplit(endpoint).netloc} - {""}
         return next((name for name, one in several if {one.name, one.name.rpartition("@")[2]} & told), "unknown")
@@ -335,7 +337,7 @@ class Endpoints:
         """Refuse messages for an unknown model.
 
         Raises:
-            SettingError: no model has this name; the message lists the names.
+            SettingError: no model has a name that is used in `own`; the message lists the models' names.
         """
         names = [DRAFT, *self.names]
         for name in own:
@@ -343,7 +345,7 @@ class Endpoints:
                 raise SettingError(f"own has messages for {name!r}, and the models are {', '.join(names)}")
 
     def _refuse_own(self, own: OwnByName) -> None:
-        """Refuse text as the prompt if a model has messages of its own, which only a template can put into a prompt."""
+        """Refuse a text prompt if a model has messages of its own, because only a chat template can combine the two."""
         for name, provider in zip([DRAFT, *self.names], [self.draft, *self.assistants], strict=True):
             if own.get(name) or (isinstance(provider, OwnMessages) and provider.own_messages):
                 words = f"{name} has messages of its own, and the prompt is text, which no template renders"
@@ -357,15 +359,15 @@ class Endpoints:
     async def check_messages(self, prompt: str | Sequence[Message], facts: Facts, own: OwnByName = _NOBODYS) -> Facts:
         """Refuse a conversation that is far too long for a model, before any template renders it.
 
-        Only a conversation that is many times longer than a model has room for is checked here, by the tokens of its
-        start. `check_length` checks every other conversation after it is rendered. The messages of the user and the
-        system count, because every rendered prompt contains them (a template that leaves out some of them is an error).
-        The assistant's messages do not count, because templates may leave out its thoughts.
+        This method checks only conversations that are many times longer than a model has room for, and counts only the
+        tokens at their start. `check_length` checks all other conversations after they are rendered. System and user
+        messages are counted, because every rendered prompt contains them (a template that leaves one out is an error).
+        The assistant's messages are not counted, because templates may leave out its reasoning.
 
         Args:
-            prompt: see `turns`; a prompt that is text is not checked here.
+            prompt: see `turns`; a text prompt is not checked here.
             facts: the facts about the endpoints.
-            own: messages for single models in this answer, by name.
+            own: extra messages for single models in this answer, by name.
 
         Returns:
             The updated facts; see `check_length`.
@@ -385,16 +387,16 @@ class Endpoints:
         return await self._checked(check, facts)
 
     async def check_length(self, turns: Sequence[RenderedPrompt], facts: Facts) -> Facts:
-        """Check that every model whose limit is known has room for its prompt and one more token.
+        """Check that every model whose context limit is known has room for its prompt and one more token.
 
-        Assistants that the answer leaves out are not checked. An assistant without room is left out as well, if the
-        answer may continue without it.
+        Assistants that the answer leaves out are not checked. If the answer may continue without an assistant that has
+        no room, the assistant is left out as well.
 
         Returns:
             The updated facts.
 
         Raises:
-            ContextLengthError: the prompt is too long for a model; nothing has been drafted yet.
+            ContextLengthError: the prompt is too long for a model. At this point nothing has been drafted yet.
         """
         counts = _Counts()
 
@@ -405,7 +407,7 @@ class Endpoints:
         return await self._checked(check, facts)
 
     async def _checked(self, check: Callable[[int, str], Awaitable[None]], facts: Facts) -> Facts:
-        """Run a check for each model of the answer; if possible, leave out assistants that have no room or are down."""
+        """Run a check for each model of the answer. If possible, leave out assistants that have no room or are down."""
         without = dict(facts.without)
 
         async def tried(at: int, name: str) -> None:
@@ -433,14 +435,14 @@ async def _turn(provider: Provider, messages: Sequence[Message], on_special_toke
 
 
 class _Counts:
-    """The token counts of texts; each text is counted once, by any of the models with the same ids."""
+    """The token counts of texts for models with the same ids; each text is counted only once, by any of the models."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
         self._counting = anyio.Lock()
 
     async def of(self, provider: Provider, text: str) -> int:
-        """The number of tokens of a text; if one provider fails to count it, the next caller's provider does."""
+        """The number of tokens in a text. If one provider fails to count it, the provider of the next call does."""
         async with self._counting:
             if text not in self._known:
                 self._known[text] = await token_count(provider, text)
@@ -451,10 +453,10 @@ async def _check_length(name: str, turn: RenderedPrompt, counts: _Counts) -> Non
     provider, prompt = turn.provider, turn.prompt
     info = await provider.describe()
     room = _room(info)
-    # A token has at least one byte, so the tokens of most prompts need not be counted.
+    # A token has at least one byte, so most prompts are known to be short enough without counting tokens.
     if room is None or len(prompt.encode()) + _SPECIAL <= room or not info.capabilities.tokenize:
         return
-    with suppress(UnsupportedError):  # tokens cannot be counted, for example because the tokenizer normalises text
+    with suppress(UnsupportedError):  # raised if tokens cannot be counted, as when text is normalised
         if await _starts_with_more(provider, prompt, room, _CUT, counts):
             raise _too_long(name, info, f"more than {room}", room)
         count = await counts.of(provider, prompt)
@@ -463,22 +465,23 @@ async def _check_length(name: str, turn: RenderedPrompt, counts: _Counts) -> Non
 
 
 async def _check_start(name: str, provider: Provider, contents: Sequence[str]) -> None:
-    """Refuse a conversation that is far too long, by the start of the text that every rendered form contains."""
+    """Refuse a conversation that is far too long, after counting the start of the text that every template renders."""
     info = await provider.describe()
     room = _room(info)
     size = sum(map(len, contents))
     if room is None or size <= _start_of(room) or not info.capabilities.tokenize:
         return
     with suppress(UnsupportedError):
-        # A template puts other tokens between two messages than the new lines here, so allow for a cut at each message.
+        # A template puts other text than these new lines between two messages, so allow for a cut token at each
+        # message.
         if await _starts_with_more(provider, "\n\n".join(contents), room, _CUT * len(contents), _Counts()):
             raise _too_long(name, info, f"more than {room}", room)
 
 
 async def _starts_with_more(provider: Provider, text: str, room: int, cuts: int, counts: _Counts) -> bool:
-    """Test whether a part of a long text has more than `room + cuts` tokens.
+    """Test whether the beginning of a long text has more than `room + cuts` tokens.
 
-    The work grows with the room, not with the text.
+    The cost depends on the room, not on the length of the text.
     """
     size = _start_of(room + cuts - _CUT)
     while size < len(text):
@@ -489,12 +492,12 @@ async def _starts_with_more(provider: Provider, text: str, room: int, cuts: int,
 
 
 def _start_of(room: int) -> int:
-    """The length in characters at which nearly every text has more than `room` tokens; it is counted first."""
+    """The number of characters that is counted first: nearly every text of this length has more than `room` tokens."""
     return _COUNTED * room + _COUNTED_AT_LEAST
 
 
 def _room(info: ServerInfo) -> int | None:
-    """The highest number of tokens that a prompt may have; None if it is not known."""
+    """Maximum number of tokens in a prompt; None if it is not known."""
     limits = [limit for limit in (info.longest_prompt, (info.context or 0) - 1) if limit is not None and limit >= 0]
     return min(limits, default=None)
 
@@ -505,7 +508,7 @@ def _too_long(name: str, info: ServerInfo, found: str, room: int) -> ContextLeng
 
 
 async def _common_unit(providers: Sequence[Provider], infos: Sequence[ServerInfo]) -> Unit:
-    """`"token"` if all models encode the test text alike and report probabilities; else, or if in doubt, `"word"`."""
+    """`"token"` if all models encode the test text alike and report probabilities; otherwise, or in doubt, `"word"`."""
     if not all(info.capabilities.tokenize and info.capabilities.probs for info in infos):
         return "word"
     first, *others = [await fingerprint(provider, info) for provider, info in zip(providers, infos, strict=True)]
@@ -513,7 +516,7 @@ async def _common_unit(providers: Sequence[Provider], infos: Sequence[ServerInfo
 
 
 def _unknown(name: str, provider: Provider, error: ProviderError) -> Endpoint:
-    """The record of an assistant that could not be reached."""
+    """The `Endpoint` record of an assistant that could not be reached."""
     return Endpoint(name=name, endpoint=error.endpoint or provider.name, engine="unknown", model="unknown")
 
 
@@ -531,7 +534,7 @@ def _provider(role: str, given: object) -> Provider:
 
 def _not_a_provider(role: str, given: object) -> str:
     missing = missing_members(given)
-    if not isinstance(given, type) and missing != missing_members(None):  # it has some of a provider's methods
+    if not isinstance(given, type) and missing != missing_members(None):  # the object has some of a provider's methods
         words = f"{role} is not a whole provider: {type(given).__name__} lacks {', '.join(missing)}"
         return f"{words}. A class that wraps a provider derives from cosd_providers.ForwardingProvider"
     more = ": connect(url, report=report) makes a provider of it" if isinstance(given, Snapshot) else ""

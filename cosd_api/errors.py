@@ -1,9 +1,9 @@
-"""The errors of the fusion itself; `cosd_providers.errors` has the errors of endpoints.
+"""The errors of fusions; the errors of endpoints are in `cosd_providers.errors`.
 
 ::
 
     FusionError
-    ├── SettingError             an invalid setting, with the reason (also a ValueError)
+    ├── SettingError             an invalid setting (also a ValueError)
     ├── FusionClosedError        the fusion or the stream is used outside its `async with` block (also a RuntimeError)
     ├── GradingError             an answer that cannot be graded
     └── TraceError               an invalid trace (also a ValueError)
@@ -15,20 +15,20 @@ __all__ = ["FusionClosedError", "FusionError", "GradingError", "SettingError", "
 
 
 class FusionError(Exception):
-    """A mistake in the use of a fusion."""
+    """Base class of all errors that a wrong use of a fusion causes."""
 
 
 class SettingError(FusionError, ValueError):
-    """An invalid setting; the message has the reason and a remedy."""
+    """An invalid setting; the message gives the reason and a remedy."""
 
 
 class FusionClosedError(FusionError, RuntimeError):
-    """A fusion or a stream that is used while it is not open."""
+    """A fusion or stream was used while it was not open."""
 
 
 class GradingError(FusionError):
-    """An answer that cannot be graded as right or wrong; the message has the reason and a remedy."""
+    """An answer cannot be graded as right or wrong; the message gives the reason and a remedy."""
 
 
 class TraceError(FusionError, ValueError):
-    """A trace that cannot be read, or that is inconsistent; the message says where."""
+    """A trace cannot be read or is inconsistent; the message says where."""

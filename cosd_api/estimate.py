@@ -1,4 +1,4 @@
-"""Estimates: the cost of an answer before it is generated."""
+"""Estimates of an answer's cost before it is generated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Model(BaseModel):
 
 
 class Range(_Model):
-    """A number between `low` and `high`, most likely about `expected`."""
+    """A number that lies between `low` and `high` and is most likely near `expected`."""
 
     low: int
     expected: int
@@ -40,11 +40,11 @@ class EndpointEstimate(_Model):
     """The cost of one answer at one endpoint.
 
     Attributes:
-        prompt_tokens: number of tokens of the prompt, for this model.
-        counted: whether the endpoint counted these tokens; otherwise their number is a guess from the prompt's bytes.
+        prompt_tokens: number of tokens in the prompt, as this model encodes it.
+        counted: whether the endpoint counted these tokens; otherwise their number is guessed from the prompt's bytes.
         requests: number of generation requests.
-        billed_tokens: number of tokens read, whether cached or not, and written.
-        written_tokens: the number of written tokens in `billed_tokens.expected`.
+        billed_tokens: number of tokens read (cached or not) and written.
+        written_tokens: the part of `billed_tokens.expected` that the endpoint writes.
     """
 
     prompt_tokens: int
@@ -58,16 +58,17 @@ class Estimate(_Model):
     """The cost of one answer, without retries.
 
     `low` is the cost of an answer of one token about which no assistant is asked. `high` is the worst case of the
-    method. In CoSD's worst case every token is replaced, after the longest possible draft was written and asked about
-    only to be thrown away: requests grow with the square of `max_tokens` and tokens with the cube, or less with
-    `max_ahead`. Few answers come near this. So plan with `expected`, and set `max_billed_tokens` to limit a bill.
+    method. In CoSD's worst case, every token is replaced, and each replacement discards the longest possible draft
+    after the assistant was asked about all of it. Then the number of requests grows with the square of `max_tokens`,
+    and the number of tokens with the cube; `max_ahead` lowers both. Few answers come near the worst case. Plan with
+    `expected`, and set `max_billed_tokens` to limit a bill.
 
     Attributes:
         max_tokens: maximum number of tokens in the answer.
         endpoints: the estimates by endpoint, as in `FusionResult.usage`; empty if the method makes no forecast.
-        answers: number of past answers of this fusion on which `expected` is based; with 0 it rests on the assumptions
-            alone.
-        assumptions: the basis of the numbers, in words; or a note that there are no numbers.
+        answers: number of this fusion's past answers on which `expected` is based. If 0, `expected` is based only on
+            the assumptions.
+        assumptions: sentences that explain how the numbers were computed, or why there are none.
     """
 
     max_tokens: int
@@ -77,12 +78,12 @@ class Estimate(_Model):
 
     @property
     def forecast(self) -> bool:
-        """Test whether there are numbers, that is, whether the method makes a forecast (`Method.cost`)."""
+        """Test whether the estimate contains numbers, that is, whether the method makes a forecast (`Method.cost`)."""
         return bool(self.endpoints)
 
     @property
     def requests(self) -> Range:
-        """The number of generation requests to all endpoints.
+        """The number of generation requests to all endpoints together.
 
         Raises:
             SettingError: the method makes no forecast.
@@ -91,7 +92,7 @@ class Estimate(_Model):
 
     @property
     def billed_tokens(self) -> Range:
-        """The number of tokens that all endpoints bill.
+        """The number of tokens that all endpoints together bill.
 
         Raises:
             SettingError: the method makes no forecast.
@@ -126,8 +127,9 @@ class Past:
         answers: number of answers.
         tokens: number of tokens in the answers.
         size: number of bytes in the answers.
-        looked_back: number of bytes before each token, summed over all tokens; a request at a token has to read them.
-        spent: cost by endpoint.
+        looked_back: number of bytes before each token, which a request at that token has to read, summed over all
+            tokens.
+        spent: the cost at each endpoint, by name.
     """
 
     answers: int = 0
@@ -156,7 +158,7 @@ async def estimate(
     """Estimate the cost of an answer to a prompt.
 
     Raises:
-        ProviderError: an endpoint could not describe itself or count the tokens of the prompt.
+        ProviderError: an endpoint failed while it described itself or counted the prompt's tokens.
     """
     turns, facts = await endpoints.turns(asked, settings.on_special_tokens, await endpoints.discover())
     facts = endpoints.apart(settings.method, turns, facts)
@@ -175,7 +177,7 @@ async def estimate(
     )
     found: dict[str, EndpointEstimate] = {}
     for model, (name, turn) in enumerate(zip([DRAFT, *endpoints.names], turns, strict=True)):
-        prompt = turn.prompt or turns[0].prompt  # the prompt of an assistant that is down is unknown
+        prompt = turn.prompt or turns[0].prompt  # if an assistant is down, its rendered prompt is unknown
         count = None if model - 1 in facts.without else await counted(turn.provider, prompt)
         guess = guessed(prompt) if count is None else count
         most = (len(prompt.encode()) if count is None else count) + SPECIAL
@@ -200,7 +202,7 @@ async def estimate(
 
 
 def _from_past(past: Past, name: str, prompt: str, max_tokens: int) -> tuple[float, float, float] | None:
-    """The expected requests, billed tokens and written tokens, at the cost per token of past answers."""
+    """The expected requests, billed tokens and written tokens, if each token costs as much as in past answers."""
     spent = past.spent.get(name)
     if spent is None or not past.looked_back:
         return None
@@ -225,14 +227,15 @@ def _assumptions(words: Assumptions, past: Past) -> tuple[str, ...]:
 
 
 def guessed(prompt: str) -> int:
-    """The number of the prompt's tokens, guessed from its bytes."""
+    """The number of tokens in a prompt, guessed from its length in bytes."""
     return max(1, len(prompt.encode()) // BYTES)
 
 
 def prompt_tokens(turns: Sequence[RenderedPrompt], spans: Sequence[RequestSpan]) -> int:
-    """The number of tokens of the prompt alone, according to the bill of a request in which a model wrote.
+    """The number of tokens in the prompt alone, according to the bill of a request in which a model wrote.
 
-    A request of the draft is preferred. Without such a bill the number is a guess from the prompt's bytes.
+    The draft's requests are preferred. If no request has a suitable bill, the number is guessed from the prompt's
+    bytes.
 
     Args:
         turns: the prompts of the draft and the assistants.
@@ -252,7 +255,7 @@ def prompt_tokens(turns: Sequence[RenderedPrompt], spans: Sequence[RequestSpan])
 
 
 async def counted(provider: Provider, prompt: str) -> int | None:
-    """Let the endpoint count the prompt's tokens; None if it does not tokenize text."""
+    """Count the prompt's tokens at the endpoint; None if the endpoint does not tokenize text."""
     if (await provider.describe()).capabilities.tokenize:
         with suppress(UnsupportedError):
             return len(await provider.tokenize(prompt))

@@ -1,4 +1,4 @@
-"""The event loop and the garbage collector of a process that the library owns, such as a `cosd` command."""
+"""Tuning of the event loop and garbage collector in a process that the library owns, such as a `cosd` command."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ Args = TypeVarTuple("Args")
 
 
 def event_loop_name() -> str:
-    """The name of the event loop of a command, with its version unless it is asyncio's."""
+    """The name of the event loop that commands use, with its version unless it is asyncio's own loop."""
     name = event_loop()
     return name if name == "asyncio" else f"{name} {metadata.version(name)}"
 
 
 def run_async(function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
-    """Run a function like `anyio.run`, in a process that the library owns."""
+    """Run an async function as `anyio.run` does, in a process that the library owns."""
     with own_process() as loop:
         return anyio.run(function, *args, backend_options={"use_uvloop": loop == "uvloop"})
 
 
 @contextmanager
 def own_process() -> Iterator[EventLoop]:
-    """Tune the process, which the library owns, for the time of the block; yields the name of the event loop to run.
+    """Tune a process that the library owns for the duration of the block, and yield the name of the event loop to use.
 
-    Inside the block the garbage collector starts after 10,000 new objects instead of 700 (2,000 in later Pythons), and
-    skips objects that are older than the block. Fusions leave hardly any reference cycles, but many objects that live
-    for a while. The collector would visit these objects again and again, and each visit stops all streams.
+    Inside the block, the garbage collector starts after 10,000 new objects instead of 700 (2,000 in newer versions of
+    Python), and skips objects that are older than the block. Fusions create hardly any reference cycles, but many
+    objects that live for a while. The collector would visit these objects again and again, and all streams stop during
+    each visit.
     """
     _log.debug("event loop: %s", event_loop_name())
     thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()

@@ -1,7 +1,8 @@
-"""Parts for new methods, verifiers and applications, in addition to `cosd_api`, `cosd_api.types` and `cosd_providers`.
+"""Building blocks for new methods, verifiers and applications.
 
-The library's own applications (comparison, training, gateway, batches, command line, reports and integrations) use
-only these four modules. Names in this module may change with any release before 1.0; the changelog lists the changes.
+This module complements `cosd_api`, `cosd_api.types` and `cosd_providers`. The library's own applications (comparison,
+training, gateway, batches, command line, reports and integrations) use only these four modules. Names in this module
+may change in any release before 1.0; the changelog lists the changes.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ if TYPE_CHECKING:
     from cosd_providers.probe.report import in_digits
 
 __all__ = [  # noqa: RUF022 - by subject
-    # Methods: a subclass of `Written` or of `DraftFirst` is a new way to fuse.
+    # Methods. To define a new way to fuse, derive from `Written` or `DraftFirst`.
     "DEFAULT_METHOD",
     "FINER",
     "METHODS",

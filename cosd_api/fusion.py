@@ -1,7 +1,7 @@
-"""`Fusion`, in which two or more models write one text, and functions for a single answer.
+"""The class `Fusion`, in which two or more models write one text, and functions for a single answer.
 
-`fuse` and `fuse_sync` return one answer, `log_likelihood` and `log_likelihood_sync` one log-likelihood; each opens and
-closes a `Fusion` of its own.
+`fuse` and `fuse_sync` return one answer; `log_likelihood` and `log_likelihood_sync` return one log-likelihood. Each
+call opens and closes its own `Fusion`.
 """
 
 from __future__ import annotations
@@ -45,46 +45,50 @@ if TYPE_CHECKING:
 class Fusion:
     """A draft model, assistants that judge its text, and a verifier that decides between them.
 
-    A fusion owns the connections to endpoints that are given as URLs, and remembers the properties of the servers. So
-    use one fusion for many prompts; it can answer many of them at once. Constructing it does no I/O.
+    A fusion owns the connections to endpoints that are given as URLs, and remembers the properties of the servers. Use
+    one fusion for many prompts; it can answer many of them at once. Creating a `Fusion` does no I/O.
 
     Args:
-        draft: URL of a server, or a provider (`cosd_api.connect`).
-        assistant: one URL or provider, or a list of them. Every assistant judges every unit; if several would replace
-            it, the most confident one does.
-        models: two or more URLs or providers, in place of `draft` and `assistant`, for methods in which all models are
-            equal. Results call the first model the draft and the others assistants.
-        method: the way to fuse: an object such as `CoSD(verifier=..., unit=...)`, or a name such as `"cosd"` for the
-            method with its default settings. `CoSD` is the default; `verifier` and `unit` are short for its arguments.
-        verifier: `RuleVerifier()` by default; `RuleVerifier.paper()` has the paper's thresholds. Use
-            `AgreementVerifier` for an assistant that does not report the probabilities of its tokens.
-        unit: the draft tokens that are judged together: `"token"` (Algorithm 1 to the letter), or `"word"` for models
-            with different tokenizers. By default the library compares the tokenizers, and uses `"word"` if in doubt.
+        draft: a server's URL, or a provider (see `cosd_api.connect`).
+        assistant: one URL or provider, or a list of them. Every assistant judges every unit; if several assistants
+            would replace a unit, the most confident one does.
+        models: two or more URLs or providers, in place of `draft` and `assistant`, for methods in which all models have
+            the same role. Results call the first model the draft and the others assistants.
+        method: the fusion method: an object such as `CoSD(verifier=..., unit=...)`, or a name such as `"cosd"` for the
+            method with its default settings. The default is `CoSD`; the arguments `verifier` and `unit` are shortcuts
+            for its arguments of the same names.
+        verifier: decides whether an assistant's word replaces the draft's. The default is `RuleVerifier()`;
+            `RuleVerifier.paper()` has the paper's thresholds. Use `AgreementVerifier` for an assistant that does not
+            report the probabilities of its tokens.
+        unit: the draft tokens that are judged together: `"token"` (exactly Algorithm 1), or `"word"` for models with
+            different tokenizers. By default, the library compares the tokenizers, and chooses `"word"` if in doubt.
         tie: largest difference of two log probabilities that counts as a tie (0.02 by default). An assistant with the
-            draft's ids agrees if the draft's token is its second choice and ties with its first. The same model gives
-            a token slightly different probabilities when it reads the token and when it writes it; `cosd probe`
-            measures the difference. With 0 only equal probabilities tie. Verifiers that replace every differing token
+            draft's ids agrees if the draft's token is its second choice and ties with its first. The same model gives a
+            token slightly different probabilities when it reads the token and when it writes it; `cosd probe` measures
+            the difference. With `tie=0`, only equal probabilities tie. Verifiers that replace every differing token
             ignore ties.
         draft_length: number of tokens in a drafting round; each round is verified before the next one starts. By
-            default one draft streams without pausing, and verification keeps up with it. This setting changes only the
-            cost, never the text.
+            default, the draft streams without pausing while its earlier tokens are verified. This setting changes only
+            the cost, never the text.
         ask: `"contestable"` asks an assistant only if its answer could change the text; `"all"` asks about every unit,
-            so that the result shows the assistant's answer everywhere. The text is the same.
-        on_assistant_error: `"raise"` ends an answer as soon as it has to wait for an assistant that has failed for
-            good; the `partial` of the error is the result so far. `"draft"` continues without that assistant: tokens
-            that it might have changed have `verified` set to False, and a warning names the first such token and the
-            reason. The assistant's answers about later positions are discarded and drafting restarts there, so the
-            result depends on where the assistant failed, not on when. An assistant that is down from the start is left
-            out of the whole answer. If a failure is temporary, answers that start in the next 30 seconds leave the
-            assistant out; then one answer tries it again. An assistant that cannot be used at all (because there is no
-            such model, for example) is an error in either mode. An assistant that hangs counts as failed after its
-            `connect(timeout=...)`.
-        on_special_tokens: what to do if a message contains the text of a special token (`<|im_end|>`). An endpoint
-            that takes token ids reads it as text. An endpoint that takes only text reads it as the special token: then
-            `"warn"` adds a warning to the result, and `"refuse"` raises before the first token.
-        tuning: more requests and drafted tokens in exchange for less time, see `Tuning`. The text is the same.
-        temperature: 1 draws every token from the models' own distributions, if the method can; 0 is greedy. It sets
-            the method's own `temperature`; the default is the method's, too.
+            so that the result contains the assistant's answer for every unit. The text is the same in both cases.
+        on_assistant_error: `"raise"` ends an answer as soon as it needs an assistant that has failed, after any
+            retries; the error's `partial` is the result so far. `"draft"` continues without that assistant: tokens that
+            the assistant might have changed have `verified` set to False, and a warning names the first such token and
+            the reason. The assistant's answers about later positions are discarded and drafting restarts at the first
+            such token, so the result depends on where the assistant failed, not on when. An assistant that is down from
+            the start is left out of the whole answer. If a failure is temporary, answers that start in the next 30
+            seconds leave the assistant out; the next answer after that tries it again. An assistant that cannot be used
+            at all (for example, because the server does not have the model) is an error in either mode. An assistant
+            that hangs counts as failed after its `connect(timeout=...)`.
+        on_special_tokens: the reaction if a message contains the text of a special token, such as `<|im_end|>`. An
+            endpoint that accepts token ids reads this text as ordinary text. An endpoint that accepts only text reads
+            it as the special token; in this case, `"warn"` adds a warning to the result, and `"refuse"` raises an error
+            before the first token.
+        tuning: settings that save time at the cost of more requests and more drafted tokens; see `Tuning`. These
+            settings do not change the text.
+        temperature: 1 draws every token from the models' own distributions, if the method supports it; 0 is greedy.
+            This argument overrides the method's own `temperature`, which is the default.
 
     Attributes:
         settings: the checked settings.
@@ -92,8 +96,8 @@ class Fusion:
         endpoints: the servers.
 
     Raises:
-        SettingError: a setting is invalid; the message has the reason.
-        cosd_providers.ProviderError: an endpoint failed; every method may raise it.
+        SettingError: a setting is invalid; the message gives the reason.
+        cosd_providers.ProviderError: an endpoint failed. Every method may raise this error.
     """
 
     @spell_out_options(FusionOptions, FusionSettings)
@@ -123,12 +127,13 @@ class Fusion:
 
         Args:
             path: path of a YAML or JSON file, or the parsed content as a `FusionConfig`.
-            overrides: arguments of `Fusion`, and limits of an answer, that replace those in the file. A `method`
-                replaces the file's method together with all of its settings.
+            overrides: arguments of `Fusion` and limits of an answer, which replace the values in the file. An
+                overriding `method` replaces the file's method together with all of its settings.
 
         Raises:
             OSError: the file, or another file that it names, cannot be read.
-            SettingError: the file or an override is invalid; for the file, the message has the line and the field.
+            SettingError: the file or an override is invalid. If the file is invalid, the message gives the line and the
+                field.
         """
         from cosd_api.config.file import FusionConfig  # noqa: PLC0415 - imports every method
 
@@ -145,23 +150,23 @@ class Fusion:
             roles = {**config.servers(overrides)}
         fusion = cls(**{**roles, **given, **overrides})
         fusion.limits = {**config.answer_options(), **limits}  # type: ignore[typeddict-item]
-        AnswerLimits.checked(**fusion.limits).seeded(fusion.settings.method)  # only to raise its errors now
+        AnswerLimits.checked(**fusion.limits).seeded(fusion.settings.method)  # only to raise its errors early
         return fusion
 
     def save(self, path: str | PathLike[str], *, comment: str = "") -> None:
         """Write a settings file for `load` and `cosd fuse --config`.
 
-        The file contains no keys, headers or HTTP clients; `connect` finds keys in the environment. A trained tree or
-        gate is written to a separate file in the same folder.
+        The file contains no API keys, headers or HTTP clients; `connect` finds the keys in the environment. A trained
+        tree or gate is written to a separate file in the same folder.
 
         Args:
-            path: path of the file; it is written as JSON if the name ends in `.json`, else as YAML.
-            comment: text for comment lines at the top of a YAML file.
+            path: path of the file, which is written as JSON if its name ends in `.json`, else as YAML.
+            comment: text that is written as a comment at the top of a YAML file.
 
         Raises:
             OSError: a file cannot be written.
-            SettingError: PyYAML is missing; or a provider, a verifier or an argument of `connect` is an object of your
-                own, or `extra_body` contains a key, and nothing is written.
+            SettingError: PyYAML is missing; a provider, a verifier or an argument of `connect` is an object of your
+                own; or `extra_body` contains a key. Nothing is written.
         """
         from cosd_api.config.saving import config_of  # noqa: PLC0415 - imports every method
 
@@ -193,35 +198,36 @@ class Fusion:
                     print(token.text, end="")
             stream.result
 
-        Leaving the block early cancels the requests at every server.
+        Leaving the block early cancels the requests to all servers.
 
         Args:
             prompt: text that all models continue, or a conversation: a list of messages (`Message`, or dictionaries
                 with `role` and `content`), which each model reads through its own chat template. If the last message
-                is the assistant's, the models continue it.
-            max_tokens: maximum number of tokens in the answer, its end of sequence included; 256 by default.
-            stop: one or more strings; the answer ends before the first one that would appear in it.
+                has the role `assistant`, the models continue it.
+            max_tokens: maximum number of tokens in the answer, including the end of sequence; 256 by default.
+            stop: one or more strings; the answer ends before the first of these strings that would appear in it.
             timeout: limit in seconds for the whole answer.
             max_requests: limit on generation requests to all endpoints together, retries included.
-            max_billed_tokens: limit on tokens read and written by all endpoints together, as the endpoints bill them;
-                `cosd_api.budget.Budget` describes the exact count.
-            on_budget: what happens at one of these three limits. `"raise"` raises `BudgetError`. `"end"` ends the
-                answer with its verified text: `finish_reason` is `"budget"` and `stop_reason` names the limit. If
-                the timeout passes before the servers are known, the error is raised in either case.
+            max_billed_tokens: limit on the tokens that all endpoints together read and write, as they bill them;
+                `cosd_api.budget.Budget` describes how they are counted.
+            on_budget: the reaction when `timeout`, `max_requests` or `max_billed_tokens` is reached. `"raise"` raises
+                `BudgetError`. `"end"` ends the answer with its verified text; then `finish_reason` is `"budget"`, and
+                `stop_reason` names the limit. If the timeout passes before the servers are identified, the error is
+                raised in either case.
             seed: seed of the random draws, for methods that draw. The same seed and prompt give the same answer if the
-                servers' output is reproducible; each prompt has its own draws. The default is a random seed, which the
-                result records.
-            own: extra messages for single models in this answer, by name (`"draft"`, `"assistant"`, `"assistant 1"`):
-                a string, which becomes a system message, or a list of messages. They precede the conversation, are
-                sent only to that model's server, and appear in no result. Messages that `connect(url, system=...,
-                messages=...)` gave the model come before them.
-            alternatives: number of other tokens to list with each token of the answer (`FusedToken.alternatives`), 0 to
-                20. It needs models with the same token ids, and the method `cosd` or `defer`. The list changes neither
-                the text nor a decision.
+                servers' output is reproducible. With the same seed, different prompts have different draws. The default
+                is a random seed, which the result records.
+            own: extra messages for single models in this answer, by name (`"draft"`, `"assistant"`, `"assistant 1"`): a
+                string, which becomes a system message, or a list of messages. These messages precede the conversation,
+                are sent only to that model's server, and appear in no result. Messages from `connect(url, system=...,
+                messages=...)` come before them.
+            alternatives: number of other tokens to list with each token of the answer (`FusedToken.alternatives`), from
+                0 to 20. The models must have the same token ids, and the method must be `cosd` or `defer`. The list
+                affects neither the text nor the decisions.
 
         Raises:
-            SettingError: a limit is invalid, or means nothing to the method.
-            ProviderError: raised while the stream is read; its `partial` is the result so far, or None before the first
+            SettingError: a limit is invalid, or has no meaning for the method.
+            ProviderError: raised while the stream is read. Its `partial` is the result so far, or None before the first
                 request.
         """
         refuse_settings(limits, Fusion.stream)
@@ -229,7 +235,7 @@ class Fusion:
 
     @spell_out_options(AnswerOptions, AnswerLimits)
     async def generate(self, prompt: Prompt, **limits: Unpack[AnswerOptions]) -> FusionResult:
-        """Generate a whole answer. It accepts the same arguments and raises the same errors as `stream`."""
+        """Generate a whole answer, with the same arguments and errors as `stream`."""
         refuse_settings(limits, Fusion.generate)
         return await self._generate(prompt, self._checked(limits))
 
@@ -276,12 +282,13 @@ class Fusion:
     ) -> AsyncGenerator[FusionResult | ProviderError | SettingError, None]:
         """Answer many prompts, up to `concurrency` at once.
 
-        `prompts` is read lazily. Leaving the loop cancels the answers in progress. Limits apply to each answer.
+        `prompts` is read lazily. Leaving the loop cancels the answers in progress. The limits apply to each answer
+        separately.
 
         Args:
-            prompts: the prompts; `stream` describes a prompt, and the limits.
-            concurrency: number of answers in progress at a time. While the next answer in order is slow, up to three
-                times as many complete answers wait for their turn.
+            prompts: the prompts; `stream` describes the possible prompts and the limits.
+            concurrency: maximum number of answers in progress at a time. If the next answer to yield is slow, up to
+                three times this number of complete answers may wait for it.
             order: `"given"` keeps the order of the prompts; `"completed"` yields each answer as soon as it is complete.
             on_error: `"raise"` ends the loop with the first error. `"return"` yields the error in place of the answer:
                 a `ProviderError`, whose `partial` is the result so far, or the `SettingError` of an invalid prompt.
@@ -293,7 +300,7 @@ class Fusion:
         check_choice("order", order, Order)
         check_choice("on_error", on_error, Literal["raise", "return"])
         checked = self._checked(limits)
-        checked.seeded(self.settings.method)  # only to raise its errors now
+        checked.seeded(self.settings.method)  # only to raise its errors early
         work = (self._generate(prompt, checked) for prompt in prompts)
         async with aclosing(together(work, concurrency, order)) as complete:
             async for answer in complete:
@@ -309,29 +316,30 @@ class Fusion:
     ) -> LogLikelihood:
         """Compute the log-likelihood of `continuation` under the distribution that the fusion decodes greedily.
 
-        CoSD with `unit="token"` writes the most probable token of the *gated mixture*. Its next-token distribution is
-        the assistant's if the two models' most probable tokens differ and the verifier replaces, else the draft's. The
-        gated mixture is defined for models with one tokenizer.
+        CoSD with `unit="token"` writes the most probable token of the *gated mixture*. The gated mixture's next-token
+        distribution is the assistant's if the two models' most probable tokens differ and the verifier chooses the
+        assistant's; otherwise it is the draft's. The gated mixture is defined only for models that share a tokenizer.
 
-        Models with the same ids read the draft's encoding of the continuation after their prompts. That encoding
-        begins with the white space that their chat templates write before every answer. Other models, and servers that
-        take no ids, read prompt and continuation as one text. Each model gets one scoring request, and one more
-        question if the tokens that it lists do not show its most probable token. Leaving out an assistant would change
-        the distribution, so `on_assistant_error` has no effect here.
+        Models with the same ids read their own prompts followed by the draft's encoding of the continuation. That
+        encoding begins with any white space that their chat templates write before every answer. Other models, and
+        servers that accept no ids, read the prompt and the continuation as one text. Each model receives one scoring
+        request, and one more question if the tokens that it lists do not show its most probable token. Leaving out an
+        assistant would change the distribution, so `on_assistant_error` has no effect on this method.
 
         Args:
-            prompt: see `stream`; it may be an empty string for models that have a beginning-of-sequence token.
+            prompt: see `stream`; may be an empty string if the models have a beginning-of-sequence token.
             continuation: the text to score; it may be empty with `end=True`.
-            end: whether the answer ends after it; if so, the end of sequence counts as its last token.
+            end: whether the answer ends after the continuation; if so, the end of sequence is scored as its last token.
             timeout: limit in seconds.
             max_requests: limit on requests to all endpoints together, retries included.
-            max_billed_tokens: limit on tokens read and written by all endpoints together, as the endpoints bill them.
+            max_billed_tokens: limit on the tokens that all endpoints together read and write, as they bill them.
 
         Raises:
-            SettingError: the method is not CoSD, or judges words; or an argument is invalid.
-            UnsupportedError: an endpoint does not report the data that this needs; or the tokenizers differ, or the
-                white space before an answer does; or, for models that read text, the continuation contains a character
-                of several tokens, or its first token begins in the prompt: neither has a next-token distribution.
+            SettingError: the method is not CoSD, or it judges words; or an argument is invalid.
+            UnsupportedError: an endpoint does not report the necessary data; or the models differ in their tokenizers
+                or in the white space before an answer. For models that read text, the error is also raised if the
+                continuation contains a character that consists of several tokens, or if its first token begins in the
+                prompt, because such tokens have no next-token distribution.
             BudgetError: a limit is reached.
         """
         refuse_settings(limits, Fusion.log_likelihood)
@@ -342,8 +350,8 @@ class Fusion:
     async def estimate(self, prompt: Prompt, *, max_tokens: int | None = None, **refused: Never) -> Estimate:
         """Estimate the cost of an answer to `prompt` at each endpoint; see `Estimate`.
 
-        No answer is generated. The servers count the tokens of the prompt. Before the first answer they also report
-        their properties, for which some servers need a few requests of one token.
+        No answer is generated. The servers count the prompt's tokens. If they have not been discovered yet, they are
+        also asked for their properties, which takes a few requests of one token on some servers.
         """
         refuse_settings(refused, Fusion.estimate)
         if max_tokens is None:
@@ -358,10 +366,10 @@ def _roles(
     models: Sequence[str | Provider] | None,
     method: Method,
 ) -> tuple[str | Provider, str | Provider | Sequence[str | Provider]]:
-    """The draft and the assistants, given under these names or as `models`.
+    """The draft and the assistants, whether they were given as `draft` and `assistant` or as `models`.
 
     Raises:
-        SettingError: they are given twice or not at all, or the method takes another number of models.
+        SettingError: models are missing or given in both ways, or the method needs a different number of models.
     """
     if models is not None:
         if draft is not None or assistant is not None:
@@ -392,7 +400,7 @@ async def fuse(
     models: Sequence[str | Provider] | None = None,
     **settings: Unpack[FuseOptions],
 ) -> FusionResult:
-    """Fuse one answer with a `Fusion` of its own. It accepts the arguments of `Fusion` and `Fusion.stream`."""
+    """Generate one fused answer with its own `Fusion`. Accepts the arguments of `Fusion` and `Fusion.stream`."""
     refuse_settings(settings, fuse)
     limits: AnswerOptions = {}
     own: FusionOptions = {}
@@ -414,9 +422,9 @@ async def log_likelihood(
     assistant: str | Provider | Sequence[str | Provider],
     **settings: Unpack[LogLikelihoodOptions],
 ) -> LogLikelihood:
-    """Compute the log-likelihood of one continuation with a `Fusion` of its own.
+    """Compute the log-likelihood of one continuation with its own `Fusion`.
 
-    It accepts the arguments of `Fusion` and `Fusion.log_likelihood`.
+    Accepts the arguments of `Fusion` and `Fusion.log_likelihood`.
     """
     refuse_settings(settings, log_likelihood)
     limits: LikelihoodOptions = {}

@@ -1,4 +1,4 @@
-"""Log-likelihoods of a given text under the distribution whose greedy decoding is Algorithm 1.
+"""Log-likelihoods of a given text under the distribution that Algorithm 1 decodes greedily.
 
 With `unit="token"` Algorithm 1 is greedy decoding of the **gated mixture**, a distribution over next tokens::
 
@@ -7,17 +7,18 @@ With `unit="token"` Algorithm 1 is greedy decoding of the **gated mixture**, a d
     P_F(. | x) = M_q(. | x)      if x^ != x~ and the verifier replaces (max M_p, max M_q)
                  M_p(. | x)      otherwise
 
-If several assistants would replace, the distribution of the most confident one counts; if they are equally confident,
-that of the first in the list. The gated mixture is this library's own extension, not part of the paper.
+If several assistants would replace the draft's token, the distribution of the most confident one is used; if they are
+equally confident, that of the first in the list. The gated mixture is this library's own extension, not part of the
+paper.
 
 Each model scores the text once, and lists the most probable tokens at each position. A second request to a model is
-needed only if its list leaves its choice open: if two tokens are equally probable, or if an unlisted token (such as
-part of a character) could be more probable than all listed tokens.
+needed only if a list does not determine the model's choice: if two tokens are equally probable, or if an unlisted token
+(such as part of a character) could be more probable than all listed tokens.
 
-Models with the same ids, on servers that take ids, read the draft's encoding of the text after their own prompts, as in
-a fusion. Other models read prompt and text as one text. If chat templates write white space before every answer, that
-white space is the first part of the encoding and counts in the probability. Models whose templates write different
-white space have no path in common, and therefore no likelihood.
+Models with the same ids, on servers that accept ids, read their own prompts followed by the draft's encoding of the
+text, as in a fusion. Other models read the prompt and the text as one text. If the chat templates write white space
+before every answer, that white space is the first part of the encoding and is included in the probability. If the
+templates write different white space, the models share no path, and no likelihood is defined.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ from cosd_providers.text import readable
 from cosd_providers.usage import Usage
 
 _LISTED = 20
-"""Number of alternatives to request, which most servers can list. Longer lists leave fewer places open."""
+"""Number of alternatives to request, which most servers support. Longer lists need fewer second requests."""
 
 _ANOTHER = "the draft's server read another text than the continuation"
 _OTHER = "Each model by itself can score such a text: Provider.score."
@@ -69,15 +70,15 @@ class LikelihoodToken(Record):
     """One token of a scored continuation.
 
     Attributes:
-        text: text of the token; empty for the end of sequence. If models are asked after ids, the text is the
-            characters that the token completes, so that the texts join to the continuation. The white space that a
-            template writes before an answer is left out.
+        text: text of the token; empty for the end of sequence. If models are sent ids, the text consists of the
+            characters that the token completes, so that the texts of all tokens join to the continuation. The white
+            space that a template writes before an answer is left out.
         end: whether the token is the end of sequence.
-        source: the model whose distribution counts here: `"draft"`, or an assistant's name.
+        source: the model whose distribution is used at this place: `"draft"`, or an assistant's name.
         logprob: natural logarithm of the token's probability; `-inf` for probability 0.
-        is_greedy: whether the fusion would write the token here.
-        draft_text: the draft's most probable token here (x~); empty for the end of sequence.
-        draft_prob: probability of that token (max M_p).
+        is_greedy: whether the fusion would write this token at this place.
+        draft_text: the draft's most probable token at this place (x~); empty for the end of sequence.
+        draft_prob: probability of the draft's most probable token (max M_p).
         decisions: the decision about each assistant's most probable token (x^); empty if no assistant could replace
             the draft's token.
     """
@@ -96,16 +97,16 @@ class LogLikelihood(Record):
     """The log-likelihood of a continuation under a fusion; see `Fusion.log_likelihood`.
 
     Attributes:
-        total: natural logarithm of the continuation's probability given the prompt: the sum over its tokens.
+        total: natural logarithm of the continuation's probability given the prompt, which is the sum over its tokens.
         is_greedy: whether the fusion would write exactly these tokens, because each is the most probable token of the
-            gated mixture. Of equally probable tokens, the one that the server would choose counts.
+            gated mixture. Among equally probable tokens, the server's own choice counts as the most probable.
         tokens: the continuation, token by token, with the end of sequence if requested.
         usage: requests and billed tokens, by the name of the endpoint.
-        requests: the requests, in the order in which they were sent.
+        requests: all requests, in the order in which they were sent.
         seconds: duration of the computation.
-        warnings: warnings, one sentence each.
+        warnings: the warnings, each of which is one sentence.
         draft: the draft endpoint.
-        assistants: the assistants, in the order given.
+        assistants: the assistants, in the order in which the user gave them.
     """
 
     total: float
@@ -120,7 +121,7 @@ class LogLikelihood(Record):
 
     @property
     def perplexity(self) -> float:
-        """The exponential of the mean negative log probability of a token."""
+        """The exponential of the mean negative log probability per token."""
         mean = -self.total / len(self.tokens)
         return math.inf if mean == math.inf else math.exp(mean)
 
@@ -140,7 +141,7 @@ async def log_likelihood_of(
             try:
                 return await _found(endpoints, settings, prompt, continuation, limits, ledgers, span)
             except BudgetError as error:
-                error.hint = "Allow more."  # the usual hint is about ending an answer early, and there is no answer
+                error.hint = "Allow more."  # the usual hint suggests ending an answer early
                 raise
             finally:
                 span.billed(_usage(ledgers))
@@ -188,7 +189,7 @@ async def _found(
     facts = endpoints.apart(settings.method, turns, facts)
     if facts.unit != "token":
         words = "the models' chat templates write different white space before an answer: they have no path in common"
-        hint = 'With unit="token" they are asked after text.'
+        hint = 'With unit="token", they are sent text.'
         raise UnsupportedError(words, endpoint=facts.draft.endpoint, hint=hint)
     budget = Budget([*ledgers.values()], max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
     timeline = Timeline(began, span.observer((facts.draft, *facts.assistants)))
@@ -218,10 +219,11 @@ def _usage(ledgers: Mapping[str, Usage]) -> dict[str, EndpointUsage]:
 
 
 async def _check_endpoints(turns: Sequence[RenderedPrompt], names: Sequence[str], facts: Facts) -> None:
-    """Refuse models that do not report the data for the gated mixture.
+    """Refuse models that do not report the data that the gated mixture needs.
 
     Raises:
-        UnsupportedError: a model does not, or the models are not known to share a tokenizer; the message has a remedy.
+        UnsupportedError: a model does not report the data, or the models are not known to share a tokenizer. The
+            message suggests a remedy.
     """
     if facts.unit != "token":
         words = "the models are not known to have one tokenizer, and a mixture of their tokens is not defined"
@@ -251,7 +253,7 @@ class _Preferred:
 
 
 def _has_no_distribution(token: Token) -> bool:
-    """Test for a token without a distribution, which is a character of several tokens or begins in the prompt."""
+    """Test whether a token has no distribution: it is a character of several tokens, or begins in the prompt."""
     return token.prob is None or (token.prob < 1 and not token.alternatives)
 
 
@@ -260,10 +262,10 @@ class _GatedMixture:
 
     Args:
         calls: access to the models, within the limits.
-        settings: the settings of the fusion; their verifier is the gate.
+        settings: the settings of the fusion, whose verifier is the gate.
         names: names of the models, the draft's first.
         text: the continuation.
-        ends: end-of-sequence ids of all models, if they are asked after ids; None if they are asked after text.
+        ends: end-of-sequence ids of all models, if they are sent ids; None if they are sent text.
     """
 
     def __init__(
@@ -282,11 +284,11 @@ class _GatedMixture:
         self._prompt = digest_of(calls.turns[0].prompt)
         self._names = names
         self._text = text
-        self._given: list[list[Token]] = []  # for each model, the tokens of the continuation with their alternatives
+        self._given: list[list[Token]] = []  # each model's tokens of the continuation, with alternatives
         self._starts: list[int] = []  # byte offset of each token
 
     async def tokens(self, *, end: bool) -> list[LikelihoodToken]:
-        """Score each token under the distribution that counts at its place."""
+        """Score each token under the distribution that is used at its place."""
         everybody = range(len(self._names))
         if self._ends is not None:
             self._path = await self._encoded()
@@ -300,7 +302,7 @@ class _GatedMixture:
         return [self._token(at, drafted[at], [one.get(at) for one in heard], texts[at]) for at in sorted(drafted)]
 
     def _texts(self) -> list[str]:
-        """The text of each token; if models are asked after ids, the characters that the token completes."""
+        """The text of each token; if models are sent ids, the characters that the token completes."""
         if self._path is None:
             return [readable(token.data) for token in self._given[0]]
         characters = codecs.getincrementaldecoder("utf-8")()
@@ -323,14 +325,14 @@ class _GatedMixture:
             return [self._known_end(token) for token in found]
 
     def _known_end(self, token: Token) -> Token:
-        """The token with its alternatives, where each id that ends one of the models counts as the end of sequence."""
+        """The token and its alternatives, in which every id that ends any of the models is the end of sequence."""
         beside = tuple(self._known_end(one) for one in token.alternatives)
         if self._ends is not None and token.id in self._ends:
             return replace(token, data=b"", end=True, alternatives=beside)
         return replace(token, alternatives=beside)
 
     def _key(self, token: Token) -> tuple[bytes | int | None, bool]:
-        """The identity of a token: its bytes or, if models are asked after ids, its id. All ends have the same key."""
+        """A key to compare tokens: the bytes or, if models are sent ids, the id. Ends of sequence share one key."""
         return key_of(token) if self._path is None or token.end else (token.id, False)
 
     def _check_tokens(self) -> None:
@@ -347,11 +349,11 @@ class _GatedMixture:
                 raise self._refusal(model, f"{words}, from byte {self._starts[place]} on", hint)
 
     async def _choices(self, model: int, places: Mapping[int, Token | None]) -> dict[int, _Preferred]:
-        """Find a model's most probable token at each place; among equally probable tokens, the model chooses.
+        """Find a model's most probable token at each place. If several are equally probable, ask the model to choose.
 
         Args:
             model: index of the model.
-            places: the places, each with the token to prefer among equally probable tokens, if any.
+            places: the places, each with the token to prefer among equally probable tokens; None for no preference.
         """
         found: dict[int, _Preferred] = {}
         for place, wish in places.items():
@@ -372,7 +374,7 @@ class _GatedMixture:
         return found
 
     def _listed(self, given: Token) -> list[Token]:
-        """All tokens that are equally the most probable at a place; empty if the list does not show them."""
+        """All tokens that share the highest probability at a place; empty if the list does not show them."""
         if _has_no_distribution(given):
             return []
         if self._path is None:
@@ -382,7 +384,7 @@ class _GatedMixture:
         return [replace(one, alternatives=tuple(others)) for one in (first, *equal)]
 
     def _choice(self, model: int, place: int, proposal: Proposal | None) -> _Preferred:
-        """A model's own token at a place, from its answer to a question."""
+        """A model's own token at a place, according to its answer to a question."""
         if proposal is None:
             words = f"the {self._names[model]} could not say what it would write {self._where(place)}"
             raise self._refusal(model, words)

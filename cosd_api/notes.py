@@ -1,4 +1,4 @@
-"""Warnings about an answer, in words."""
+"""Warnings about an answer, as sentences."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from cosd_api.decoding.commands import Loss
 from cosd_api.records import DRAFT, EndpointUsage, FusedToken
 from cosd_api.verification import Verifier
 
-_TIMES = 10  # a warning is due if asking has more than this many times the weight of drafting
-_CACHED = 0.1  # weight of a token read from a cache, which takes little time and costs little at most services
+_TIMES = 10  # ratio of asking to drafting (in weighted tokens) above which a warning is given
+_CACHED = 0.1  # weight of a cached token, which takes little time and is cheap at most services
 
 
 def reencoded(seen: bool) -> list[str]:
-    """A warning that the draft endpoint read its own text back as other tokens than it wrote."""
+    """A warning that the draft endpoint re-encoded its own text into other tokens than it wrote, if this was seen."""
     note = (
         "the draft endpoint takes text only and read its own text back as other tokens than it wrote: "
         "the answer may depend on draft_length, max_ahead and hedge"
@@ -22,12 +22,12 @@ def reencoded(seen: bool) -> list[str]:
 
 
 def unanswered(places: int) -> list[str]:
-    """A warning about places at which an assistant had no answer."""
+    """A warning about the number of places at which an assistant gave no answer."""
     return [f"an assistant could not answer at {places} places: the draft's tokens are kept there"] if places else []
 
 
 def losses(lost: Mapping[int, Loss], names: Sequence[str], tokens: Sequence[FusedToken]) -> list[str]:
-    """A warning for each assistant without which the answer continued, with the place and the reason."""
+    """A warning for each failed assistant without which the answer continued, with the place and the reason."""
     notes: list[str] = []
     for assistant, loss in sorted(lost.items()):
         unverified = sum(not token.verified for token in tokens[loss.token :])
@@ -41,7 +41,7 @@ def losses(lost: Mapping[int, Loss], names: Sequence[str], tokens: Sequence[Fuse
 
 
 def unreported(read: Mapping[str, int]) -> list[str]:
-    """A warning for each endpoint that does not report the number of tokens read, with an estimate of it."""
+    """A warning for each endpoint that does not report the number of tokens read, with an estimate of this number."""
     return [
         f"{name} does not report how many tokens it has read: about {tokens}, estimated from the length of the text, "
         "are missing from its bill; max_billed_tokens counts the estimate"
@@ -51,7 +51,7 @@ def unreported(read: Mapping[str, int]) -> list[str]:
 
 
 def cost(usage: Mapping[str, EndpointUsage], read: Mapping[str, int], verifier: Verifier | None) -> list[str]:
-    """A warning with remedies, if asking has cost many times as much as drafting. A cached token counts a tenth.
+    """A warning with remedies if asking cost many times as much as drafting. A cached token counts as a tenth.
 
     Args:
         usage: usage of each endpoint, by name.
@@ -79,5 +79,5 @@ def cost(usage: Mapping[str, EndpointUsage], read: Mapping[str, int], verifier: 
 
 
 def _weight(several: Sequence[EndpointUsage]) -> float:
-    """The number of tokens read and written, in which cached tokens have less weight."""
+    """The number of tokens read and written, in which each cached token has a lower weight."""
     return sum(one.billed_tokens - (1 - _CACHED) * one.cached_tokens for one in several)

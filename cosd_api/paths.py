@@ -1,10 +1,10 @@
-r"""Paths of models with different ids through one answer: encodings, lookahead, units, and restarts after a word.
+r"""The answer as models with different ids encode it: encodings, lookahead, units, and restarts after a word.
 
-A model is asked after the ids of its own encoding of the answer, never after a text that ends at the place. A tokenizer
-may encode the end of a text in a way that the model has never seen inside a text. For example, GPT-2's tokenizer makes
-two tokens of the new lines in `"end.\n\nThe"`, but one token of new lines that end a text. So the text before a place
-is encoded together with the text that the draft wrote after it (`look`), and only the boundaries of the assistant's own
-tokens are places (equation 3 of the paper, made exact).
+When a model is asked about a place, it is sent the ids of its own encoding of the answer, never a text that ends at the
+place. A tokenizer may encode the end of a text in a way that the model has never seen inside a text. For example,
+GPT-2's tokenizer encodes the new lines in `"end.\n\nThe"` as two tokens, but new lines at the end of a text as one
+token. Therefore the text before a place is encoded together with the text that the draft wrote after it (`look`), and
+only the boundaries of the assistant's own tokens are places. This makes equation 3 of the paper exact.
 
 All offsets are in bytes of the answer. All results depend only on the draft's path, not on earlier requests.
 """
@@ -23,9 +23,9 @@ from cosd_providers.contract import Piece, Token
 from cosd_providers.text import continues_word, first_character, whole
 
 FARTHEST = 64
-"""The highest number of characters in a lookahead, and in a unit."""
-_WITHOUT_SPACES = 32  # characters of lookahead if none of them is white space
-_WINDOW = 4 * FARTHEST  # enough bytes for this many characters
+"""Maximum number of characters in a lookahead, and in a unit."""
+_WITHOUT_SPACES = 32  # maximum number of characters in a lookahead without white space
+_WINDOW = 4 * FARTHEST  # enough bytes for `FARTHEST` characters
 _SPACES = (
     rb"\xc2[\x85\xa0]",
     rb"\xe1\x9a\x80",
@@ -33,8 +33,8 @@ _SPACES = (
     rb"\xe2\x81\x9f",
     rb"\xe3\x80\x80",
 )
-"""White space beyond ASCII, in UTF-8."""
-_VISIBLE = (  # the first bytes of a character decide
+"""White space other than ASCII, in UTF-8."""
+_VISIBLE = (  # the first bytes of a character show whether it is visible
     rb"[\x21-\x7f\xc3-\xe0\xe4-\xff]|\xc2[^\x85\xa0]|\xe1(?:[^\x9a]|\x9a[^\x80])"
     rb"|\xe2(?:[^\x80\x81]|\x80[^\x80-\x8a\xa8\xa9\xaf]|\x81[^\x9f])|\xe3(?:[^\x80]|\x80[^\x80])"
 )
@@ -45,22 +45,22 @@ _SAFE_CUT = re.compile(
 _INSIDE = bytes(range(0x80, 0xC0))  # UTF-8 bytes that continue a character
 
 Encode = Callable[[str], Awaitable[Sequence[Piece]]]
-"""A function that returns a model's encoding of the text of a response; see `contract.IdContexts.encode`."""
+"""A function that returns a model's encoding of a response's text; see `contract.IdContexts.encode`."""
 
 
 def look(text: bytes, at: int, *, ended: bool) -> int | None:
-    """The end of the lookahead of a place; later text cannot change the tokens before the place.
+    """The end of a place's lookahead, which is the text that can affect how the text before the place is encoded.
 
-    The lookahead ends after the first character of the second word that begins after the place, after 64 characters (32
-    if none of them is white space), or at the end of the answer.
+    The lookahead ends after the first character of the second word that begins after the place, after 64 characters (or
+    32, if none of them is white space), or at the end of the answer.
 
     Args:
-        text: the draft's text, in whole characters.
-        at: byte offset of the place, which is between characters.
-        ended: whether the draft's end of sequence follows the text.
+        text: the draft's text, which ends with a whole character.
+        at: byte offset of the place, which lies between two characters.
+        ended: whether the draft has ended the answer after the text.
 
     Returns:
-        None if the draft has not written that far.
+        None if the draft has not written far enough.
     """
     characters = text[at : at + _WINDOW].decode("utf-8", "surrogateescape")
     end, words, spaces, before = at, 0, False, "."
@@ -77,22 +77,22 @@ def look(text: bytes, at: int, *, ended: bool) -> int | None:
 
 
 def word_starts(text: bytes, at: int) -> bool:
-    """Test whether a word starts at a place between characters; in scripts without spaces, each character is a word."""
+    """Test whether a word starts at a place between characters. In scripts without spaces, each character is a word."""
     here = first_character(text[at : at + 4])
     return not here or here.isspace() or text[:at][-4:].decode("utf-8", "ignore")[-1:].isspace() or is_unspaced(here)
 
 
 def ends_unit(text: bytes, at: int) -> bool:
-    """Test whether a unit ends at a common boundary, which it does if a word starts there.
+    """Test whether a unit ends at a common boundary, which is the case if a word starts at the boundary.
 
-    So each decision is about whole words, and each replacement is a whole word. `benchmarks/units.py` measures the
-    alternative, in which a unit ends at every common boundary.
+    With this definition, each decision is about whole words, and each replacement is a whole word.
+    `benchmarks/units.py` measures the alternative, in which a unit ends at every common boundary.
     """
     return word_starts(text, at)
 
 
 def word_around(text: bytes, at: int) -> tuple[int, int]:
-    """The start of the word that contains byte `at`, and its end, where the next word starts or the text ends."""
+    """The start and end of the word that contains byte `at`; the end is where the next word starts or the text ends."""
     start, end = at, at + 1
     while start and not _starts(text, start):
         start -= 1
@@ -107,7 +107,7 @@ def _starts(text: bytes, at: int) -> bool:
 
 
 def is_safe_cut(text: bytes, at: int) -> bool:
-    """Test for a single space between two visible characters, where every tokenizer that knows words cuts."""
+    """Test for a single space between two visible characters, at which all tokenizers that know words cut a text."""
     return _SAFE_CUT.match(text, at) is not None
 
 
@@ -116,11 +116,13 @@ class DraftPath:
     """The draft model's own path, as far as the model has written it.
 
     Attributes:
-        tokens: the tokens that the model wrote, parts of characters included; an end of sequence comes last.
+        tokens: the tokens that the model wrote, including parts of characters. An end of sequence can only be the last
+            token.
         ends: byte offset of the end of each token.
-        text: bytes of all tokens.
-        kept: number of tokens at the start that no restart encodes again, whichever later token is replaced.
-        over: whether the path ends without an end of sequence, because the context is full or a limit is reached.
+        text: the bytes of all tokens, joined.
+        kept: number of leading tokens that no restart encodes again, whichever later token is replaced.
+        over: whether the path is complete without an end of sequence, because the context is full or a limit is
+            reached.
     """
 
     tokens: list[Token] = field(default_factory=list[Token])
@@ -136,7 +138,7 @@ class DraftPath:
 
     @property
     def written(self) -> bytes:
-        """The text without an incomplete character at its end, which could not be encoded."""
+        """The text without any incomplete character at its end, because such a character cannot be encoded."""
         return bytes(self.text[: whole(bytes(self.text))])
 
     def add(self, token: Token) -> None:
@@ -146,18 +148,18 @@ class DraftPath:
         self.ends.append(len(self.text))
 
     def offset(self, count: int) -> int:
-        """Byte offset of the end of the first `count` tokens."""
+        """The byte offset at which the first `count` tokens end."""
         return self.ends[count - 1] if count else 0
 
     def is_whole(self, count: int) -> bool:
-        """Test whether the first `count` tokens end between characters."""
+        """Test whether the first `count` tokens end with a whole character."""
         end = self.offset(count)
         return whole(bytes(self.text[max(0, end - 4) : end])) == end - max(0, end - 4)
 
     def fixed(self, first: int) -> int:
-        """The number of leading tokens that stay as they are if the token `first` is replaced.
+        """The number of leading tokens that remain unchanged if the token `first` is replaced.
 
-        A replacement encodes the tokens before it again, back to the last safe cut, but at most eight of them.
+        The tokens before a replacement are encoded again, back to the last safe cut, but not more than eight of them.
         """
         found, text = first, bytes(self.text[: self.offset(first)])
         while found > self.kept and found + LONGEST > first and not is_safe_cut(text, self.offset(found)):
@@ -173,7 +175,7 @@ class DraftPath:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One model's encoding of a text as the continuation of its prompt.
+    """One model's encoding of a text that continues the model's prompt.
 
     Attributes:
         ids: ids of the tokens.
@@ -184,26 +186,27 @@ class Encoded:
     ends: tuple[int, ...]
 
     def count(self, at: int) -> int | None:
-        """The number of tokens before a boundary; None if no token ends there."""
+        """The number of tokens before byte offset `at`; None if no token ends there."""
         if not at:
             return 0
         found = bisect_left(self.ends, at)
         return found + 1 if found < len(self.ends) and self.ends[found] == at else None
 
     def offset(self, count: int) -> int:
-        """Byte offset of the end of the first `count` tokens."""
+        """The byte offset at which the first `count` tokens end."""
         return self.ends[count - 1] if count else 0
 
 
 class Encoder:
-    """One model's encodings of a growing answer; when the text grows, only the part after a safe cut is encoded again.
+    """A cache of one model's encoding of a growing answer, which encodes again only the text after a safe cut.
 
-    A safe cut is used only if the earlier encoding has a token boundary there.
+    A safe cut is used only if it is a token boundary in the earlier encoding.
 
     Args:
-        encode: the model's encoding of a text.
-        lead: white space that precedes every answer and begins the model's path. A token that lies within this white
-            space ends at byte 0; a token that continues into the answer ends at its end there.
+        encode: encodes a text with the model's tokenizer.
+        lead: white space that the chat template writes before every answer, and with which the model's path begins. The
+            end of a token inside this white space counts as byte 0. A token that extends into the answer ends where it
+            ends in the answer.
     """
 
     def __init__(self, encode: Encode, lead: str = "") -> None:
@@ -211,13 +214,13 @@ class Encoder:
         self._lead = lead
         self._text: bytes | None = None if lead else b""  # the text whose encoding is known
         self._known = Encoded((), ())
-        self._cuts: tuple[tuple[int, int], ...] = ((0, 0),)  # safe cuts: byte offset, and number of tokens before it
+        self._cuts: tuple[tuple[int, int], ...] = ((0, 0),)  # safe cuts: byte offset and number of tokens before
 
     async def upto(self, text: bytes, end: int) -> Encoded | None:
-        """Encode the first `end` bytes, which are whole characters; None if the tokens do not spell these bytes.
+        """Encode the first `end` bytes, which must be whole characters; None if the tokens do not spell these bytes.
 
         Raises:
-            ProviderError: the server failed.
+            ProviderError: the server that encodes failed.
         """
         given, before, known, cuts = text[:end], self._text, self._known, self._cuts
         if given == before:
@@ -234,7 +237,7 @@ class Encoder:
             return None
         pieces = await self._encode(tail) if tail else ()
         if sum(len(piece.data) for piece in pieces) != end - start:
-            return None  # the tokenizer normalises the text, so its tokens have no byte offsets in it
+            return None  # the tokenizer normalises the text, so its tokens have no byte offsets in the text
         sizes = accumulate(len(piece.data) for piece in pieces)
         found = Encoded(
             known.ids[:count] + tuple([piece.id for piece in pieces]),
@@ -242,7 +245,7 @@ class Encoder:
         )
         starts = [match.start() for match in _SAFE_CUT.finditer(given, cut + 1)]
         more = [(at, tokens) for at in starts if (tokens := found.count(at)) is not None]
-        if self._text is before:  # otherwise a concurrent call has encoded another text meanwhile
+        if self._text is before:  # otherwise, a concurrent call has encoded another text
             self._text, self._known, self._cuts = given, found, (*cuts, *more)
         return found
 
@@ -250,17 +253,17 @@ class Encoder:
         """Encode a text by itself; None if the tokens do not spell the text.
 
         Raises:
-            ProviderError: the server failed.
+            ProviderError: the server that encodes failed.
         """
         return await Encoder(self._encode).upto(text, len(text))
 
 
 def common(one: bytes | bytearray, other: bytes | bytearray) -> int:
-    """The length in bytes of the common prefix of two texts."""
+    """The length of the common prefix of two texts, in bytes."""
     most = min(len(one), len(other))
     if one[:most] == other[:most]:
         return most
-    low, high = 0, most  # the first `low` bytes are equal, the first `high` bytes are not
+    low, high = 0, most  # the first `low` bytes are equal; the first `high` bytes are not
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle)
@@ -269,16 +272,16 @@ def common(one: bytes | bytearray, other: bytes | bytearray) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PathUnit:
-    """Draft tokens that one assistant judges together, at the boundaries of the assistant's own tokens.
+    """Draft tokens that one assistant judges together, at places where the assistant's own tokens end.
 
     Attributes:
-        first, last: indices of the unit's first draft token and of the draft token after its last.
+        first, last: index of the unit's first draft token, and the index after its last draft token.
         start, end: byte offsets of the unit in the answer.
-        encoding: the assistant's encoding of the answer; None if the assistant takes text only, or if the bytes are
-            kept unjudged because they begin inside one of its tokens.
+        encoding: the assistant's encoding of the answer. None if the assistant accepts only text, or if the unit is
+            kept without a verdict because it begins inside one of the assistant's tokens.
         count: number of the assistant's tokens before the unit.
-        cut: whether the text had to be cut at the unit's start, so that the assistant is asked after a cut text.
-        by_text: whether the assistant takes text only, and continues from the unit's start.
+        cut: whether the text had to be cut at the unit's start, so that the assistant has to continue a cut text.
+        by_text: whether the assistant accepts only text and continues it from the unit's start.
     """
 
     first: int
@@ -292,11 +295,11 @@ class PathUnit:
 
     @property
     def judged(self) -> bool:
-        """False if the unit's bytes are kept whatever the assistant would write."""
+        """False if the unit is kept, whatever the assistant would write."""
         return self.by_text or self.encoding is not None
 
     def places(self, bound: int) -> list[tuple[int, int]]:
-        """The places before byte `bound`: their byte offsets, each with the number of the assistant's tokens before."""
+        """The byte offset of each place before byte `bound`, with the number of the assistant's tokens before it."""
         if self.encoding is None:
             return []
         count = self.count
@@ -312,12 +315,12 @@ class PathUnit:
 async def next_unit(draft: DraftPath, first: int, encoder: Encoder, *, own: bool = False) -> PathUnit | None:
     """Find the unit that begins with a draft token.
 
-    A common boundary is a place at which a draft token and a token of the assistant's encoding end. The unit ends at
-    the first common boundary at which a word starts, or at the first one after at least eight draft tokens. If the unit
-    begins inside one of the assistant's tokens, the bytes up to the first common boundary are kept unjudged. If there
-    is none within eight tokens, or if the unit is still open after eight tokens and 64 characters, the text is cut at
-    the unit's start. It is also cut, if needed, directly after a word that the assistant wrote: the assistant ended its
-    word there, whatever the draft writes next.
+    A common boundary is a place at which both a draft token and a token of the assistant's encoding end. The unit ends
+    at the first common boundary at which a word starts, or at the first common boundary after at least eight draft
+    tokens. If the unit begins inside one of the assistant's tokens, the text up to the first common boundary is kept
+    without a verdict. If no common boundary follows within eight tokens, or if the unit has not ended after eight
+    tokens and 64 characters, the text is cut at the unit's start. If necessary, the text is also cut directly after a
+    word that the assistant wrote, because the assistant ended its word at that place, whatever the draft writes next.
 
     Args:
         draft: the draft model's path.
@@ -326,13 +329,13 @@ async def next_unit(draft: DraftPath, first: int, encoder: Encoder, *, own: bool
         own: whether the assistant wrote the word before the unit.
 
     Returns:
-        None if the draft has not written far enough. If the draft never does, there is no further unit.
+        None if the draft has not written far enough. If the draft writes no more, no further unit exists.
 
     Raises:
         ProviderError: the server that encodes failed.
     """
     start, text = draft.offset(first), draft.written
-    written, ended = len(draft.tokens), draft.ended  # read together with the text: the draft may grow while we encode
+    written, ended = len(draft.tokens), draft.ended  # read before any `await`, in which the draft may grow
     if draft.tokens[first].end:
         at = len(text)
         encoding = await encoder.upto(text, at)
@@ -341,7 +344,7 @@ async def next_unit(draft: DraftPath, first: int, encoder: Encoder, *, own: bool
     for last in range(first + 1, written + 1 - ended):
         end, passed = draft.offset(last), last - first
         if end == start or end > len(text) or whole(bytes(draft.text[start:end])) != end - start:
-            continue  # inside a character
+            continue  # the token ends inside a character
         seen = look(text, end, ended=ended)
         if seen is None:
             return None
@@ -372,14 +375,14 @@ async def next_unit(draft: DraftPath, first: int, encoder: Encoder, *, own: bool
 
 
 def next_token(draft: DraftPath, first: int) -> PathUnit:
-    """The unit of an assistant with the draft's ids: one token on the draft's own path (equations 1 and 2)."""
+    """The unit for an assistant with the draft's ids, which is one token on the draft's path (equations 1 and 2)."""
     ids = tuple([token.id or 0 for token in draft.tokens])
     end = draft.offset(first + 1)
     return PathUnit(first, first + 1, draft.offset(first), end, Encoded(ids, tuple(draft.ends)), first)
 
 
 async def _cut_at(encoder: Encoder, text: bytes, at: int, end: int) -> Encoded | None:
-    """Encode a text in two parts, before and after a place, and join the encodings."""
+    """Encode the parts of a text before and after a place separately, and join the encodings."""
     before, behind = await encoder.upto(text, at), await encoder.apart(text[at:end])
     if before is None or behind is None:
         return None
@@ -388,14 +391,15 @@ async def _cut_at(encoder: Encoder, text: bytes, at: int, end: int) -> Encoded |
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The draft's path after a replacement.
+    """The changes to the draft's path that a replacement makes.
 
     Attributes:
-        keep: number of leading draft tokens that stay.
-        ids: ids of the tokens after them, in the draft model's own encoding; each is None if the draft takes text only.
-        ends: byte offset of the end of each of these tokens.
+        keep: number of leading draft tokens that remain.
+        ids: ids of the new tokens after the remaining ones, in the draft model's own encoding; each id is None if the
+            draft accepts only text.
+        ends: byte offset of the end of each new token.
         text: the answer up to the end of the replacement.
-        cut: whether the draft has to continue after a cut text.
+        cut: whether the draft has to continue a cut text.
     """
 
     keep: int
@@ -406,7 +410,7 @@ class Restart:
 
 
 def end_of_word(tokens: Sequence[Token]) -> int:
-    """The number of tokens, at most eight, that complete the first word; the end of sequence belongs to no word."""
+    """The number of tokens, at most eight, that complete the first word. The end of sequence belongs to no word."""
     count = 1
     while count < min(len(tokens), LONGEST) and not completes(tokens, count):
         count += 1
@@ -414,33 +418,34 @@ def end_of_word(tokens: Sequence[Token]) -> int:
 
 
 def completes(tokens: Sequence[Token], count: int) -> bool:
-    """Test whether a word ends, at a boundary between characters, after the first `count` tokens."""
+    """Test whether the first `count` tokens end with a whole character at the end of a word."""
     data = b"".join(token.data for token in tokens[:count])
     if whole(data) != len(data):
         return False
     if count == len(tokens) or tokens[count].end:
         return True
     if data.isspace() and data.endswith(b" "):
-        return False  # a space belongs to the word after it
+        return False  # the space belongs to the word after it
     return not continues_word(data, tokens[count])
 
 
 async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token], encoder: Encoder) -> Restart | None:
-    """Compute the draft's path after an assistant's word is put into it.
+    """Compute the draft's path after an assistant's word replaces a part of it.
 
-    The word is the shortest run of at most eight tokens that completes a word and ends at a boundary of the draft's
-    encoding, in which the assistant's next words follow. If there is no such run, the longest run of at most eight
-    tokens that ends between characters is the word.
+    The word is the shortest run of tokens, from the start of the continuation, that completes a word and ends at a
+    token boundary of the draft model. To find this boundary, the draft model encodes the text together with the
+    assistant's next words. If no run of at most eight tokens qualifies, the word is the longest run of at most eight
+    tokens that ends with a whole character.
 
     Args:
         draft: the draft model's path.
         first: index of the first token of the unit.
         at: byte offset of the place in the answer.
-        tokens: the assistant's continuation from the place, lookahead included, without an end of sequence.
+        tokens: the assistant's continuation from the place, including the lookahead but not an end of sequence.
         encoder: the encoder of the draft model.
 
     Returns:
-        None if none of these tokens ends between characters, or if the draft's encoding does not spell the text.
+        None if none of these tokens ends with a whole character, or if the draft's encoding does not spell the text.
 
     Raises:
         ProviderError: the server that encodes failed.
@@ -475,6 +480,6 @@ async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token]
         encoding = Encoded(own + behind.ids, (*draft.ends[:keep], *(start + one for one in behind.ends)))
     begin, count = encoding.count(draft.offset(keep)), encoding.count(end)
     assert begin is not None and count is not None
-    if keep and not draft.offset(keep):  # only the tokens of a lead stay, and all of them end at byte 0
+    if keep and not draft.offset(keep):  # only tokens of the `lead` remain, all of which end at byte 0
         begin = bisect_right(encoding.ends, 0)
     return Restart(keep, encoding.ids[begin:count], encoding.ends[begin:count], text[:end], cut)

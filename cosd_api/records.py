@@ -1,4 +1,4 @@
-"""The parts of a fused answer as records: tokens, decisions, requests, usage, endpoints."""
+"""The records of which a fused answer consists: tokens, decisions, requests, usage and endpoints."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Measure = Annotated[
     Field(ge=0, allow_inf_nan=True),
     PlainSerializer(lambda value: value if math.isfinite(value) else "Infinity", float | str, when_used="json"),
 ]
-"""A measure such as a perplexity, which is infinite for a text of probability 0."""
+"""A number such as a perplexity, which is infinite for a text of probability 0."""
 
 
 class Record(BaseModel):
-    """A record that a round trip through JSON leaves unchanged."""
+    """Base class of records, which a round trip through JSON leaves unchanged."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings", protected_namespaces=(), defer_build=True)
 
@@ -42,9 +42,9 @@ _R = TypeVar("_R", bound=Record)
 
 
 def _slim(record: _R) -> _R:
-    """Let all records of one kind share the set of the names of their fields.
+    """Let all records of a class share one set of field names.
 
-    Pydantic gives each record a set of its own, which would take more memory than the rest of the record.
+    Pydantic gives each record its own set, which would take more memory than the rest of the record.
     """
     object.__setattr__(record, "__pydantic_fields_set__", _all_fields(type(record)))
     return record
@@ -56,27 +56,27 @@ def _all_fields(kind: type[Record]) -> set[str]:
 
 
 class TokenDecision(Record):
-    """One assistant's answer at the place of a fused token, and the verifier's decision about it.
+    """One assistant's answer at the place of a fused token, and the verifier's decision about that answer.
 
     Attributes:
         assistant: name of the assistant.
-        text: the assistant's text there; empty for its end of sequence.
-        prob: probability in [0, 1] that the assistant gives the least probable token of its text; None if it is not
+        text: the assistant's text at this place; empty for the end of sequence.
+        prob: the assistant's probability, in [0, 1], for the least probable token of its own text; None if it is not
             reported.
-        agreed: whether the assistant wrote the draft's text, or finds the draft's token as probable as its own
+        agreed: whether the assistant wrote the draft's text, or finds the draft's token about as probable as its own
             (`tied`).
-        fired: whether the two texts differ and the verifier replaces the draft's. If several decisions fire, the most
-            confident assistant replaces it; the token's `source` names this assistant.
+        fired: whether the two texts differ and the verifier chose the assistant's. If several decisions fire, the text
+            of the most confident assistant replaces the draft's; the token's `source` names this assistant.
         reason: the decision in words, such as `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`.
-        draft_text: the draft's text there, which was judged as a whole.
-        draft_prob: probability that the draft gives the least probable token of its text.
-        coin: the number by which a verifier such as `RandomVerifier` decided: its coin at this place, or for
-            `DeferralVerifier` and `CoLLMVerifier` the probability of deferral.
-        draft_text_prob: the assistant's probability of the draft's text, or an upper bound of it, if a verifier such as
-            `SurpriseVerifier` uses it.
-        strategy: the way in which the assistant was asked (`"list"`, `"echo"`, ...), if its provider reports it.
-        request: the `number` of the question among `FusionResult.requests`.
-        tied: whether the draft's token is the assistant's second choice, as probable as its first within
+        draft_text: the draft's text at this place, which was judged as a whole.
+        draft_prob: the draft's probability for the least probable token of its own text.
+        coin: the number on which the verifier based its decision, if it uses one: the random number of `RandomVerifier`
+            at this place, or the probability of deferral of `DeferralVerifier` and `CoLLMVerifier`.
+        draft_text_prob: the assistant's probability for the draft's text, or an upper bound on it, if a verifier such
+            as `SurpriseVerifier` uses it.
+        strategy: the strategy with which the assistant was asked (`"list"`, `"echo"`, ...), if its provider reports it.
+        request: the `number` of the question in `FusionResult.requests`.
+        tied: whether the draft's token is the assistant's second choice, and as probable as its first choice within
             `settings.tie`.
     """
 
@@ -96,7 +96,7 @@ class TokenDecision(Record):
 
     @classmethod
     def of(cls, decision: Decision, names: Sequence[str], verifier: Verifier) -> Self:
-        """The record of a decision; `names` are the names of the assistants."""
+        """Make the record of a decision; `names` are the names of the assistants."""
         if decision.tied:
             reason = "a tie: the assistant finds both as probable"
         elif decision.agreed:
@@ -129,10 +129,11 @@ class ListedToken(Record):
     r"""A token that a model listed as an alternative to its own token in the answer.
 
     Attributes:
-        text: text of the token; empty for the end of sequence. Bytes that are not valid UTF-8 appear as `\xff`.
-        prob: probability in [0, 1] that the same model gives the token.
+        text: text of the token; empty for the end of sequence. A byte that is not valid UTF-8 appears as an escape such
+            as `\xff`.
+        prob: the same model's probability for the token, in [0, 1].
         end: whether the token is the end of sequence.
-        raw: the token's bytes in hexadecimal, if they are not valid UTF-8.
+        raw: the token's bytes in hexadecimal, if they are not valid UTF-8; otherwise None.
     """
 
     text: str
@@ -147,7 +148,7 @@ class ListedToken(Record):
 
     @classmethod
     def of(cls, token: Token) -> Self:
-        """The record of a token."""
+        """Make the record of a token."""
         return _slim(cls(text=readable(token.data), prob=token.prob, end=token.end, raw=unreadable(token.data)))
 
 
@@ -159,33 +160,35 @@ class FusedToken(Record):
     r"""One token of the answer.
 
     Attributes:
-        text: text of the token; empty for the end of sequence. Bytes that are not valid UTF-8 appear as `\xff`. If
-            models were asked after ids (`settings.contexts`), a token that is part of a character has no text, and the
-            token that completes the character has the whole character, so that the texts join to the answer.
+        text: text of the token; empty for the end of sequence. A byte that is not valid UTF-8 appears as an escape such
+            as `\xff`. If the models were sent ids (see `settings.contexts`), a token that is part of a character has no
+            text, and the token that completes the character has the whole character, so that the texts of all tokens
+            join to the answer.
         source: `"draft"`, or the name of the assistant that wrote the token.
         end: whether the token is the end of sequence.
-        draft_prob: probability in [0, 1] that the draft gives this token. For a replacement, the draft's probability of
+        draft_prob: the draft's probability for this token, in [0, 1]. For a replacement, the draft's probability for
             the least probable token that was replaced.
-        assistant_prob: probability of the assistant's text there; None if no assistant was asked or the probability is
-            not reported. With several assistants, that of the most confident one.
-        replaced: on the first token of a replacement, the draft's text that it replaced.
-        asked: whether an assistant was asked about the token; none is asked if no answer could change the text.
+        assistant_prob: the assistant's probability for its own text at this place. With several assistants, it is the
+            probability of the most confident one. None if no assistant was asked or none reported a probability.
+        replaced: on the first token of a replacement, the draft's text that was replaced; otherwise None.
+        asked: whether an assistant was asked about the token. No assistant is asked if its answer could not change the
+            text.
         verified: whether the answers of all assistants that could have changed the token were known. This is False only
             in an answer that continued without a failed assistant (`on_assistant_error="draft"`).
         reason: the decision in words; None if no assistant was asked.
-        decisions: the decision about each assistant that was asked. It is missing for an assistant that had no answer,
-            whose token reaches beyond the unit (so that the next unit judges it), or whose answer could no longer
-            matter.
-        replaced_tokens: on the first token of a replacement, the draft's tokens that it replaced.
-        unit: number of the token's unit or segment in the answer, from 0.
-        round: number of the token's drafting round, from 1; `FusionResult.iterations` counts the rounds.
-        draft: the `number`, among `FusionResult.requests`, of the draft that wrote the token or the text it replaced.
+        decisions: the decisions about the assistants that were asked. An assistant has no decision if it gave no
+            answer, if its token extends beyond the unit (the next unit then judges it), or if its answer could no
+            longer matter.
+        replaced_tokens: on the first token of a replacement, the draft's tokens that were replaced.
+        unit: number of the token's unit or segment in the answer, counted from 0.
+        round: number of the token's drafting round, counted from 1; `FusionResult.iterations` is the number of rounds.
+        draft: the `number` (in `FusionResult.requests`) of the draft that wrote the token or the text that it replaced.
         placed_at: seconds from the start of the answer until the token was placed.
         final_at: seconds from the start of the answer until the token was final.
         raw: the token's bytes in hexadecimal, if `text` does not show them.
-        id: the token's id, if the draft was asked after ids.
-        alternatives: other tokens that the model in `source` listed at this place, the most probable first, up to the
-            requested number (`alternatives=`).
+        id: the token's id, if the draft was sent ids.
+        alternatives: other tokens that the model in `source` listed at this place, up to the requested number
+            (`alternatives=`). The most probable token comes first.
     """
 
     text: str
@@ -229,10 +232,10 @@ class FusedToken(Record):
         Args:
             placed: the token.
             names: names of the assistants.
-            verifier: the verifier, which gives the reasons of decisions.
+            verifier: the verifier, which words the reasons of the decisions.
             now: seconds from the start of the answer until the token was final.
-            characters: the characters that the token completes, if models were asked after ids; else None.
-            alternatives: largest number of other tokens to list.
+            characters: the characters that the token completes, if the models were sent ids; else None.
+            alternatives: maximum number of other tokens to list.
         """
         data = placed.token.data
         raw = unreadable(data) if characters is None else None if characters.encode() == data else data.hex()
@@ -269,7 +272,7 @@ class FusedToken(Record):
 
 
 def unreadable(data: bytes) -> str | None:
-    """Bytes in hexadecimal; None if they are valid UTF-8."""
+    """The bytes in hexadecimal; None if they are valid UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -278,7 +281,7 @@ def unreadable(data: bytes) -> str | None:
 
 
 def data_of(text: str, raw: str | None) -> bytes:
-    """The bytes of a record: from its hexadecimal `raw` if given, else from its text."""
+    """The bytes of a recorded token, from its hexadecimal `raw` if it has one, else from its text."""
     return text.encode() if raw is None else bytes.fromhex(raw)
 
 
@@ -292,13 +295,14 @@ class SegmentCandidate(Record):
     """A text that was proposed for a segment.
 
     Attributes:
-        sources: names of the models that proposed the text, in the order given.
-        text: the text. It is empty for a model that was not chosen, if the method chooses before any model writes.
+        sources: names of the models that proposed the text, in the order in which the user gave the models.
+        text: the proposed text. If the method chooses before any model writes, it is empty for the models that were not
+            chosen.
         end: whether the answer ends after the text.
         scores: each model's measure of the text, such as a perplexity; None if the model was not asked or cannot
-            measure.
-        mean: the mean of the scores, or another number by which the candidates are compared; the lowest wins. None if
-            nothing was measured.
+            measure the text.
+        mean: the mean of the scores, or another number by which the candidates are compared; the candidate with the
+            lowest number wins. None if nothing was measured.
     """
 
     sources: tuple[str, ...]
@@ -323,7 +327,7 @@ class Segment(Record):
 
     @classmethod
     def of(cls, segment: DecidedSegment, names: Sequence[str]) -> Self:
-        """The record of a segment; `names` are the names of the models, the draft's first."""
+        """Make the record of a segment; `names` are the names of the models, the draft's first."""
         candidates = tuple(
             SegmentCandidate(
                 sources=tuple(names[source + 1] for source in one.sources),
@@ -338,17 +342,17 @@ class Segment(Record):
 
 
 class EndpointUsage(Record):
-    """Requests to one endpoint during one answer, and the tokens that it billed.
+    """The requests to one endpoint during one answer, and the tokens that the endpoint billed.
 
     Attributes:
         requests: number of generation requests, without retries.
         retries: number of retries.
-        prompt_tokens: number of tokens read, as the server counts them, cached tokens included.
+        prompt_tokens: number of tokens read, as the server counts them, including cached tokens.
         completion_tokens: number of tokens written.
         cached_tokens: number of prompt tokens that came from the server's cache.
-        first_token_seconds: seconds from the first request to the first token or answer.
+        first_token_seconds: seconds from the first request to the first token or the first answer to a question.
         busy_seconds: time during which at least one request was in progress.
-        strategies: number of places that an assistant answered, by the way in which it was asked, such as
+        strategies: number of places that an assistant answered, by the strategy with which it was asked, such as
             `{"list": 12}`.
     """
 
@@ -368,29 +372,32 @@ class EndpointUsage(Record):
 
     @classmethod
     def of(cls, usage: Usage) -> Self:
-        """The record of a ledger."""
+        """Make the record of a ledger."""
         return cls.model_validate({name: copy(getattr(usage, name)) for name in cls.model_fields})
 
 
 class Request(Record):
     """One request of an answer: a draft, or a question to an assistant about one or more places.
 
-    It may consist of several HTTP requests, which `EndpointUsage.requests` counts.
+    One request may consist of several HTTP requests; `EndpointUsage.requests` counts the HTTP requests.
 
     Attributes:
-        number: number of the request, from 1. Drafts have one series of numbers; questions, watches and scores share
-            another.
+        number: number of the request, counted from 1. Drafts have their own series of numbers; questions, watches and
+            scores share a second series.
         endpoint: `"draft"`, or the assistant's name.
-        kind: `"draft"`; `"hedge"`, a draft that was started ahead of a verdict; `"question"`; `"watch"`, a stream of an
-            assistant that answers each place that it passes; or `"score"`, a request for the probability of a text.
-        at: byte offset in the answer, as it then was, from which the request continues; for a question, its first
-            place.
+        kind: `"draft"`; `"hedge"`, a draft that was started in advance, while a verdict was pending; `"question"`;
+            `"watch"`, an assistant's stream that answers each place that it passes; or `"score"`, a request for the
+            probability of a text.
+        at: byte offset from which the request continues the answer, as the answer was at that time; for a question, the
+            offset of its first place.
         start: seconds from the start of the answer until the request was sent.
-        first: seconds from the start of the answer until its first token; None for questions, and if no token came.
+        first: seconds from the start of the answer until the request's first token; None for questions, and if no token
+            arrived.
         end: seconds from the start of the answer until the request was over.
         tokens: number of tokens that a draft or a watch wrote.
         places: number of places that the request was about, or that a watch answered.
-        outcome: result of the request: `"cancelled"` if it could no longer matter, such as a draft after a replacement.
+        outcome: result of the request. It is `"cancelled"` if the request could no longer matter, such as a draft after
+            a replacement.
     """
 
     number: int
@@ -406,7 +413,7 @@ class Request(Record):
 
     @classmethod
     def of(cls, span: RequestSpan, names: Sequence[str]) -> Self:
-        """The record of a span; `names` are the names of all endpoints, the draft's first."""
+        """Make the record of a span; `names` are the names of all endpoints, the draft's first."""
         return _slim(
             cls(
                 number=span.number,
@@ -438,7 +445,7 @@ class Endpoint(Record):
 
     @classmethod
     def of(cls, name: str, info: ServerInfo) -> Self:
-        """The record of an endpoint, from the provider's description of it."""
+        """Make the record of an endpoint from its provider's description."""
         fields = cls.model_fields.keys() - {"name"}
         return cls(name=name, **{field: getattr(info, field) for field in fields})
 
@@ -447,11 +454,11 @@ class Timings(Record):
     """The times of an answer, in seconds.
 
     Attributes:
-        total: time from the start of the answer to its end.
+        total: time from the start to the end of the answer.
         first_token: time until the first token was final; None if the answer has no token.
         per_token: mean time per token, without `discovery`; None if the answer has no token.
-        discovery: the part of `total` in which the servers described themselves. Only the first answer of a `Fusion`
-            waits for it.
+        discovery: the part of `total` in which the servers were discovered. Usually only the first answer of a `Fusion`
+            waits for the discovery.
     """
 
     total: Seconds

@@ -1,4 +1,4 @@
-"""Replay of a recorded answer: its text is built again from the recorded tokens and probabilities."""
+"""Replay of a recorded answer, which rebuilds its text from the recorded tokens and probabilities."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from cosd_api.records import DRAFT, FusedToken, Segment, TokenDecision
 from cosd_api.verification import Place, Verifier, needs_of, verifier_at
 from cosd_providers.text import readable
 
-_ROUNDING = 1e-9  # relative to the larger of two means, as in the methods
+_ROUNDING = 1e-9  # tolerance relative to the lowest mean, as in the methods
 
 
 def replayed(
     tokens: Sequence[FusedToken], verifier: Verifier, assistants: Sequence[str], *, stops: bool, drawn: bool = False
 ) -> bytes:
-    """Build the text from the recorded decisions, and judge each of them again (Algorithm 1, lines 8 to 14).
+    """Build the text from the recorded decisions, and judge each decision again (Algorithm 1, lines 8 to 14).
 
     Args:
         tokens: the tokens of the whole answer.
         verifier: the verifier that judges each decision again, from the recorded probabilities.
-        assistants: names of the assistants, in the order given.
+        assistants: names of the assistants, in the order in which the user gave them.
         stops: whether a stop string may have ended the answer.
-        drawn: whether tokens were drawn; if so, a replacement may be any token of the assistant.
+        drawn: whether tokens were drawn at random; if so, a replacement may be any token of the assistant.
 
     Returns:
         The answer as bytes.
@@ -42,7 +42,7 @@ def replayed(
         firing = [decision for number, token in found for decision in _fired(token, number, verifier, assistants)]
         winner = max(firing, key=lambda one: (one.prob or 0.0, -assistants.index(one.assistant)), default=None)
         word = _replacement(found)
-        # A stop string may have removed a replacement, while the decision is still on the tokens before it.
+        # A stop string may have removed a replacement, although the decision is still recorded on the tokens before it.
         cut = stops and last == len(tokens)
         if winner is None and word:
             number, token = word[0]
@@ -61,11 +61,12 @@ def replayed(
 def rewritten(tokens: Sequence[FusedToken], segments: Sequence[Segment]) -> bytes:
     """Build the text from the chosen segments, and check each choice again.
 
-    If the models' measures are recorded, the lowest mean wins; of equal means, the first listed. A stop string, a limit
-    or an error may have cut off the end of the text, even over several segments.
+    If the models' measures are recorded, the candidate with the lowest mean wins; of candidates with equal means, the
+    first one wins. A stop string, a limit or an error may have cut off the end of the text, even across several
+    segments.
 
     Raises:
-        TraceError: another text should have been chosen, or the tokens are not the chosen text.
+        TraceError: another text should have been chosen, or the tokens do not spell the chosen text.
     """
     text = b""
     for number, segment in enumerate(segments):
@@ -91,16 +92,16 @@ def rewritten(tokens: Sequence[FusedToken], segments: Sequence[Segment]) -> byte
 
 
 def _least(means: Sequence[float]) -> int:
-    """The index of the lowest mean; means that differ only by rounding are equal, and the first of them wins."""
+    """The index of the lowest mean, or of the first one if several lowest means differ only by rounding."""
     least = min(means)
     return next(at for at, one in enumerate(means) if one == least or one - least <= _ROUNDING * abs(least))
 
 
 def _replacement(unit: Sequence[tuple[int, FusedToken]]) -> Sequence[tuple[int, FusedToken]]:
-    """The numbered tokens of a unit that are an assistant's word: all tokens from the first replacement on."""
+    """The numbered tokens of a unit that form an assistant's word: all tokens from the first replacement on."""
     start = next((at for at, (_, token) in enumerate(unit) if token.replaced is not None), len(unit))
     for at, (number, token) in enumerate(unit):
-        spelled = token.id is not None or readable(token.data) == token.text  # text by ids may lack parts of characters
+        spelled = token.id is not None or readable(token.data) == token.text  # with ids, `text` is whole characters
         if not spelled or (token.end and token.data):
             raise TraceError(f"token {number} ({token.text!r}) has bytes that differ from its text")
         if at > start and token.replaced is not None:
@@ -116,7 +117,7 @@ def _replacement(unit: Sequence[tuple[int, FusedToken]]) -> Sequence[tuple[int, 
 
 
 def _fired(token: FusedToken, number: int, verifier: Verifier, assistants: Sequence[str]) -> list[TokenDecision]:
-    """Judge each decision at a token again, and return those that fire."""
+    """Judge each decision at a token again, and return the decisions that fire."""
     for decision in token.decisions:
         p, q = decision.draft_prob, decision.prob
         where = f"token {number} ({token.text!r}): {decision.draft_text!r}"
@@ -151,7 +152,8 @@ def _check_word(winner: TokenDecision, word: Sequence[tuple[int, FusedToken]], *
     stands = readable(data)
     if drawn or (stands.startswith(winner.text) and bool(stands) == bool(winner.text)):
         return
-    cut = winner.text.startswith(stands) or winner.text.encode().startswith(data)  # perhaps inside a character
-    # Only the last word may have been cut, even within the white space that a template writes before an answer.
+    cut = winner.text.startswith(stands) or winner.text.encode().startswith(data)  # the cut may be inside a character
+    # Only the last word may be cut off. The cut may even lie in the white space that a template writes before an
+    # answer.
     if whole or (not stands and token.end) or not cut:
         raise TraceError(f"token {number} is {token.text!r}, but the decision put {winner.text!r} there")

@@ -1,4 +1,4 @@
-"""The result of a fusion: the text, the source of each token and the cost, and the trace that a file can keep."""
+"""The result of a fusion, and its trace, which can be saved to a file."""
 
 from __future__ import annotations
 
@@ -20,59 +20,64 @@ from cosd_providers.text import readable, sendable
 
 
 class FusionResult(Record):
-    """A fused answer; `model_dump_json` and `model_validate_json` round-trip it unchanged.
+    """A fused answer, which a round trip through `model_dump_json` and `model_validate_json` leaves unchanged.
 
     Attributes:
-        schema_version: version of this format; see the changelog.
+        schema_version: version of the format of this record; see the changelog.
         text: the answer.
         finish_reason: `"stop"` (end of sequence or a stop string), `"length"`, `"content_filter"`, `"budget"` (one of
             the caller's limits), or `"error"` (only in the `partial` of an error).
         stop_reason: the details of `finish_reason`: the end token, the stop string, `"max_tokens"`, `"context"`,
             `"repetition"`, `"max_requests"`, the error's name, ...
-        tokens: the answer, token by token. Their texts join to `text`, unless two models wrote parts of one character.
-        acceptance_rate: draft tokens kept / (kept + replaced), as in the paper. Tokens about which no assistant was
-            asked count as kept. Unverified tokens (`unverified_tokens`) do not count. The rate is 1.0 for an empty
-            answer and None if all tokens are unverified. `acceptance_rate`, `replacements`, `iterations`,
-            `kept_tokens` and `replaced_tokens` are None for methods that do not judge a draft.
+        tokens: the answer, token by token. The texts of the tokens join to `text`, unless two models wrote parts of one
+            character.
+        acceptance_rate: share of draft tokens that were kept, which is kept / (kept + replaced), as in the paper.
+            Tokens about which no assistant was asked count as kept. Unverified tokens (`unverified_tokens`) are not
+            counted. The rate is 1.0 for an empty answer and None if all tokens are unverified. For methods that do not
+            judge a draft, `acceptance_rate`, `replacements`, `iterations`, `kept_tokens` and `replaced_tokens` are
+            None.
         replacements: number of times that an assistant's word replaced the draft's word.
-        iterations: number of drafting rounds: one, plus one for each replacement (or lost assistant) after which
-            drafting continued.
-        kept_tokens: number of draft tokens in the answer, unverified tokens included.
+        iterations: number of drafting rounds, which is one plus the number of replacements (or lost assistants) after
+            which drafting continued.
+        kept_tokens: number of draft tokens in the answer, including unverified tokens.
         replaced_tokens: number of draft tokens that were replaced.
-        drafted_tokens: number of tokens that the draft wrote, discarded tokens included. Depends on timing.
+        drafted_tokens: number of tokens that the draft wrote, including discarded tokens. Depends on timing.
         ties: number of places at which the draft's token was kept because an assistant found it as probable as its own
-            first choice, within `settings.tie`; None if no assistant was asked after ids.
-        units: number of units in which the answer was judged; None if the method judges none.
-        off_path: number of units about which an assistant was asked after a cut text. The server encodes such a text
-            again, perhaps as other tokens than the model would write. 0 if models were asked after ids.
-        unjudged: number of units that were kept without a verdict although an assistant could have changed them. They
-            begin inside one of the assistant's tokens, or the draft could not write far enough. None unless models
-            with different ids were judged on their own paths.
+            first choice, within `settings.tie`; None if no assistant was sent ids.
+        units: number of units in which the answer was judged; None if the method judges no units.
+        off_path: number of units for which an assistant had to continue a cut text. The server encodes a cut text
+            again, and may encode it into other tokens than the model would write. The number is 0 if models with the
+            same ids were sent ids.
+        unjudged: number of units that were kept without a verdict although an assistant could have changed them,
+            because they begin inside one of the assistant's tokens or the draft could not write far enough. None unless
+            models with different ids were judged on their own paths.
         wasted_tokens: number of drafted tokens that are not in the answer. Depends on timing.
-        hedged_drafts: number of drafts that were started ahead of a verdict (`hedge`). Depends on timing.
-        hedge_hits: number of hedged drafts that became the draft. Depends on timing. Of the restarts that could have
-            been hits, `draft_requests - hedged_drafts - 1` were not.
-        hedged_tokens: number of tokens that hedged drafts wrote before their verdict; most of them are discarded. They
-            are part of `drafted_tokens`. Depends on timing.
-        draft_requests: number of drafts that were started, hedged drafts included. For methods in which every model
+        hedged_drafts: number of drafts that were started in advance, while a verdict was pending (`hedge`). Depends on
+            timing.
+        hedge_hits: number of hedged drafts that became the draft after a replacement. Depends on timing. The number of
+            restarts that no hedged draft served is `draft_requests - hedged_drafts - 1`.
+        hedged_tokens: number of tokens that hedged drafts wrote before their verdict, most of which are discarded. This
+            number is included in `drafted_tokens`. Depends on timing.
+        draft_requests: number of drafts that were started, including hedged drafts. For methods in which every model
             writes, the number of writing requests to all models. Depends on timing.
-        assistant_requests: number of questions to assistants, each about one or more places, and of requests to score
-            a text. Depends on timing.
-        usage: cost by endpoint: `"draft"`, `"assistant"` (or `"assistant 1"`, `"assistant 2"`, ...).
+        assistant_requests: number of questions to assistants (each about one or more places) plus requests to score a
+            text. Depends on timing.
+        usage: the cost at each endpoint, by name: `"draft"`, `"assistant"` (or `"assistant 1"`, `"assistant 2"`, ...).
         timings: the times of the answer, in seconds.
-        warnings: warnings about the answer, one sentence each.
+        warnings: warnings about the answer, each of which is one sentence.
         draft: the draft endpoint.
-        assistants: the assistants, in the order given.
+        assistants: the assistants, in the order in which the user gave them.
         settings: the settings and limits of the answer.
-        segments: for methods that decide segment by segment, the proposed texts and the reason for each choice.
-        prompt_tokens: number of tokens of the prompt alone, as billed by the draft's server (or that of another model
-            that wrote). It is estimated from the length of the text if the server billed the prompt only together with
-            text of the answer, or not at all. None in answers of earlier versions.
+        segments: for methods that decide segment by segment, the proposed texts of each segment and the reason for the
+            choice.
+        prompt_tokens: number of tokens in the prompt alone, as billed by the draft's server (or by the server of
+            another model that wrote). It is estimated from the length of the text if the server billed the prompt only
+            together with text of the answer, or not at all. None in answers from earlier versions of the library.
         failures: the failed assistants without which the answer continued (`on_assistant_error="draft"`), by name, with
-            the kind of error, such as `{"assistant": "ConnectError"}`.
-        weights: the models' weights by name, if the method measured them for this prompt (`weights="route"`).
-        requests: all drafts and questions, in the order in which they were started. Depends on timing.
-        library_version: version of cosd-api that made the answer.
+            the class name of the error, such as `{"assistant": "ConnectError"}`.
+        weights: the models' weights, by name, if the method determined them for this prompt (`weights="route"`).
+        requests: all requests of the answer, in the order in which they were started. Depends on timing.
+        library_version: version of cosd-api that generated the answer.
     """
 
     schema_version: Literal[1, 2] = 2
@@ -116,12 +121,12 @@ class FusionResult(Record):
 
     @property
     def unverified_tokens(self) -> int:
-        """The number of tokens that a failed assistant could have changed (`on_assistant_error="draft"`)."""
+        """The number of tokens that a failed assistant might have changed (`on_assistant_error="draft"`)."""
         return sum(not one.verified for one in self.tokens)
 
     @property
     def verified_kept_tokens(self) -> int:
-        """The number of verified draft tokens in the answer; `acceptance_rate` counts these as kept."""
+        """The number of verified draft tokens in the answer, which `acceptance_rate` counts as kept."""
         return (self.kept_tokens or 0) - sum(one.source == DRAFT and not one.verified for one in self.tokens)
 
     @property
@@ -147,12 +152,12 @@ _LISTS = {"token": "tokens", "segment": "segments", "request": "requests"}
 
 
 class Trace:
-    """A `FusionResult` as JSON lines, with the reasons for each token.
+    """A `FusionResult` as JSON lines, which contain the reasons for every token.
 
-    Each line has a `type`. The first line is the header (`"kind": "cosd-trace"`, `schema_version`, the endpoints, the
-    settings), and the last line has the type `"end"` (the text, the finish reason, the cost). Between them, each token,
-    segment and request has a line of type `"token"` (`FusedToken`), `"segment"` (`Segment`) or `"request"` (`Request`),
-    with its `index` from 0. The prompt is not included.
+    Each line has a `type`. The first line is the header (`"kind": "cosd-trace"`, `schema_version`, the endpoints and
+    the settings), and the last line has the type `"end"` (the text, the finish reason and the cost). Between them, each
+    token, segment and request has a line of type `"token"` (`FusedToken`), `"segment"` (`Segment`) or `"request"`
+    (`Request`), with its `index`, counted from 0. The prompt is not included.
 
     Attributes:
         result: the answer.
@@ -167,7 +172,7 @@ class Trace:
         return f"Trace({len(self.result.tokens)} tokens, {len(self.result.requests)} requests)"
 
     def lines(self) -> Iterator[str]:
-        """Iterate over the lines of JSON, without line ends."""
+        """Iterate over the lines of JSON, without line endings."""
         whole = self.result.model_dump(mode="json")
         lists = {kind: whole.pop(name) for kind, name in _LISTS.items()}
         version = {"schema_version": self.schema_version}
@@ -191,7 +196,7 @@ class Trace:
 
         Raises:
             OSError: the file cannot be read.
-            TraceError: the file is not a trace, is of a newer version, or is incomplete.
+            TraceError: the file is not a trace, has a newer version, or is incomplete.
         """
         try:
             return cls._read(Path(path).read_bytes())
@@ -226,14 +231,14 @@ class Trace:
         """Judge every recorded decision again, and build the text from the verdicts.
 
         Args:
-            verifier: the verifier to judge with; by default the recorded verifier.
+            verifier: the verifier that judges the decisions; by default the recorded verifier.
 
         Returns:
             The text, which equals `result.text`.
 
         Raises:
-            TraceError: a verdict, the choice of a segment, or the text differs from the record; or the answer was
-                judged by a verifier of the user's own, and none is given.
+            TraceError: a verdict, the choice of a segment, or the text differs from the record. Also raised if the
+                answer was judged by the user's own verifier and `verifier` is not given.
         """
         if self.result.tokens and not self.result.requests:
             raise TraceError("the answer was made by a version of cosd-api that recorded no trace")
@@ -267,7 +272,7 @@ def _object(line: bytes, number: int) -> dict[str, Any]:
     try:
         found = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
         if b"\\u" in line:
-            _json(found).encode()  # fails for half of a surrogate pair, which JSON can escape
+            _json(found).encode()  # raises for a lone surrogate, which JSON can escape
     except (ValueError, RecursionError):
         raise TraceError(f"line {number} is not JSON") from None
     if not isinstance(found, dict):

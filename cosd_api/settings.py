@@ -1,8 +1,8 @@
-"""The settings of a fusion and the limits of one answer, with their checks and their record in results.
+"""The settings of a fusion and the limits of one answer: how they are given, checked, and recorded in results.
 
-Each group has two forms: the keywords that a caller passes (a `TypedDict`, for type checkers) and the checked values
-(a dataclass, with the defaults). A new setting needs a line in both forms, a line in `Settings`, the code that obeys
-it, and an option of the command line.
+Both the settings and the limits have two forms: the keywords that a caller passes (a `TypedDict`, for type checkers)
+and the checked values (a dataclass, with the defaults). A new setting needs a line in both forms, a line in `Settings`,
+the code that implements it, and an option of the command line.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from cosd_providers.messages import Message, OnSpecialTokens
 from cosd_providers.suggestions import suggestion
 
 Asking = Literal["contestable", "all"]
-"""The places that assistants are asked about: only places at which the text could change, or all places."""
+"""The places about which assistants are asked: only those at which the text could change, or all places."""
 OnBudget = Literal["raise", "end"]
-"""The reaction to a limit of one answer: raise `BudgetError`, or end the answer with its verified text."""
+"""The reaction when an answer reaches a limit: raise `BudgetError`, or end the answer with its verified text."""
 OnAssistantError = Literal["raise", "draft"]
-"""The reaction to an assistant that has failed for good: end the answer, or continue without the assistant."""
+"""The reaction when an assistant has failed, after any retries: raise an error, or continue without the assistant."""
 
 DEFAULT_TIE = 0.02
-"""Default width of a tie: two log probabilities that differ by at most this count as equal; see `Fusion`."""
+"""Default width of a tie: log probabilities that differ by at most this number count as equal; see `Fusion`."""
 
 DEFAULT_MAX_TOKENS = 256
 MOST_ALTERNATIVES = 20
-"""The highest number of other tokens to list with each token; OpenAI's API and vLLM list up to this many."""
+"""Maximum number of other tokens to list with each token, which is the maximum of OpenAI's API and of vLLM."""
 
 
 # ------------------------------------------------------------------------------------------------------- one answer
@@ -96,10 +96,10 @@ class AnswerLimits:
         return limits
 
     def seeded(self, method: Method) -> Self:
-        """Return the limits for one answer: if the method draws and no seed is given, with a random seed.
+        """Return the limits for one answer, with a random seed if the method draws and no seed is given.
 
         Raises:
-            SettingError: a seed is given, but the method draws nothing.
+            SettingError: a seed is given, but the method does not draw.
         """
         if method.temperature:
             return self if self.seed is not None else replace(self, seed=secrets.randbits(31))
@@ -142,7 +142,7 @@ class LikelihoodLimits:
 
 
 def _check_limits(limits: AnswerLimits | LikelihoodLimits) -> None:
-    """Check the limits of time, requests and tokens."""
+    """Check the limits on time, requests and tokens."""
     if limits.timeout is not None:
         check_seconds("timeout", limits.timeout)
     for name in ("max_requests", "max_billed_tokens"):
@@ -155,18 +155,20 @@ def _check_limits(limits: AnswerLimits | LikelihoodLimits) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Settings that save time at the cost of more requests and more drafted tokens. None of them changes the text.
+    """Settings that save time at the cost of more requests and more drafted tokens. They do not change the text.
 
     Attributes:
-        hedge: number of hedged drafts to start while a verdict is pending. Each begins with another token that the
-            draft model found nearly as probable as its own. If the replacement is one of these tokens, its draft
-            continues without a restart, and the other hedges are cancelled. The draft's endpoint serves up to `hedge`
-            more streams at a time and writes more tokens. After two failures in a row, an answer starts no more hedges.
-        in_flight: number of requests to one assistant at a time. With 2, new questions are sent before the first one
-            is answered, which is a little faster and takes many more requests.
-        max_ahead: limit on tokens drafted beyond the verified text, for each hedged draft separately. By default there
-            is no limit as long as this process hears verdicts in time. If it is short of CPU time, the draft is
-            requested a few tokens at a time, provided that its endpoint continues it from token ids.
+        hedge: number of hedged drafts to start while a verdict is pending. Each hedged draft begins with a token that
+            the draft model found nearly as probable as its own choice. If that token turns out to be the replacement,
+            the hedged draft continues without a restart, and the other hedged drafts are cancelled. The draft's
+            endpoint serves up to `hedge` more streams at a time and writes more tokens. After two failures in a row, an
+            answer starts no more hedged drafts.
+        in_flight: maximum number of simultaneous requests to each assistant. With 2, a second question is sent before
+            the first one is answered, which is a little faster but needs many more requests.
+        max_ahead: limit on the number of tokens drafted beyond the verified text. It applies to the draft and to each
+            hedged draft separately. By default, there is no limit as long as this process receives verdicts in time. If
+            the process is short of CPU time, the draft is requested a few tokens at a time, provided that its endpoint
+            continues from token ids.
 
     Raises:
         SettingError: a setting is invalid.
@@ -245,7 +247,7 @@ class FusionSettings:
 
     @property
     def pace(self) -> Pace:
-        """The schedule of methods that draft."""
+        """The pace of drafting, for methods that draft."""
         return Pace(
             draft_length=self.draft_length,
             max_ahead=self.tuning.max_ahead,
@@ -255,7 +257,7 @@ class FusionSettings:
 
 
 def _check_tuning(settings: FusionSettings) -> None:
-    """Refuse settings of a continuous draft for a draft that is written in rounds."""
+    """Refuse settings that are meant for a continuous draft if the draft is written in rounds."""
     if settings.draft_length is not None and settings.tuning.hedge:
         raise SettingError("hedge is for a draft that streams on: leave out draft_length, which asks in rounds")
     if settings.temperature and settings.tuning != Tuning():
@@ -273,14 +275,14 @@ _MEANINGLESS = {
     "ask": _OF_A_DRAFT,
     "tuning": _OF_A_DRAFT,
 }
-"""Settings that only some methods accept, with the reason that the other methods give."""
+"""Settings that only some methods accept, with the reason why the other methods refuse them."""
 
 
 def _method(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that follow from the chosen method: itself, its temperature, and its verifier and unit, if any.
+    """The settings that depend on the method: the method itself, its temperature, and its verifier and unit, if any.
 
     Raises:
-        SettingError: `method` is invalid, or another setting means nothing to it.
+        SettingError: `method` is invalid, or another setting has no meaning for the method.
     """
     method = DEFAULT_METHOD if given.get("method") is None else given["method"]
     beside = {name: one for name in ("verifier", "unit") if (one := given.get(name)) is not None}
@@ -321,23 +323,23 @@ class CustomVerifier(Record):
 
 
 def describe_verifier(verifier: Verifier) -> KnownVerifier | CustomVerifier:
-    """The verifier as a result records it: itself if it is one of the library's, else a description."""
-    if isinstance(verifier, KnownVerifier) and type(verifier) in get_args(KnownVerifier):  # a subclass may differ
+    """The verifier as a result records it: the library's own verifiers unchanged, others as a description."""
+    if isinstance(verifier, KnownVerifier) and type(verifier) in get_args(KnownVerifier):  # subclasses may differ
         return verifier
     return CustomVerifier(description=f"{type(verifier).__module__}.{type(verifier).__qualname__}")
 
 
 class Settings(Record):
-    """The settings and limits of one answer; with the prompt and the same endpoints they suffice to repeat it.
+    """The settings and limits of one answer. With the same prompt and endpoints, they suffice to repeat the answer.
 
     Attributes:
         method: name of the method.
         method_options: the method's own settings.
         verifier: the verifier; None for methods without one.
-        unit: the tokens that were judged together; None if the method judges no units.
-        temperature: 1 if tokens were drawn, else 0.
-        seed: seed of the draws; None if nothing was drawn.
-        contexts: `"ids"` if all models were asked after token ids, `"text"` if any model was asked after text.
+        unit: the unit in which tokens were judged; None if the method judges no units.
+        temperature: 1 if tokens were drawn at random, else 0.
+        seed: seed of the random draws; None if nothing was drawn.
+        contexts: `"ids"` if all models were sent their contexts as token ids, `"text"` if any model was sent text.
         tie: largest difference of log probabilities at which an assistant's two most probable ids counted as equal.
     """
 
@@ -376,14 +378,14 @@ class Settings(Record):
             settings: the settings of the fusion.
             limits: the limits of the answer.
             unit: the unit in which the answer was judged.
-            ids: whether all models were asked after ids.
+            ids: whether all models were sent their contexts as ids.
             ties: whether ties could occur.
         """
         parts = (settings, settings.tuning, limits)
         values: dict[str, Any] = {one.name: getattr(part, one.name) for part in parts for one in fields(part)}
         del values["tuning"]  # its fields are recorded one by one
         del values["own"]  # messages are private, like the prompt
-        del values["alternatives"]  # the tokens show them, and they had no influence
+        del values["alternatives"]  # the tokens contain them, and they do not affect the answer
         method = settings.method
         values |= {
             "method": method.name,
@@ -448,9 +450,9 @@ def refuse_settings(given: Mapping[str, object], function: Callable[..., Any]) -
     """Refuse keyword arguments that `function` does not accept.
 
     Raises:
-        SettingError: other libraries have this setting and a fusion does not; the message has the reason.
-        TypeError: the argument belongs elsewhere, and the message says where; or the name is unknown, and the message
-            suggests the nearest known name.
+        SettingError: other libraries have this setting, but a fusion does not; the message gives the reason.
+        TypeError: the argument belongs to another function, which the message names; or the name is unknown, and the
+            message suggests the most similar known name.
     """
     if not given:
         return
@@ -466,7 +468,7 @@ def refuse_settings(given: Mapping[str, object], function: Callable[..., Any]) -
 
 
 def _elsewhere(name: str) -> str:
-    """Advice on where an argument belongs that was given in the wrong place; empty for an unknown argument."""
+    """Advice about the right place for an argument that was given in the wrong place; empty for an unknown argument."""
     if name in AnswerOptions.__annotations__:
         return "it bounds one answer: give it to generate, stream or map"
     if name in {one.name for one in fields(Tuning)}:

@@ -1,4 +1,4 @@
-"""The speed of models, measured on a few tokens, and the expected time of answers at this speed."""
+"""The speed of models, measured on a few tokens, and the time that answers are expected to take at this speed."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ MEASURED_TOKENS = 16
 
 _TEXT = "1, 2, 3, 4, 5, 6, 7, 8,"
 _MESSAGES = (Message("user", "Count from 1 to 100, with commas."),)
-"""A short prompt, as text and as messages, whose answer is long with any model."""
+"""A short prompt, as text and as messages, to which any model writes a long answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The speed of a model, in seconds. If requests ran at the same time, each time is that until all were answered.
+    """The speed of a model, as times in seconds. The time of simultaneous requests ends when all are answered.
 
     Attributes:
-        request: time of a request of one token after a short or cached prompt.
+        request: time of a request that writes one token after a short or cached prompt.
         token: time of each further token.
-        reading: additional time to read a prompt that is not cached; 0 if that was not measured.
+        reading: additional time to read a prompt that is not cached; 0 if it was not measured.
     """
 
     request: float
@@ -43,9 +43,9 @@ class Speed:
     def time_of(self, cost: EndpointEstimate, max_tokens: int) -> float:
         """The expected time in seconds that one answer of at most `max_tokens` tokens takes at this endpoint.
 
-        A request that contains several prompts, like those with which llama.cpp scores a text, counts once for each
-        prompt. The number of prompts is estimated from the bill, on the assumption that half of the answer follows the
-        question in an average prompt.
+        A request that contains several prompts, such as those with which llama.cpp scores a text, counts once for each
+        prompt. The number of prompts is estimated from the bill, on the assumption that an average prompt contains the
+        user's prompt and half of the answer.
         """
         written = min(cost.written_tokens, cost.billed_tokens.expected)
         prompts = (cost.billed_tokens.expected - written) / (cost.prompt_tokens + max_tokens / 2)
@@ -54,7 +54,7 @@ class Speed:
 
 
 def expected_time(costs: Mapping[str, EndpointEstimate], speeds: Mapping[str, Speed], max_tokens: int) -> float:
-    """The expected seconds of one answer, if the models work one after the other; both mappings are by endpoint."""
+    """The expected time of one answer in seconds, if the models work in turn. Both mappings are by endpoint."""
     return sum(speed.time_of(costs[name], max_tokens) for name, speed in speeds.items() if name in costs)
 
 
@@ -69,21 +69,22 @@ async def measure_speeds(
     """Measure the speed of each endpoint, one after the other, with up to 16 tokens per request.
 
     Each endpoint first generates one token after a short prompt, which opens a connection and lets the server load its
-    model. Then `at_once` simultaneous requests of one token are timed, and the same number of requests of 16 tokens.
+    model. Then `at_once` simultaneous requests for one token are timed, followed by the same number of requests for 16
+    tokens.
 
     Args:
         endpoints: the servers.
-        prompt: one of the prompts to answer. The short prompt has the same form, text or messages.
+        prompt: one of the prompts that will be answered. The short prompt has the same form (text or messages).
         at_once: number of simultaneous requests.
-        reading: whether to measure the reading of `prompt`, too, with a request of one token.
+        reading: whether to also measure how long it takes to read `prompt`, with a request for one token.
         on_special_tokens: see `Fusion`.
 
     Returns:
-        The speeds by endpoint, without the assistants that answers leave out.
+        The speeds by endpoint, without those assistants that are currently left out of answers.
 
     Raises:
         ProviderError: an endpoint failed.
-        SettingError: an endpoint has messages of its own, and the prompt is text.
+        SettingError: the prompt is text, but an endpoint has messages of its own.
     """
     facts = await endpoints.discover()
     short, facts = await endpoints.turns(_TEXT if isinstance(prompt, str) else _MESSAGES, on_special_tokens, facts)
@@ -97,7 +98,7 @@ async def measure_speeds(
         await _timed(short[at], 1)
         read = 0.0
         if reading:
-            with suppress(ContextLengthError):  # this prompt is too long, but others may fit
+            with suppress(ContextLengthError):  # this prompt is too long, but other prompts may fit
                 read, _ = await _timed(long[at], 1)
         request, _ = await _timed(short[at], 1, at_once)
         whole, tokens = await _timed(short[at], MEASURED_TOKENS, at_once)
@@ -107,7 +108,7 @@ async def measure_speeds(
 
 
 async def _timed(turn: RenderedPrompt, max_tokens: int, at_once: int = 1) -> tuple[float, float]:
-    """Time `at_once` simultaneous requests: the seconds until all are answered, and the mean number of tokens."""
+    """Time `at_once` simultaneous requests. Return the seconds until all are answered and the mean number of tokens."""
 
     async def ask() -> int:
         usage = Usage()

@@ -1,4 +1,4 @@
-"""`FusionStream`: one fused answer in progress."""
+"""The class `FusionStream`, which is one fused answer in progress."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ _NO_ALTERNATIVES = (
 
 
 class FusionStream:
-    """A fused answer in progress, which `Fusion.stream` creates.
+    """A fused answer in progress, created by `Fusion.stream`.
 
-    It is an async context manager and an async iterator over `FusedToken`. After the last token it has a `result`.
+    The stream is an async context manager and an async iterator over `FusedToken`. After the last token, `result` is
+    available.
 
     Attributes:
-        most_unread: number of tokens that may wait to be read. If more tokens wait, no model continues until the reader
-            has caught up, so that a slow reader takes little memory and the models do not write far ahead of it. None,
-            the default, means no limit.
+        most_unread: number of tokens that may wait to be read. If more tokens wait, all models pause until the reader
+            has caught up. Therefore a slow reader needs little memory, and the models do not write far ahead of it.
+            None, the default, means no limit.
     """
 
     def __init__(
@@ -67,18 +68,18 @@ class FusionStream:
         self._ledgers = [Usage() for _ in range(1 + len(endpoints.assistants))]
         self._budget: Budget | None = None
         self._all: list[FusedToken] = []
-        self._read = 0  # the number of tokens that were read
-        self._news = asyncio.Event()  # set when a token arrives, and at the end
+        self._read = 0  # number of tokens that the caller has read
+        self._news = asyncio.Event()  # set when a token arrives, and when the answer ends
         self._task: asyncio.Task[None] | None = None
         self._result: FusionResult | None = None
         self._first_token: float | None = None
         self._discovery = 0.0
         self._notes: list[str] = []
         self._span = FusionSpan()
-        self._ids = False  # whether all models are asked after ids
-        self._same_ids = False  # whether their ids are also the same, so that tokens are judged by id
-        self._across = False  # whether Algorithm 1 judges models with different ids, or that take no ids
-        self._ties = False  # whether ties can occur, because an assistant is asked after ids
+        self._ids = False  # whether all models are sent ids
+        self._same_ids = False  # whether the models also have the same ids, so that tokens are judged by id
+        self._across = False  # whether Algorithm 1 judges models whose ids differ or that accept no ids
+        self._ties = False  # whether ties can occur, because an assistant is sent ids
         self._parts = False  # whether tokens may be parts of characters
         self._characters = codecs.getincrementaldecoder("utf-8")("ignore")
         self.most_unread: int | None = None
@@ -86,12 +87,12 @@ class FusionStream:
 
     @property
     def usage(self) -> dict[str, EndpointUsage]:
-        """The tokens that each endpoint has billed so far; complete after the stream is left, even before its end."""
+        """The tokens that each endpoint has billed so far. They are final as soon as the stream is left."""
         return {name: EndpointUsage.of(one) for name, one in zip(self._names, self._ledgers, strict=True)}
 
     @property
     def never_billed(self) -> dict[str, int]:
-        """An estimate of the tokens that each endpoint read and wrote but never billed, as in cancelled requests."""
+        """For each endpoint, an estimate of the tokens that it used but never billed, as in cancelled requests."""
         guessed = self._budget.never_billed if self._budget is not None else [0] * len(self._ledgers)
         return dict(zip(self._names, guessed, strict=True))
 
@@ -114,7 +115,7 @@ class FusionStream:
         if self._task is not None:
             raise FusionClosedError("a stream runs once; make another one with fusion.stream(...)")
         self._began = time.perf_counter()
-        # A plain task, because the stream may be left from another task. All tasks inside it belong to task groups.
+        # This is a plain task, because another task may leave the stream. All tasks inside it belong to task groups.
         self._task = asyncio.create_task(self._run())  # noqa: TID251
         self._task.add_done_callback(lambda _: self._news.set())
         return self
@@ -144,7 +145,7 @@ class FusionStream:
         return self._all[self._read - 1]
 
     async def finished(self) -> FusionResult:
-        """Wait for the complete answer. This raises the same errors as reading the tokens."""
+        """Wait for the complete answer, with the same errors as reading the tokens."""
         assert self._task is not None
         await asyncio.wait([self._task])
         self._read = len(self._all)
@@ -162,12 +163,12 @@ class FusionStream:
             try:
                 await self._answer()
             finally:
-                self._span.billed(self.usage)  # even if the stream was left early
+                self._span.billed(self.usage)  # also if the stream was left early
 
     async def _answer(self) -> None:
         timeout = self._limits.timeout
         error: ProviderError | None = None
-        # A local variable: a run refers to its stream, so storing the run on the stream would make a reference cycle.
+        # This is a local variable because a run refers to its stream; an attribute would create a reference cycle.
         work: tuple[Facts, Budget, Run] | None = None
         with anyio.move_on_after(timeout) as time_limit:
             try:
@@ -263,7 +264,7 @@ class FusionStream:
             self._report_failures(run)
 
     def _room(self) -> asyncio.Event | None:
-        """If too many tokens are unread, an event that is set once the reader has caught up; else None."""
+        """An event that is set as soon as the reader has caught up, if too many tokens are unread; else None."""
         if self.most_unread is None or self.unread <= self.most_unread:
             return None
         self._caught_up.clear()
@@ -282,7 +283,7 @@ class FusionStream:
             raise
 
     def _report_failures(self, run: Run) -> None:
-        """Report to the circuit breaker which assistants failed and which answered."""
+        """Report to the circuit breaker which assistants failed and which ones answered."""
         breaker, lost = self._endpoints.breaker, run.report().lost
         for at, ledger in enumerate(self._ledgers[1:]):
             loss = lost.get(at)
@@ -293,7 +294,7 @@ class FusionStream:
 
     @property
     def _judges_ids(self) -> bool:
-        """True if Algorithm 1 judges the draft on the models' own paths, with ties."""
+        """True if Algorithm 1 judges the draft and the models share a path or have paths of their own."""
         return self._same_ids or self._across
 
     def _emit(self, tokens: Sequence[Placed]) -> None:
@@ -368,7 +369,7 @@ class FusionStream:
 
 
 def _rate(kept: int, judged: int, *, empty: bool) -> float | None:
-    """The acceptance rate of the verified tokens; None if the answer has tokens but none is verified."""
+    """The acceptance rate among the verified tokens; None if the answer has tokens but none of them is verified."""
     if judged:
         return kept / judged
     return 1.0 if empty else None
@@ -382,25 +383,25 @@ def _finish(error: ProviderError) -> Finish:
 
 
 def _ends(infos: Mapping[int, ServerInfo], facts: Facts) -> set[int]:
-    """The end-of-sequence ids of the draft (model -1) and of the assistants that have its ids."""
+    """The end-of-sequence ids of the draft (key -1 of `infos`) and of the assistants that have the draft's ids."""
     sharing = [at for at in infos if at < 0 or (at < len(facts.shares) and facts.shares[at])]
     return {one for at in sharing for one in infos[at].ends}
 
 
 def _is_an_assistants(error: Exception) -> bool:
-    """Test whether an error is the assistant's own, and not a limit of the caller or a fault in the caller's code."""
+    """Test whether the assistant caused an error, rather than one of the caller's limits or the caller's own code."""
     return isinstance(error, ProviderError) and not isinstance(error, BudgetError)
 
 
 def _may_pass(error: Exception) -> TypeGuard[ProviderError]:
-    """Test whether an error is temporary. Other errors recur at once, or concern only this text."""
+    """Test whether an error is temporary. Other errors would recur immediately, or concern only this text."""
     return isinstance(error, ProviderError) and error.retryable
 
 
 async def settled(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Wait until cancelled tasks have cleaned up, even while the caller is being cancelled itself."""
+    """Wait until cancelled tasks have cleaned up, even while the caller itself is being cancelled."""
     cancelled: asyncio.CancelledError | None = None
-    with anyio.CancelScope(shield=True):  # shields from anyio's cancellation; asyncio's is postponed below
+    with anyio.CancelScope(shield=True):  # protects against anyio's cancellation; asyncio's is postponed below
         while waiting := [task for task in tasks if not task.done()]:
             try:
                 await asyncio.wait(waiting)
@@ -408,13 +409,13 @@ async def settled(tasks: Sequence[asyncio.Task[Any]]) -> None:
                 cancelled = error
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # marks the exception as retrieved; whoever awaited the task has seen it
+            task.exception()  # marks the exception as retrieved; the code that awaited the task has seen it
     if cancelled is not None:
         raise cancelled
 
 
 def _off_path(tokens: Sequence[FusedToken], report: Report, *, ids: bool) -> int:
-    """The number of units about which an assistant was asked after a cut text."""
+    """The number of units for which an assistant had to continue a cut text."""
     if report.off_path is not None:
         return report.off_path
     return 0 if ids else len({token.unit for token in tokens if token.decisions})

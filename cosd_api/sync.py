@@ -1,4 +1,4 @@
-"""The synchronous interface: one event loop, in one background thread, serves the whole process."""
+"""The synchronous interface, in which one event loop in one background thread serves the whole process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 _lock = threading.Lock()
 _open: tuple[int, BlockingPortal, int] | None = None
-"""The id of the process, the portal, and the id of the portal's thread."""
+"""The process id, the portal, and the id of the portal's thread; None before the first call."""
 
 _END: Final = object()
 
@@ -27,15 +27,16 @@ _END: Final = object()
 def sync_portal() -> BlockingPortal:
     """Return the portal of this process; the first call starts it.
 
-    The portal stays open, so providers keep their connections between calls. Its work runs in another thread, so calls
-    also work inside a running event loop, such as a notebook's.
+    The portal stays open, so providers keep their connections between calls. Its work runs in a separate thread, so
+    synchronous calls also work inside a running event loop, such as a notebook's.
     """
     global _open  # noqa: PLW0603 - one portal for the process
     with _lock:
-        # A forked child process has a copy of the object, but not its thread.
+        # A forked child process has a copy of the portal, but not its thread.
         if _open is None or _open[0] != os.getpid():
             opened: Future[BlockingPortal] = Future()
-            # Not anyio's start_blocking_portal: in a forked child, its copy waits for the missing thread when freed.
+            # anyio's start_blocking_portal is unsuitable: in a forked child, freeing its copy waits for the missing
+            # thread.
             thread = threading.Thread(target=anyio.run, args=(_serve, opened), name="cosd-api", daemon=True)
             thread.start()
             _open = os.getpid(), opened.result(), thread.ident or 0
@@ -77,19 +78,20 @@ def synchronous(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Cal
 
     plain.__name__ = plain.__qualname__ = name
     plain.__doc__ = (
-        f"`{function.__name__}` for code that is not async; it also works inside a running event loop (a notebook's)."
+        f"The synchronous form of `{function.__name__}`, which also works inside a running event loop (a notebook's)."
     )
     return plain
 
 
 def iterate_sync(work: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]], name: str) -> Generator[T]:
-    """Iterate over the items that `work` emits, in code that is not async.
+    """Iterate synchronously over the items that `work` emits.
 
-    Leaving the loop early cancels the work and waits until it has cleaned up. Error messages call the caller `name`.
+    Leaving the loop early cancels the work and waits until it has cleaned up. Error messages refer to the calling
+    function as `name`.
     """
     if _in_its_thread():
         raise RuntimeError(f"{name} was called from code that it runs itself; use its async form")
-    items: SimpleQueue[Any] = SimpleQueue()  # items of type T, then _END
+    items: SimpleQueue[Any] = SimpleQueue()  # contains items of type T, then _END
 
     async def run() -> None:
         try:
@@ -105,5 +107,5 @@ def iterate_sync(work: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]
         future.result()  # raises the error of `work`
     finally:
         future.cancel()
-        while item is not _END and not _in_its_thread():  # garbage collection in that thread must not wait
+        while item is not _END and not _in_its_thread():  # garbage collection in the portal's thread must not wait
             item = items.get()

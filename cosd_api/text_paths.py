@@ -1,10 +1,10 @@
-"""Models that take text only: an assistant's units and a draft's path, from one safe cut to the next.
+"""Models that accept only text: an assistant's units and a draft's path, from one safe cut to the next.
 
 A server encodes each text that it receives from scratch. If the text ends inside a token that the model would write,
-the model continues as it never would on its own. So the model is asked only at safe cuts (`paths.is_safe_cut`), and at
-the beginning and the end of the answer. If its tokenizer is known (`connect(url, tokenizer=...)`), it is also asked at
-the boundaries of the words into which the tokenizer splits the text. The text between two such places is one unit, and
-the assistant writes its own text from the unit's start.
+the model continues it in a way that it never would on its own. Therefore the model is asked only at safe cuts
+(`paths.is_safe_cut`), and at the beginning and the end of the answer. If the model's tokenizer is known (`connect(url,
+tokenizer=...)`), it is also asked at the boundaries of the words into which the tokenizer splits the text. The text
+between two of these places is one unit, and the assistant continues the answer from the unit's start.
 
 All offsets are in bytes of the answer. All results depend only on the draft's path.
 """
@@ -20,27 +20,28 @@ from cosd_api.paths import FARTHEST, DraftPath, PathUnit, Restart, completes, is
 from cosd_providers.contract import Question, Token, WordEnds
 from cosd_providers.text import continues_word, whole
 
-_BEHIND = 5  # bytes after a place that show whether it is a safe cut: a space and one character
+_BEHIND = 5  # number of bytes (a space and one character) that show whether a place is a safe cut
 
 
 def next_text_unit(
     draft: DraftPath, first: int, words: WordEnds | None = None, *, own: bool = False
 ) -> PathUnit | None:
-    """Find the unit that begins with a draft token, for an assistant that takes text only.
+    """Find the unit that begins with a draft token, for an assistant that accepts only text.
 
-    The unit ends at the next place at which a draft token ends, or with the draft's text. The draft's end of sequence
-    is a unit of its own. A token that does not begin at a place is kept unjudged, as is text in which no unit ends
-    within 64 characters.
+    The unit ends at the next place at which a draft token ends, or at the end of the draft's text. The draft's end of
+    sequence is a unit of its own. A token that does not begin at a place is kept without a verdict; so is text in which
+    no unit ends within 64 characters.
 
-    Every safe cut is a place. If the assistant's tokenizer is known, the start of a word is also a place if the
-    tokenizer splits the text before it into the same words with and without the text after it: each word is encoded by
-    itself.
+    Every safe cut is a place. If the assistant's tokenizer is known, the start of a word is also a place, provided that
+    the tokenizer splits the text before it into the same words with and without the text after it. This suffices
+    because the tokenizer encodes each word separately.
 
     Args:
         draft: the draft model's path.
         first: index of the draft token.
-        words: the assistant's splitting of a text into words, if its tokenizer is known.
-        own: whether the assistant wrote the word before the unit; if so, the unit begins here even without a safe cut.
+        words: splits a text into words like the assistant's tokenizer; None if the tokenizer is not known.
+        own: whether the assistant wrote the word before the unit; if so, the unit begins directly after that word, even
+            without a safe cut.
 
     Returns:
         None if the draft has not written far enough.
@@ -66,7 +67,7 @@ def next_text_unit(
 
 
 def _is_place(draft: DraftPath, text: bytes, at: int, words: WordEnds | None) -> bool | None:
-    """Test whether an assistant can be asked at an offset; None if the draft has not written far enough to know."""
+    """Test whether an assistant can be asked at an offset; None if the draft has not written far enough to decide."""
     if not at or is_safe_cut(text, at) or (draft.ended and at == len(text)):
         return True
     behind = text[at : at + _BEHIND]
@@ -81,7 +82,7 @@ def _is_place(draft: DraftPath, text: bytes, at: int, words: WordEnds | None) ->
 
 
 def _is_apart(text: bytes, at: int, seen: int, words: WordEnds) -> bool:
-    """Test whether a tokenizer finds the same words before a place, whether the text ends there or continues."""
+    """Test whether a tokenizer finds the same words before a place with and without the text after the place."""
     start = max(0, at - 4 * FARTHEST)
     start = next((cut for cut in range(at - 1, start, -1) if is_safe_cut(text, cut)), 0)
     before, more = (text[start:end].decode("utf-8", "surrogateescape") for end in (at, seen))
@@ -89,13 +90,13 @@ def _is_apart(text: bytes, at: int, seen: int, words: WordEnds) -> bool:
 
 
 def unit_question(draft: DraftPath, unit: PathUnit) -> Question:
-    """The question to an assistant about a unit, which asks for its own text from the unit's start.
+    """The question that asks an assistant for its own text from the start of a unit.
 
-    The question contains the draft's tokens of the unit, and the draft token after it (a space if no text follows),
-    which shows whether the assistant's word ends with the unit.
+    The question contains the draft's tokens of the unit. To show whether the assistant's word ends with the unit, it
+    also contains the draft token after the unit, or a space if no text follows.
     """
     tokens = draft.tokens[unit.first : unit.last]
-    data = [one.data for one in tokens if one.data or one.end]  # leaves out tokens of a lead, which have no bytes
+    data = [one.data for one in tokens if one.data or one.end]  # tokens of the `lead` have no bytes and are left out
     behind = draft.tokens[unit.last : unit.last + 1]
     if unit.start < unit.end:
         data.append(behind[0].data if behind and not behind[0].end else b" ")
@@ -105,9 +106,9 @@ def unit_question(draft: DraftPath, unit: PathUnit) -> Question:
 def spelled(draft: DraftPath, unit: PathUnit, tokens: Sequence[Token]) -> int | None:
     """The number of an assistant's tokens, from the start of a unit, that spell the draft's text.
 
-    If the tokens spell the whole unit, all of them count. A token that begins in the unit must match the draft's text
-    to its end, even beyond the unit, and the first token after the unit must not continue the unit's last word. Only an
-    end of sequence by the assistant matches that of the draft.
+    If the tokens spell the whole unit, all of them are counted. A token that begins in the unit must match the draft's
+    text completely, even beyond the unit, and the first token after the unit must not continue the unit's last word.
+    The draft's end of sequence is matched only by the assistant's end of sequence.
 
     Returns:
         None if the draft has not written far enough.
@@ -129,10 +130,11 @@ def spelled(draft: DraftPath, unit: PathUnit, tokens: Sequence[Token]) -> int | 
 
 
 def restart_text(draft: DraftPath, at: int, tokens: Sequence[Token]) -> Restart | None:
-    """Compute the path of a draft that takes no ids after an assistant's word is put into it.
+    """Compute the path of a draft that accepts only text, after an assistant's word replaces a part of it.
 
-    The word is the shortest run of at most eight tokens that completes a word. If there is no such run, it is the
-    longest run of at most eight tokens that ends between characters.
+    The word is the shortest run of tokens, from the start of the continuation, that completes a word. If no run of at
+    most eight tokens completes a word, the word is the longest run of at most eight tokens that ends with a whole
+    character.
 
     Args:
         draft: the draft model's path.
@@ -140,8 +142,8 @@ def restart_text(draft: DraftPath, at: int, tokens: Sequence[Token]) -> Restart 
         tokens: the assistant's continuation from the place, without an end of sequence.
 
     Returns:
-        The path, with `cut` set unless the word ends at a safe cut; None if none of these tokens ends between
-        characters.
+        The path; `cut` is True unless the word ends at a safe cut. None if none of these tokens ends with a whole
+        character.
     """
     text = bytes(draft.text[:at]) + b"".join(token.data for token in tokens)
     ends = [at + size for size in accumulate(len(token.data) for token in tokens[:LONGEST])]
@@ -154,10 +156,10 @@ def restart_text(draft: DraftPath, at: int, tokens: Sequence[Token]) -> Restart 
 
 
 def resumed(draft: DraftPath, first: int) -> int | None:
-    """The byte offset from which a draft that takes no ids should continue; it writes the text after the offset again.
+    """The byte offset from which a draft that accepts only text continues; it writes the text after the offset again.
 
-    The offset is the last safe cut after the first `first` tokens, else the end of these tokens, from which the draft
-    was started before.
+    The offset is the last safe cut after the first `first` tokens. If no safe cut follows these tokens, the offset is
+    their end, where the last draft started.
 
     Returns:
         None if the offset lies more than 64 characters back.

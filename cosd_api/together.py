@@ -1,4 +1,4 @@
-"""Many coroutines, a limited number at a time: the basis of `Fusion.map` and of batches."""
+"""Limited concurrency for many coroutines, used by `Fusion.map` and by batches."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from cosd_api.stream import settled
 __all__ = ["Order", "together"]
 
 Order = Literal["given", "completed"]
-"""The order of many answers: that of their prompts, or that of their completion."""
+"""The order in which answers are yielded: the order of their prompts, or the order in which they are completed."""
 
 _HELD = 4
-"""Largest number of coroutines that are started and not yet yielded, as a multiple of `concurrency`."""
+"""Maximum number of coroutines that are started but not yet yielded, as a multiple of `concurrency`."""
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ async def together(
 
     `work` is read lazily. Closing the generator cancels the coroutines in progress.
     """
-    # Plain tasks, not a task group, because a generator may be closed from another task than the one that runs it.
+    # These are plain tasks instead of a task group, because a generator may be closed by a task that did not run it.
     started: dict[asyncio.Task[T], None] = {}  # tasks that have not been yielded yet
     complete: asyncio.Queue[asyncio.Task[T]] = asyncio.Queue()
     running = 0

@@ -1,7 +1,7 @@
 """Types of the records that fusions return, for annotations.
 
-The types of arguments are in `cosd_api`. `cosd_api.comparison` has the types of a comparison's results, and
-`cosd_api.training` the types of a training's results.
+The types of arguments are in `cosd_api`. The types of a comparison's results are in `cosd_api.comparison`, and the
+types of a training's results in `cosd_api.training`.
 """
 
 from __future__ import annotations

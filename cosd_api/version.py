@@ -4,5 +4,5 @@ from importlib.metadata import PackageNotFoundError, version
 
 try:
     __version__ = version("cosd-api")
-except PackageNotFoundError:  # the code runs from a source folder that was never installed
+except PackageNotFoundError:  # the code runs from a source folder without installation
     __version__ = "0+unknown"

@@ -1,4 +1,4 @@
-"""English for reports and messages."""
+"""Helpers that word reports and messages in English."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from textwrap import fill
 __all__ = ["counted", "duration", "in_words", "paragraph", "with_article", "with_notes"]
 
 _WIDTH = 80
-_SMALL = 100  # fewer seconds, or minutes, than this are not converted to the next unit
-_EXACT = 10  # fewer hours than this have a decimal
+_SMALL = 100  # seconds or minutes below this number are not converted to the next unit
+_EXACT = 10  # hours below this number are shown with one decimal
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
@@ -28,13 +28,13 @@ def duration(seconds: float) -> str:
 
 
 def in_words(several: Sequence[str]) -> str:
-    """Several names in a sentence: `a`, `a and b`, `a, b and c`."""
+    """The names as a list within a sentence: `a`, `a and b`, `a, b and c`."""
     *most, last = several
     return f"{', '.join(most)} and {last}" if most else last
 
 
 def paragraph(words: str) -> str:
-    """Wrap the words in lines of at most 80 columns."""
+    """Wrap a text into lines of at most 80 characters."""
     return fill(words, _WIDTH, break_on_hyphens=False)
 
 

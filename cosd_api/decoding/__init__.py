@@ -1,1 +1,1 @@
-"""The engine: what to draft, ask and wait for, and the driver that does it."""
+"""The engine: the decisions about drafts, questions and waits, and the driver that carries them out."""

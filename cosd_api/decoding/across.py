@@ -1,17 +1,17 @@
-"""Algorithm 1 across tokenizers: a draft is judged by assistants with other ids, each asked on its own path.
+"""Algorithm 1 across tokenizers, in which each assistant judges the draft on its own path of ids.
 
 ::
 
     1   the draft model continues from its own ids, while questions are in progress               `PathDrafts.write`
     2   each assistant judges the text in units of its own encoding                               `PathJudge.judge`
-    3   it is asked at the boundaries of its tokens, up to the first that it would not write      `PathJudge._walk`
-    4   if the verifier replaces, it writes its word and the next tokens                          `PathJudge._fire`
+    3   each assistant is asked at its token boundaries, up to its first differing token          `PathJudge._walk`
+    4   if the verifier replaces, the assistant writes its word and the next tokens               `PathJudge._fire`
     5   the draft's path continues after that word, in the draft's own encoding                   `_replace`
     6   text that all assistants have judged is final                                             `_let_out`
 
 Units, places and restarts are functions of the draft's path (`paths`), so the text does not depend on timing, on
-batches, or on how far the draft is ahead. The draft continues after the end of the answer, by at most `LOOKAHEAD`
-tokens, as far as the encoding of the last place needs; these tokens are neither judged nor emitted.
+batches, or on how far the draft is ahead. At the end of the answer, the draft writes up to `LOOKAHEAD` more tokens, as
+many as are needed to encode the last place. These tokens are neither judged nor emitted.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _Place = tuple[int, int | None]  # the byte offset at which a token ends, and it
 
 
 class AcrossTokenizers(AnswerWriter):
-    """The run of one answer across tokenizers.
+    """One answer in progress by Algorithm 1 across tokenizers.
 
     Args:
-        job: the models, limits, settings and record.
+        job: the models, limits, settings and record of the answer.
         verifier: the verifier, such as the rule or a tree.
     """
 
@@ -58,11 +58,11 @@ class AcrossTokenizers(AnswerWriter):
                 self._answer.hearings[model] = PathHearing(model, encoders[model - 1], shares[model - 1])
         self._drafts = PathDrafts(self._answer, self.calls, self._tasks)
         self._judge = PathJudge(self._answer, verifier, self.calls, self._tasks)
-        self._emitted = 0  # number of tokens of the path
+        self._emitted = 0  # number of the path's tokens that have been emitted
         self._units = 0
 
     def _encoder(self, model: int) -> Encoder | None:
-        """The encoder of a model; None if the model takes text only."""
+        """The encoder of a model; None if the model accepts only text."""
         takes_ids = model in self.models and self._job.by_ids and self._job.by_ids[model]
         turn = self._job.turns[model]
         return Encoder(by_ids(turn.on_path).encode, turn.lead) if takes_ids else None
@@ -86,7 +86,7 @@ class AcrossTokenizers(AnswerWriter):
                     await path.changed()
 
     def report(self) -> Report:
-        """The facts about the answer so far."""
+        """The report on the answer so far."""
         kept = sum(one.source == DRAFT for one in self._response.tokens)
         return replace(self._answer.counts, text=bytes(self._response.text), kept=kept, lost=self._lost)
 
@@ -108,7 +108,7 @@ class AcrossTokenizers(AnswerWriter):
             return
 
     def _is_past(self, hearing: PathHearing, stopped: PathHearing) -> bool:
-        """Test whether an assistant has judged the whole word at which another one, `stopped`, fires or failed."""
+        """Test whether an assistant has judged the whole word at which the assistant `stopped` fired or failed."""
         path, first = self._answer, hearing.first
         if path.is_end(first):
             return True
@@ -116,28 +116,28 @@ class AcrossTokenizers(AnswerWriter):
         return first > self._token(stopped) and path.offset(first) >= end and (end < len(path.text) or path.ended)
 
     def _rank(self, hearing: PathHearing) -> tuple[float, ...]:
-        """The order of the assistants that have stopped.
+        """The sort key of an assistant that has stopped.
 
-        The earliest word comes first. Within a word, assistants that failed come first, then the most confident, then
-        the first in the list.
+        The earliest word comes first. Within a word, assistants that failed come first, followed by the others in order
+        of confidence; equally confident assistants are in the order of the list.
         """
         firing = hearing.firing
         word, _ = word_around(bytes(self._answer.text), self._changed_at(hearing))
         return word, -math.inf if firing is None else -(firing.decision.q or 0.0), hearing.model
 
     def _changed_at(self, hearing: PathHearing) -> int:
-        """Byte offset from which a stopped assistant changes the text, or could not judge it."""
+        """The byte offset from which a stopped assistant changes the text or could not judge it."""
         return self._answer.offset(hearing.first) if hearing.firing is None else hearing.firing.changed
 
     def _token(self, hearing: PathHearing) -> int:
-        """Index of the first token that a stopped assistant changes, or could not judge."""
+        """The index of the first token that a stopped assistant changes or could not judge."""
         firing, ends = hearing.firing, self._answer.ends
         if firing is None or hearing.same:
             return hearing.first
         return bisect_right(ends, firing.changed, lo=hearing.first)
 
     def _give_up(self, hearing: PathHearing) -> None:
-        """Continue without an assistant that has failed; raise its error if the answer may not."""
+        """Continue without an assistant that has failed, or raise its error if the answer must not continue."""
         error = hearing.error
         assert error is not None
         if not self._job.survives(error):
@@ -147,14 +147,14 @@ class AcrossTokenizers(AnswerWriter):
         self._judge.watches.leave_out(hearing.model - 1)
 
     def _replace(self, hearing: PathHearing) -> None:
-        """Line 5: put the assistant's word into the draft's path, and let all models continue after it."""
+        """Put the assistant's word into the draft's path, and let all models continue after the word (line 5)."""
         firing, path = hearing.firing, self._answer
         assert firing is not None
         self._drafts.leave()
         broken = [one for one in path.hearings.values() if one is not hearing and one.first < self._token(hearing)]
         path.counts.unjudged = (path.counts.unjudged or 0) + len(broken)
         old = list(zip(path.tokens, path.ends, strict=True))
-        # Other assistants' decisions that cover the first changed token are recorded with the word.
+        # Other assistants' decisions about the first changed token are recorded together with the word.
         there = self._token(hearing)
         others = [
             one
@@ -191,10 +191,10 @@ class AcrossTokenizers(AnswerWriter):
         path.tell()
 
     def _put_word(self, source: int, firing: Firing, old: Sequence[tuple[Token, int]], *, same: bool) -> int:
-        """Put a replacement into the path; `old` are the tokens so far, each with the byte offset of its end.
+        """Put a replacement into the path; `old` contains the tokens so far, each with the byte offset of its end.
 
         Returns:
-            The number of tokens that stay.
+            The number of tokens that remain.
         """
         path, way, unit, decision = self._answer, firing.way, firing.unit, firing.decision
         own = {(end, token.id): token for token, end in old if end <= firing.at}
@@ -226,7 +226,7 @@ class AcrossTokenizers(AnswerWriter):
         return keep
 
     def _spelled(self, way: Restart, own: Mapping[_Place, Token], firing: Firing) -> list[Token]:
-        """The tokens of the draft's encoding, with the probabilities that the authors of their text gave."""
+        """The tokens of the draft's encoding, with the probabilities from the model that wrote their text."""
         tokens, start = list[Token](), self._answer.offset(way.keep)
         for id_, end in zip(way.ids, way.ends, strict=True):
             mine = own.get((end, id_))
@@ -238,14 +238,14 @@ class AcrossTokenizers(AnswerWriter):
         return tokens
 
     def _let_out(self, judging: Sequence[PathHearing]) -> None:
-        """Line 6: emit the final tokens, and end the answer if the draft cannot continue."""
+        """Emit the final tokens, and end the answer if the draft cannot continue (line 6)."""
         path = self._answer
         first = min((one.first for one in judging), default=len(path.tokens))
         path.judged = first
         while self._emitted < self._final(first) and not self.over:
             self._put(self._emitted)
             self._emitted += 1
-        # Continue only if every assistant that still judges has reached the end of the path, or starves.
+        # Wait until every assistant that is still judging has reached the end of the path, or needs more text to judge.
         if self.over or not all(not one.open or one.first >= len(path.tokens) or one.starving for one in judging):
             return
         if self._drafts.error is not None:
@@ -254,11 +254,11 @@ class AcrossTokenizers(AnswerWriter):
             self.end(cut_short(self._drafts.end))
 
     def _final(self, first: int) -> int:
-        """The number of final tokens if all tokens before `first` are judged; a restart may encode later ones again."""
+        """The number of tokens that no restart can encode again, if all tokens before `first` are judged."""
         return first if self._answer.is_end(first) else self._answer.fixed(first)
 
     def _put(self, at: int) -> None:
-        """Add one token of the path to the response, as final."""
+        """Add one token of the path to the response, as a final token."""
         path = self._answer
         token, mark = path.tokens[at], path.marks[at]
         path.decisions = [one for one in path.decisions if one.last > at]
@@ -287,12 +287,12 @@ async def _write(writer: AnswerWriter) -> None:
 
 
 def _is_outvoted(one: Decision, winner: Decision) -> bool:
-    """Test whether an assistant was less confident in its word than the winner in its own."""
+    """Test whether an assistant was less confident in its own word than the winner."""
     return (one.q or 0.0) < (winner.q or 0.0)
 
 
 def _least_over(firing: Firing, start: int, end: int) -> float | None:
-    """The probability of some bytes of a replacement, which is the lowest among the assistant's tokens there."""
+    """The lowest probability among the assistant's tokens that contain the given bytes of a replacement."""
     over, at = list[Token](), firing.at
     for token in firing.tokens:
         if at < end and at + len(token.data) > start:

@@ -1,4 +1,4 @@
-"""Requests to the models of one answer, each model on its own path through it."""
+"""Requests to the models of one answer, in which each model follows its own path through the answer."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _T = TypeVar("_T")
 
 
 class Asker(ABC):
-    """Access to the models of one answer, which may continue without models that fail.
+    """Access to the models of one answer. The answer may continue without models that fail.
 
-    Models are numbered from 0, which is the draft. A model that takes ids is asked after its own path (`Paths`), any
-    other model after text. In both cases the tokens of passages, proposals and scores are whole characters.
+    Models are numbered from 0, and the draft is model 0. A model that accepts ids is sent its own path (`Paths`); any
+    other model is sent text. In both cases, the tokens of passages, proposals and scores consist of whole characters.
 
     Args:
-        job: the models, limits, settings and record.
+        job: the models, limits, settings and record of the answer.
 
     Attributes:
-        calls: the requests.
-        models: indices of the models that are not lost, in the order given.
-        count: number of models, lost models included.
-        chance: the random numbers of the answer.
+        calls: sends the requests.
+        models: indices of the models that are not lost, in the order in which the user gave them.
+        count: number of models, including lost models.
+        chance: source of the answer's random numbers.
     """
 
     def __init__(self, job: AnswerJob) -> None:
@@ -78,7 +78,7 @@ class Asker(ABC):
     @property
     @abstractmethod
     def heard_until(self) -> int:
-        """The number of tokens at the start of the answer about which a model that fails now has been heard."""
+        """The number of leading tokens of the answer that count as verified by a model that fails now."""
 
     async def continuation(
         self,
@@ -94,20 +94,20 @@ class Asker(ABC):
         turn: RenderedPrompt | None = None,
         inside: bool = True,
     ) -> Passage:
-        """Let a model continue `text` on its own path, until the tokens are `enough`.
+        """Let a model continue `text` on its own path until `enough` returns True.
 
         Args:
             model: index of the model.
             text: the answer so far.
-            max_tokens: highest number of tokens.
-            enough: called with the tokens so far; returns True if no more are wanted, which ends the request.
+            max_tokens: maximum number of tokens.
+            enough: called with the tokens so far; returns True if no more tokens are needed, which ends the request.
             alternatives: number of other tokens to list with each token.
-            after: the passage with which the text ends; a model that is asked after text continues from its own tokens
-                if it can.
-            temperature: 0 for the model's most probable tokens, 1 to draw tokens from its own distribution.
-            seed: seed of the draws, a different one for each request; see `chance`.
-            turn: the prompt that the text follows; by default the prompt of the answer.
-            inside: whether the model first completes its token if the text ends inside one that it wrote.
+            after: the passage with which the text ends. A model that is sent text continues from the passage's own
+                tokens if it can.
+            temperature: 0 to write the model's most probable tokens, 1 to draw tokens from its own distribution.
+            seed: seed of the random draws, which must be different for each request; see `chance`.
+            turn: the prompt that the text follows; by default, the prompt of the answer.
+            inside: whether the model first completes a token that it wrote itself, if the text ends inside that token.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -138,14 +138,14 @@ class Asker(ABC):
     async def read(
         self, model: int, text: bytes, take: Callable[[Token | DraftEnd, int], bool], *, max_tokens: int
     ) -> None:
-        """Let a model continue `text` on its own path, and pass on each token as it arrives.
+        """Let a model continue `text` on its own path, and pass each token to `take` as it arrives.
 
         Args:
             model: index of the model.
             text: the answer so far, or a possible continuation of it.
-            take: called with each token, and with a `DraftEnd` at the end, each with the number of the request. It
-                returns True if no more tokens are wanted, which ends the request.
-            max_tokens: highest number of tokens.
+            take: called with each token and finally with a `DraftEnd`, together with the number of the request. It
+                returns True if no more tokens are needed, which ends the request.
+            max_tokens: maximum number of tokens.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -163,7 +163,7 @@ class Asker(ABC):
         began: Callable[[Trail], None] | None = None,
         inside: bool = True,
     ) -> None:
-        """Let a model continue a text on its own path; `take` gets tokens of whole characters. See `Calls.generate`."""
+        """Let a model continue a text on its own path; `take` receives whole characters. See `Calls.generate`."""
         beyond = self._paths.beyond(model, command.text) if inside and turn is None else None
         path = beyond[0] if beyond else await self._path(model, command.text) if turn is None else None
         if path is None:
@@ -182,7 +182,7 @@ class Asker(ABC):
         trail: Trail,
         rest: Token | None,
     ) -> None:
-        """Send requests by ids, each of which continues the previous one, until there are enough whole characters."""
+        """Send requests with ids, each of which continues the previous one, until enough whole characters arrived."""
         characters, left, drawn = Characters(), command.max_tokens, 0
         over, ended, ends = False, False, list[DraftEnd]()
         ids, data = [*trail.path.ids], bytearray(trail.path.text)
@@ -231,20 +231,22 @@ class Asker(ABC):
         enough: Callable[[Sequence[Token]], bool],
         alternatives: int = 0,
     ) -> Passage:
-        """Like `continuation` of the answer so far, greedily, but leave the request open for the next call.
+        """Continue the answer greedily, like `continuation`, but leave the request open for the next call.
 
-        The next call reads further in the open request if the answer consists of the tokens that the model wrote, and
-        these tokens are the model's own path through the answer: then a new request would write the same.
+        The next call continues to read the open request if a new request would write the same tokens. That is the case
+        if the answer has continued with the tokens that the model wrote in the open request, and if these tokens are on
+        the model's own path.
 
         Args:
             model: index of the model.
-            max_tokens: highest number of tokens.
-            ahead: number of tokens that a request may write; at least `max_tokens`.
+            max_tokens: maximum number of tokens.
+            ahead: maximum number of tokens that a request may write; at least `max_tokens`.
             enough: see `continuation`.
-            alternatives: number of other tokens to list with each token; it must be the same in all calls.
+            alternatives: number of other tokens to list with each token, which must be the same in all calls.
 
         Raises:
-            ProviderError: the model failed, or a limit is reached. If an open request fails, a new one is sent first.
+            ProviderError: the model failed, or a limit is reached. If an open request fails, a new request is tried
+                first.
         """
         stream = self._streams.pop(model, None)
         followed = await self._follows(model, stream)
@@ -278,7 +280,7 @@ class Asker(ABC):
             await stream.more()
 
     def _begin(self, model: int, max_tokens: int, alternatives: int) -> OpenStream:
-        """Let a model continue the answer in a background request, whose tokens can be read as they arrive."""
+        """Let a model continue the answer in a background request, and return the stream of its tokens."""
         command = StartDraft(next(self._numbers), self.text, max_tokens, None, (), alternatives=alternatives)
         stream = OpenStream(command.text, command.draft)
 
@@ -293,11 +295,11 @@ class Asker(ABC):
         return stream
 
     async def _follows(self, model: int, stream: OpenStream | None) -> tuple[int, list[Token]] | None:
-        """Find how far the answer has followed a stream; None if a new request has to be sent.
+        """Find how far the answer has followed an open stream; None if a new request has to be sent.
 
         Returns:
-            The number of tokens of the stream that have been used, and the rest of the last of them, if the answer ends
-            inside it. None unless a new request would continue as the stream does.
+            The number of the stream's tokens that the answer contains and, if the answer ends inside a token, the rest
+            of that token. None unless a new request would continue as the stream does.
         """
         if stream is None or stream.error is not None:
             return None
@@ -314,9 +316,9 @@ class Asker(ABC):
     async def propose(
         self, model: int, text: bytes, questions: Sequence[Question], *, alternatives: int = 0
     ) -> list[Proposal | None]:
-        """Ask a model for its own choice of one token at each of some places of `text`, on its own path.
+        """Ask a model for its own choice of one token at each of several places of `text`, on its own path.
 
-        The path covers the whole text, so text after a place can affect the tokens before it. See
+        The path covers the whole text, so text after a place can affect the tokens before the place. See
         `contract.Provider.propose`.
 
         Raises:
@@ -334,7 +336,7 @@ class Asker(ABC):
         return await self._chosen(model, known, alternatives)
 
     async def _chosen(self, model: int, paths: Sequence[Path], alternatives: int) -> list[Proposal | None]:
-        """A model's most probable next token after each path, completed to whole characters."""
+        """The model's most probable next token after each path, extended to whole characters."""
         found: list[Proposal | None] = [None] * len(paths)
         trails = [Trail(model, path) for path in paths]
         joined = [Characters() for _ in paths]
@@ -357,7 +359,7 @@ class Asker(ABC):
         return found
 
     async def _after(self, model: int, paths: Sequence[Path], alternatives: int) -> list[Proposal | None]:
-        """A model's most probable raw token after each path, in one request if all paths are through the same text."""
+        """The model's most probable raw token after each path, found in one request if all paths have the same text."""
         longest = max((path.text for path in paths), key=len)
         if not all(longest.startswith(path.text) for path in paths):
             return [one for path in paths for one in await self._after(model, [path], alternatives)]
@@ -365,12 +367,12 @@ class Asker(ABC):
         return await self.calls.propose(model, longest, questions, alternatives=alternatives, paths=ids)
 
     async def _path(self, model: int, text: bytes) -> Path | None:
-        """The model's own path through a text; None if it is asked after text."""
+        """The model's own path through a text; None if the model is sent text."""
         self._paths.forget(self.text)
         return await self._paths.path(model, text)
 
     async def _path_at(self, model: int, text: bytes, at: int) -> Path | None:
-        """The model's own path up to byte `at` of a text; if possible, a prefix of its path through the whole text."""
+        """The model's own path up to byte `at` of a text; if possible, the start of its path through all the text."""
         whole = await self._path(model, text)
         here = None if whole is None else whole.before(at)
         return here if whole is None or here is not None else await self._path(model, text[:at])
@@ -381,11 +383,12 @@ class Asker(ABC):
         Args:
             model: index of the model.
             text: the answer so far, followed by the text to score.
-            start: byte offset of the text to score; a token that lies across it is scored as a whole.
-            end: whether to score the end of sequence after `text` as one more token; its probability is None if the
-                endpoint does not report it.
-            ahead: known text after `text`. The path of a model that is asked after ids includes it, and a token that
-                lies across the end of `text` is scored as a whole.
+            start: byte offset at which the text to score begins. A token that extends across this offset is scored as a
+                whole.
+            end: whether to score the end of sequence after `text` as an additional token, whose probability is None if
+                the endpoint does not report it.
+            ahead: known text after `text`. If the model is sent ids, they include `ahead`, and a token that extends
+                across the end of `text` is scored as a whole.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -414,28 +417,27 @@ class Asker(ABC):
     async def score_behind(self, model: int, text: bytes, data: bytes, *, end: bool = False) -> list[Token]:
         """Score the tokens of `data` on a model's own path through `text` and `data`.
 
-        Unlike with `score`, a token that lies across the end of `text` is cut there. With `end`, the end of sequence
-        follows as one more token.
+        Unlike `score`, this method cuts a token that extends across the end of `text`. With `end`, the end of sequence
+        is scored as an additional token.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
         """
         path, turn = await self._path(model, text + data), self._job.turns[model]
-        if (path is not None and self._scores_ids(model)) or turn.lead:  # a lead must directly follow the prompt
+        if (path is not None and self._scores_ids(model)) or turn.lead:  # the lead must directly follow the prompt
             tokens = await self._with_place(model, self._scored(model, text + data, len(text), end=end))
-            before = sum(len(token.data) for token in tokens) - len(data)  # bytes of the first token
+            before = sum(len(token.data) for token in tokens) - len(data)  # how much of `text` is in the first token
             return [replace(tokens[0], data=tokens[0].data[before:]), *tokens[1:]] if before > 0 else tokens
         longer = RenderedPrompt(turn.provider, turn.prompt + sendable(text))
         return await self._with_place(model, self.calls.score(model, data, 0, end=end, turn=longer))
 
     async def tokens(self, model: int, text: bytes) -> Mapping[int, bytes] | None:
-        """Map the byte offset at which each token of a model's own path through a text begins to the token.
+        """Map byte offsets of a text to the tokens of the model's own path that begin there.
 
-        Tokens are joined to whole characters. A model that is asked after text does not see bytes that are not valid
-        UTF-8.
+        Tokens are joined to whole characters. If the model is sent text, bytes that are not valid UTF-8 are left out.
 
         Returns:
-            None if the path cannot be known.
+            None if the path cannot be determined.
 
         Raises:
             ProviderError: the model failed.
@@ -454,7 +456,7 @@ class Asker(ABC):
         return found
 
     async def reads_as(self, model: int, text: bytes, tokens: Sequence[Token]) -> bool:
-        """Test whether a model's own path through `text` and the tokens that it wrote after it keeps these tokens.
+        """Test whether a model's own path keeps the tokens that it wrote after `text` as they are.
 
         Raises:
             ProviderError: the model failed.
@@ -466,16 +468,16 @@ class Asker(ABC):
         return await self._encodings.reads_as(model, text, tokens)
 
     async def begun(self, model: int, text: bytes, choices: Sequence[Token]) -> None:
-        """Record that a model would write each of these tokens after a text, so that they count as its own there."""
+        """Record that a model would write any of these tokens after a text, so that its path may contain them."""
         path = await self._path(model, text)
         for token in choices:
             if path is not None and token.id is not None:
                 self._paths.begin(model, path, [token])
 
     async def score_prompt(self, model: int) -> list[Token]:
-        """Score the tokens of a model's own encoding of the prompt as plain text; see `AnswerJob.plain`.
+        """Score a model's own encoding of the prompt as plain text, token by token; see `AnswerJob.plain`.
 
-        The probability of the first token is None if the model has no beginning-of-sequence token to read before it.
+        The probability of the first token is None if the model has no beginning-of-sequence token to put before it.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -487,15 +489,15 @@ class Asker(ABC):
     async def ask_all(self, ask: Callable[[int], Awaitable[_T]], models: Sequence[int] | None = None) -> dict[int, _T]:
         """Ask all models at the same time, except those that are lost.
 
-        A model that fails is lost from now on, if the answer may continue without it. It never continues without the
-        first model, the draft.
+        If the answer may continue without a model that fails, the model is lost from now on. The answer never continues
+        without the first model, the draft.
 
         Args:
             ask: called with the index of each model.
-            models: only these models; by default all.
+            models: the models to ask; by default, all models.
 
         Returns:
-            The answers by model, in the order given.
+            The answers by model, in the order in which the user gave the models.
 
         Raises:
             ProviderError: a model failed, and the answer cannot continue without it.
@@ -524,16 +526,16 @@ class Asker(ABC):
         self._lost[model - 1] = Loss(self.heard_until, error)
 
     async def rendered(self, model: int, messages: Sequence[Message]) -> RenderedPrompt:
-        """Render another conversation for a model."""
+        """Render a conversation other than the prompt for a model."""
         assert self._job.render is not None
         return await self._with_place(model, self._job.render(model, messages))
 
     async def continues(self, model: int) -> bool:
-        """Test whether a model continues a partial answer; if not, it accepts only messages."""
+        """Test whether a model continues a partial answer. If it does not, it accepts only messages."""
         return (await self._job.turns[model].provider.describe()).capabilities.continues
 
     async def splitter(self, model: int) -> WordEnds | None:
-        """The function with which a model's own tokenizer splits a text into words; None if it is not known."""
+        """A function that splits text into words like the model's tokenizer; None if the tokenizer is not known."""
         return await words_of(self._job.turns[model].provider)
 
     async def _with_place(self, model: int, work: Awaitable[_T]) -> _T:
@@ -545,7 +547,7 @@ class Asker(ABC):
 
 
 def _joined(tokens: Iterable[Token]) -> list[Token]:
-    """Join raw tokens to tokens of whole characters; an incomplete last character is included."""
+    """Join raw tokens into tokens of whole characters, including an incomplete last character."""
     characters = Characters()
     found = [whole for token in tokens for whole in characters.feed(token)]
     return [*found, *characters.flush()]

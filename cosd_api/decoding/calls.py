@@ -1,4 +1,4 @@
-"""The requests of one answer to its models: within the limits, counted, recorded and checked."""
+"""The requests of one answer to its models, which are limited, counted, recorded and checked."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from cosd_providers.usage import Usage
 
 
 class Calls:
-    """Access to the models of one answer. Model 0 is the draft, model 1 the first assistant.
+    """Access to the models of one answer. Model 0 is the draft, and model 1 is the first assistant.
 
     Args:
         turns: the models with their rendered prompts.
-        budget: the limits on what all models together may cost.
+        budget: the limits on the cost of all models together.
         timeline: the record of the requests.
         room: returns an event to wait for if the reader of the answer is too slow, else None. While a draft waits, its
-            further text stays at the server.
+            further text is not read from the server.
 
     Attributes:
         draft_requests, assistant_requests, drafted_tokens: see `FusionResult`.
-        reencoded: whether an endpoint has read its own text back as other tokens than it wrote.
+        reencoded: whether an endpoint has encoded its own text into other tokens than it wrote.
     """
 
     def __init__(
@@ -68,20 +68,20 @@ class Calls:
         turn: RenderedPrompt | None = None,
         question: bool = False,
     ) -> None:
-        """Let a model continue a text as a command says.
+        """Let a model continue a text according to a command.
 
         Args:
             model: index of the model.
             command: the text to continue, and the settings.
-            take: called with each token, and with one `DraftEnd` at the end. It returns True if no more tokens are
-                wanted, which ends the request.
-            counts: returns False when tokens no longer count against the limits, because only the bill is awaited. It
-                is called only if tokens are limited or the reader is slow.
-            turn: the prompt that the text follows; by default the prompt of the answer.
-            question: whether the request asks an assistant for its word, and is not a draft.
+            take: called with each token and finally with one `DraftEnd`. It returns True if no more tokens are needed,
+                which ends the request.
+            counts: returns False when further tokens no longer count towards the limits, because the request continues
+                only to receive its bill. Called only if tokens are limited or the reader is slow.
+            turn: the prompt that the text follows; by default, the prompt of the answer.
+            question: whether the request asks an assistant for its word instead of a draft.
 
         Raises:
-            ProviderError: see `contract.Provider.generate`; or a limit is reached.
+            ProviderError: the model failed (see `contract.Provider.generate`), or a limit is reached.
         """
         self._budget.check()
         self.draft_requests += not question
@@ -94,7 +94,7 @@ class Calls:
     async def watch(
         self, watch: Watch, take: Callable[[Token | DraftEnd], bool], *, counts: Callable[[], bool] = lambda: True
     ) -> None:
-        """Let an assistant write from a place of the answer; see `generate` for `take` and `counts`.
+        """Let an assistant write from a place in the answer; see `generate` for `take` and `counts`.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -106,7 +106,7 @@ class Calls:
         await self._write(1 + watch.assistant, command, take, kind="watch", counts=counts)
 
     def heard(self, watch: int, assistant: int) -> None:
-        """Count a place that a watch has answered, in the assistant's ledger and in the record of the request."""
+        """Count a place that a watch has answered, both in the assistant's ledger and in the record of the request."""
         self._watches[watch].places += 1
         self._budget.answered_by(1 + assistant, "watch")
 
@@ -120,7 +120,7 @@ class Calls:
         counts: Callable[[], bool],
         turn: RenderedPrompt | None = None,
     ) -> None:
-        """Let a model write in one request; see `generate`."""
+        """Send one request in which a model writes; see `generate`."""
         size = (self._sizes[model] if turn is None else len(turn.prompt.encode())) + len(command.text)
         turn, own = turn or self.turns[model], turn is None
         drafts = kind in ("draft", "hedge")
@@ -167,10 +167,10 @@ class Calls:
         alternatives: int = 0,
         paths: Sequence[tuple[int, ...]] | None = None,
     ) -> list[Proposal | None]:
-        """Ask a model for its own choices at places of `text`; see `contract.Provider.propose`.
+        """Ask a model for its own choices at several places of `text`; see `contract.Provider.propose`.
 
-        With `paths`, the ids before each place, the model is asked for its next token after these ids; see
-        `contract.IdContexts.next_tokens`.
+        If `paths` is given, it contains the ids before each place, and the model is asked for the next token after
+        these ids; see `contract.IdContexts.next_tokens`.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -184,7 +184,7 @@ class Calls:
         with self._timeline.request(model, "question", number, at=questions[0].start, places=len(sizes)) as span:
             with self._budget.spending(model, sizes) as usage:
                 span.usage = usage
-                also = {"alternatives": alternatives} if alternatives else {}  # providers need not know the keyword
+                also = {"alternatives": alternatives} if alternatives else {}  # not every provider knows the keyword
                 if paths is None:
                     proposals = await provider.propose(Context(turn.prompt, text), questions, usage=usage, **also)
                 else:
@@ -214,9 +214,9 @@ class Calls:
     ) -> list[Token]:
         """Score the tokens of a model's own encoding of `text` that end after byte `start`.
 
-        With `end`, the end of sequence follows as one more token, whose probability is None if it is not reported. For
-        `alternatives` see `contract.Provider.score`. The text follows the prompt of `turn`, by default the prompt of
-        the answer.
+        With `end`, the end of sequence is scored as an additional token, whose probability is None if it is not
+        reported. For `alternatives`, see `contract.Provider.score`. The text follows the prompt of `turn`, which is the
+        answer's prompt by default.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -229,11 +229,11 @@ class Calls:
         with self._timeline.request(model, "score", next(self._questions), at=start) as span:
             with self._budget.spending(model, [size]) as usage:
                 span.usage = usage
-                also: dict[str, Any] = {"end": True} if end else {}  # providers need not know the keyword
+                also: dict[str, Any] = {"end": True} if end else {}  # not every provider knows the keyword
                 also |= {"alternatives": alternatives} if alternatives else {}
                 tokens = await provider.score(Context(turn.prompt, text), usage=usage, **also)
             check_probs(tokens, provider.name)
-        start = len(sendable(text[:start]).encode())  # bytes that are not valid UTF-8 were not sent
+        start = len(sendable(text[:start]).encode())  # bytes that are not valid UTF-8 are not sent
         at, behind = 0, list[Token]()
         for token in tokens:
             at += len(token.data)
@@ -244,9 +244,9 @@ class Calls:
     async def score_path(
         self, model: int, path: Path, first: int, *, end: bool = False, alternatives: int = 0
     ) -> list[Token]:
-        """Score the tokens of a model's own path through the answer from index `first` on.
+        """Score the tokens of a model's own path through the answer, from index `first` on.
 
-        With `end`, the end of sequence follows as one more token. See `score` for the other arguments.
+        With `end`, the end of sequence is scored as an additional token. See `score` for the other arguments.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -272,21 +272,21 @@ class Calls:
         return [*own, *tokens[len(own) :]]
 
     async def _compare_encodings(self, model: int, command: StartDraft) -> None:
-        """Record in `reencoded` whether a text-only endpoint reads its text back as other tokens than it wrote."""
+        """Record in `reencoded` whether a text-only endpoint encodes its own text into other tokens than it wrote."""
         turn = self.turns[model]
         if self.reencoded or not (await turn.provider.describe()).capabilities.tokenize:
             return
         try:
             pieces = await turn.provider.tokenize(turn.prompt + sendable(command.text))
-        except UnsupportedError:  # the encoding of this text cannot be known
+        except UnsupportedError:  # the encoding of this text cannot be determined
             return
         tokens = [token.data for token in merge(Token(piece.data, None) for piece in pieces)]
         self.reencoded = tokens[-len(command.own) :] != list(command.own)
 
 
 def _stream(turn: RenderedPrompt, command: StartDraft, usage: Usage) -> AsyncGenerator[Token | DraftEnd, None]:
-    """The items that a model writes for a command."""
-    # Keywords are passed only if they are needed, so that a provider need not know them.
+    """The tokens, and finally the end, that a model writes for a command."""
+    # Keywords are passed only if they are needed, because a provider may not know them.
     also: dict[str, Any] = {"alternatives": command.alternatives} if command.alternatives else {}
     if command.temperature:
         also |= {"temperature": command.temperature, "seed": command.seed}
@@ -304,10 +304,10 @@ def _stream(turn: RenderedPrompt, command: StartDraft, usage: Usage) -> AsyncGen
 
 
 def _with_states(provider: Provider) -> HiddenStates:
-    """The provider, if it can report hidden states.
+    """Return the provider if it can report hidden states.
 
     Raises:
-        UnsupportedError: it cannot.
+        UnsupportedError: the provider cannot report hidden states.
     """
     if isinstance(provider, HiddenStates):
         return provider
@@ -315,14 +315,14 @@ def _with_states(provider: Provider) -> HiddenStates:
 
 
 def placed(error: Exception, provider: Provider) -> Exception:
-    """Add the endpoint to an error, unless it is an error about a limit, which has no endpoint."""
+    """Add the endpoint to an error, except to an error about a limit, which concerns no single endpoint."""
     if isinstance(error, ProviderError) and not error.endpoint and not isinstance(error, BudgetError):
         error.endpoint = provider.name
     return error
 
 
 def check_probs(tokens: Iterable[Token], endpoint: str) -> None:
-    """Refuse numbers that are not probabilities, from which a verdict would be meaningless."""
+    """Refuse numbers that are not probabilities, because a verdict based on them would be meaningless."""
     for token in tokens:
         if token.prob is not None and not 0 <= token.prob <= 1:
             raise _no_probability(token.prob, endpoint)
@@ -334,7 +334,7 @@ def _no_probability(value: float, endpoint: str) -> ResponseError:
 
 
 def _check_end(end: DraftEnd, last: Token | DraftEnd | None, endpoint: str) -> None:
-    """Refuse an end that breaks the contract of `generate`, with which drafting might never end."""
+    """Refuse an end that violates the contract of `generate`, because drafting might never stop after it."""
     if end.reason == "limit" and last is None:
         raise ResponseError("generate() reached its limit without a token", endpoint=endpoint)
     if end.reason == "end" and not (isinstance(last, Token) and last.end):

@@ -1,4 +1,4 @@
-"""The random numbers of one answer; each is a function of the seed, the prompt and the place in the answer."""
+"""The random numbers of one answer, which depend only on the seed, the prompt and the place in the answer."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from hashlib import blake2b
 class Chance:
     """The random numbers of one answer.
 
-    Each number has a name, such as `("keep", 12)`: the purpose of the draw and the place in the answer. So the number
-    depends neither on timing nor on earlier draws::
+    Each number has a name that consists of the purpose of the draw and the place in the answer, such as `("keep", 12)`.
+    Therefore the number depends neither on timing nor on earlier draws::
 
         prompt digest = BLAKE2b(prompt, 16 bytes)
         hash          = BLAKE2b("{seed} {name ...} " + prompt digest, 8 bytes)
 
     Args:
         seed: seed of the answer.
-        prompt: prompt of the first model; other prompts have other numbers.
+        prompt: prompt of the first model. Different prompts lead to different numbers.
     """
 
     def __init__(self, seed: int, prompt: str) -> None:
@@ -28,7 +28,7 @@ class Chance:
         return (self._hash(name) >> 11) / 2**53
 
     def seed(self, *name: str | int) -> int:
-        """A seed for a request: the first 31 bits of the hash, so that every server accepts it."""
+        """A seed for a request: the first 31 bits of the hash, because some servers accept no larger seeds."""
         return self._hash(name) >> 33
 
     def _hash(self, name: tuple[str | int, ...]) -> int:

@@ -1,4 +1,4 @@
-"""Raw tokens of models that are asked after ids, joined to whole characters so that methods can compare them."""
+"""Joining of raw tokens into whole characters, so that methods can compare the tokens of models that are sent ids."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from cosd_providers.text import Merger, whole
 
 
 class Characters:
-    """Joins raw tokens to tokens of whole characters, and keeps the alternatives that are whole characters."""
+    """Joins raw tokens into tokens of whole characters, and keeps only alternatives that are whole characters."""
 
     def __init__(self) -> None:
         self._merger = Merger()
 
     @property
     def open(self) -> bool:
-        """Test whether a character is incomplete so far."""
+        """Test whether the last character is still incomplete."""
         return bool(self._merger.parts)
 
     def feed(self, token: Token) -> list[Token]:
-        """Add the next raw token, and return the tokens that it completes: none, one, or two at an end of sequence."""
+        """Add the next raw token, and return the tokens that it completes: none, one or, at an end of sequence, two."""
         return [with_whole(one) for one in self._merger.feed(token)]
 
     def flush(self) -> list[Token]:
@@ -29,7 +29,7 @@ class Characters:
 
 
 def with_whole(token: Token) -> Token:
-    """The token, with only those alternatives that are a different text in whole characters or the end of sequence."""
+    """The token with only those alternatives that are the end of sequence or a different text in whole characters."""
     if not token.alternatives:
         return token
     found = {(token.data, token.end): token}

@@ -1,4 +1,4 @@
-"""The interface between a decoder, which decides, and the driver, which acts: events, commands and a final report."""
+"""The interface between a decoder, which decides, and the driver, which acts: events, commands and a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 
 FinishReason = Literal["stop", "length", "content_filter", "budget", "error"]
 DRAFT = -1
-"""The source of a token that the draft wrote. The source of an assistant's token is the index of the assistant."""
+"""Value of `source` for tokens that the draft wrote. For an assistant's tokens, `source` is the assistant's index."""
 
 
 @dataclass(slots=True)
@@ -19,18 +19,18 @@ class Placed:
     """A token at its place in the response.
 
     Attributes:
-        token: the token; a stop string may cut the last token of an answer.
+        token: the token. The last token of an answer may be cut off at a stop string.
         source: `DRAFT`, or the index of the assistant that wrote it.
         asked: whether an assistant was asked about the token's unit.
-        decisions: the decisions about the assistants' answers there.
-        winner: on each token of a replacement, the decision that put it there.
-        replaced: on the first token of a replacement, the draft's tokens that it replaced.
-        verified: whether every assistant that could have changed the token was heard.
-        draft: number of the draft that wrote the token or the text it replaced.
-        at: time at which the token was placed, in seconds of the driver's clock.
-        reason: reason for the token, in words, if no decision about the draft gives one.
-        unit: number of the token's unit or segment in the answer, from 0; valid after the token is settled.
-        round: number of the drafting round, from 1; valid after the token is settled.
+        decisions: the decisions about the assistants' answers at this place.
+        winner: on each token of a replacement, the decision that put the token there.
+        replaced: on the first token of a replacement, the draft's tokens that were replaced.
+        verified: whether the answers of all assistants that could have changed the token were known.
+        draft: number of the draft that wrote the token or the text that it replaced.
+        at: time at which the token was placed, in seconds since the start of the answer.
+        reason: reason for the token, in words, if it does not follow from the decisions.
+        unit: number of the token's unit or segment in the answer, counted from 0; valid after the token is settled.
+        round: number of the drafting round, counted from 1; valid after the token is settled.
     """
 
     token: Token
@@ -52,20 +52,20 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class StartDraft:
-    """Let the draft model continue `text` by at most `max_tokens` tokens.
+    """Let the draft model continue `text` by up to `max_tokens` tokens.
 
     Attributes:
         draft: number of the draft.
         text: the response so far, which ends with `own`.
-        max_tokens: highest number of tokens to write.
-        continuation: the `continuation` of the last `DraftEnd`, if this draft continues the one that ended there.
+        max_tokens: maximum number of tokens to write.
+        continuation: the `continuation` of the last `DraftEnd`, if this draft continues the draft that ended with it.
         own: the tokens that the draft model wrote since the start or the last replacement.
-        ahead: whether the draft is a hedge, which starts before the verdict that would make it the draft.
+        ahead: whether the draft is a hedge, which is started in advance, while a verdict is pending.
         alternatives: number of other tokens to list with each token.
-        temperature: 0 for the most probable tokens, 1 to draw them.
-        seed: seed of the draws.
-        states: whether each token should carry its hidden state.
-        ids: ids of the tokens so far, if the draft continues from its own path; see `contract.Context`.
+        temperature: 0 to write the most probable tokens, 1 to draw tokens.
+        seed: seed of the random draws.
+        states: whether to report the hidden state with each token.
+        ids: ids of the tokens so far, if the draft continues its own ids; see `contract.Context`.
     """
 
     draft: int
@@ -94,13 +94,13 @@ class Ask:
 
     Attributes:
         ask: number of the request.
-        assistant: index of the assistant; `DRAFT` asks the draft model itself for a probability that its stream did not
+        assistant: index of the assistant, or `DRAFT` to ask the draft model for a probability that its stream did not
             show.
-        text: the response, up to the last place or further.
+        text: the response, at least up to the last place.
         questions: the question about each place.
         alternatives: number of other tokens to list with each token.
-        paths: the ids before each place, if the models have the same ids; the assistant is then asked for one token at
-            each place.
+        paths: the ids before each place, if the models have the same ids. If given, the assistant is asked for one
+            token at each place.
     """
 
     ask: int
@@ -120,14 +120,14 @@ class CancelAsk:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Let an assistant write greedily from a place of the answer, and report each token (`Decoder.watched`).
+    """Let an assistant write greedily from a place in the answer, and report each token (`Decoder.watched`).
 
     Attributes:
-        watch: number of the request, from the same series as questions.
+        watch: number of the request, from the same series as the numbers of questions.
         assistant: index of the assistant.
         text: the response up to the place at which the watch begins.
         ids: the ids before that place.
-        max_tokens: highest number of tokens to write.
+        max_tokens: maximum number of tokens to write.
         alternatives: number of other tokens to list with each token.
     """
 
@@ -141,7 +141,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class CloseWatch:
-    """Close a watch whose further tokens are not needed."""
+    """Close a watch whose further tokens are no longer needed."""
 
     watch: int
 
@@ -156,27 +156,27 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Emit these tokens, which are final and never taken back."""
+    """Emit these tokens, which are final and are never withdrawn."""
 
     tokens: tuple[Placed, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End the answer, which is complete; later events do not change it."""
+    """End the answer, which is complete. Later events do not change it."""
 
     finish_reason: FinishReason
     stop_reason: str
 
 
 def cut_short(end: DraftEnd) -> Finish:
-    """The end of an answer whose model cannot continue: its context is full, or a filter intervened."""
+    """The end of an answer whose model cannot continue because its context is full or a filter intervened."""
     return Finish("length", "context") if end.reason == "context" else Finish("content_filter", "content_filter")
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """End the answer with the error of a failure after which it cannot continue."""
+    """End the answer with an error after which it cannot continue."""
 
     error: Exception
 
@@ -189,11 +189,11 @@ Command = StartDraft | CancelDraft | Ask | CancelAsk | Watch | CloseWatch | Hear
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The loss of an assistant without which an answer continues.
+    """The loss of an assistant, without which the answer continues.
 
     Attributes:
-        token: index of the first token of the answer about which the assistant was not heard.
-        error: the reason.
+        token: index of the first token of the answer that the assistant did not judge.
+        error: the error because of which the assistant was lost.
         before: whether the assistant was lost before the answer began.
     """
 
@@ -207,12 +207,14 @@ class Contender:
     """A text that one or more models proposed for a segment.
 
     Attributes:
-        sources: the models in the order given, each `DRAFT` or the index of an assistant.
-        text: bytes of the text.
+        sources: the models that proposed the text, in the order in which the user gave the models; each is `DRAFT` or
+            the index of an assistant.
+        text: the proposed text as bytes.
         end: whether the answer ends after the text.
         scores: each model's measure of the text, in the order of the models; None if the model was not asked or cannot
-            measure.
-        mean: the mean of the scores, or another number to compare; the lowest wins. None if nothing was measured.
+            measure the text.
+        mean: the mean of the scores, or another number by which the texts are compared; the text with the lowest number
+            wins. None if nothing was measured.
     """
 
     sources: tuple[int, ...]
@@ -224,7 +226,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class DecidedSegment:
-    """One segment of an answer: the proposed texts, and the choice among them.
+    """One segment of an answer, with the proposed texts and the choice among them.
 
     Attributes:
         candidates: the proposed texts, in the order of the models.
@@ -239,21 +241,21 @@ class DecidedSegment:
 
 @dataclass(slots=True)
 class Report:
-    """The facts about an answer so far that a result needs; `FusionResult` defines the counts not listed here.
+    """The facts about an answer so far that a result needs. `FusionResult` defines the counts that are not listed.
 
     Attributes:
-        text: bytes of the answer.
+        text: the answer as bytes.
         judged: whether the method judges a draft; if not, the counts of kept and replaced tokens have no meaning.
-        unanswered: number of places at which an assistant had no answer.
+        unanswered: number of places at which an assistant gave no answer.
         ties: number of places at which the draft's token was kept because an assistant found it as probable as its own
             first choice, within `tie`.
-        off_path: number of units about which an assistant was asked after a cut text; None if they are not counted.
-        unjudged: number of units that were kept although an answer could have changed them; None if they are not
-            counted.
+        off_path: number of units for which an assistant had to continue a cut text; None if they are not counted.
+        unjudged: number of units that were kept without a verdict although an answer could have changed them; None if
+            they are not counted.
         lost: the assistants without which the answer continues, by index.
         segments: the segments, for methods that decide segment by segment.
-        warnings: warnings by the method.
-        weights: the models' weights, if the method measured them.
+        warnings: warnings that the method added.
+        weights: the models' weights, if the method determined them.
     """
 
     text: bytes = b""
@@ -279,11 +281,11 @@ class Report:
 
 
 class Decoder(Protocol):
-    """The decisions about one answer in progress, by any method. A decoder does no I/O: it answers events by commands.
+    """The decisions of any method about one answer in progress. A decoder does no I/O; it answers events with commands.
 
     Attributes:
-        now: time of the next event, in seconds of the driver's clock. It is recorded, and affects no decision.
-        late: whether this process hears events late, so that each draft should be short. It affects only the cost.
+        now: time of the next event, in seconds since the start of the answer. It is recorded and affects no decision.
+        late: whether this process receives events late, so that each draft should be short. It affects only the cost.
     """
 
     now: float
@@ -291,7 +293,7 @@ class Decoder(Protocol):
 
     @property
     def finished(self) -> Finish | None:
-        """The end of the answer, once it is complete."""
+        """The end of the answer; None until the answer is complete."""
         ...
 
     def start(self) -> list[Command]:
@@ -311,7 +313,7 @@ class Decoder(Protocol):
         ...
 
     def answered(self, ask: int, proposals: Sequence[Proposal | None]) -> list[Command]:
-        """React to an assistant's answers, in the order of the questions; None stands for no answer."""
+        """React to an assistant's answers, in the order of the questions; None means that it gave no answer."""
         ...
 
     def ask_failed(self, ask: int, error: Exception) -> list[Command]:
@@ -331,9 +333,9 @@ class Decoder(Protocol):
         ...
 
     def stop_here(self, finish: Finish) -> None:
-        """End the answer after its emitted tokens; without effect on a complete answer."""
+        """End the answer after its emitted tokens. This has no effect on a complete answer."""
         ...
 
     def report(self) -> Report:
-        """The facts about the answer so far."""
+        """The report on the answer so far."""
         ...

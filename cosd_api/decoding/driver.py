@@ -33,26 +33,26 @@ from cosd_providers.errors import ResponseError
 
 _log = logging.getLogger("cosd_api")
 
-_Key = tuple[str, int]  # the kind of a request, and its number
+_Key = tuple[str, int]  # a request's kind and number
 _CommandT = TypeVar("_CommandT", StartDraft, Ask, Watch)
 
 GRACE_SECONDS = 2.0
-"""Time for which an answer waits for the end of a draft that has written its last token, because the bill comes last.
+"""Number of seconds to wait for a draft that has written the answer's last token, because its bill arrives at the end.
 """
 
 LOOK_SECONDS = 0.01
-"""Time after the start of a question at which a timer measures the lateness of the event loop."""
+"""Number of seconds from the start of a question until a timer measures the lateness of the event loop."""
 
 FIRST_SECONDS = 0.001
-"""Time after which a draft that was started has taken the connection that was kept ready."""
+"""Number of seconds after which a new draft is assumed to use the connection that was kept ready."""
 
 
 class Driver:
-    """One answer in progress whose decisions a decoder makes; it implements `Run`.
+    """One answer in progress, in which a decoder makes the decisions; an implementation of `Run`.
 
     Args:
         decoder: the decoder, which makes the decisions.
-        job: the models, limits, settings and record.
+        job: the models, limits, settings and record of the answer.
     """
 
     def __init__(self, decoder: Decoder, job: AnswerJob) -> None:
@@ -69,25 +69,26 @@ class Driver:
 
     @property
     def finished(self) -> Finish | None:
-        """The end of the answer, once it is complete."""
+        """The end of the answer; None until the answer is complete."""
         return self.decoder.finished
 
     def stop_here(self, finish: Finish) -> None:
-        """End the answer after its emitted tokens; without effect on a complete answer."""
+        """End the answer after its emitted tokens. This has no effect on a complete answer."""
         self.decoder.stop_here(finish)
 
     def report(self) -> Report:
-        """The facts about the answer so far."""
+        """The report on the answer so far."""
         return self.decoder.report()
 
     async def run(self) -> None:
-        """Run to the end of the answer.
+        """Run until the answer ends.
 
         Raises:
-            ProviderError: an endpoint failed, and the answer cannot continue without it; everything else is cancelled.
+            ProviderError: an endpoint failed, and the answer cannot continue without it. All other requests are
+                cancelled.
         """
-        # A draft that continues from text may read it as other tokens than it wrote. Then the answer would depend on
-        # where requests end, and therefore on timing.
+        # A draft that continues from text may encode the text into other tokens than it wrote. If this draft were
+        # paused, the answer would depend on where requests end, and therefore on timing.
         self._may_pause = (await self._job.turns[0].provider.describe()).capabilities.token_ids
         lateness = self._job.lateness
         lateness.answers += 1
@@ -114,11 +115,11 @@ class Driver:
             self._judge_lateness(self._unknown and any(kind == "ask" for kind, _ in self._scopes))
 
     def _judge_lateness(self, unknown: bool) -> None:
-        """Tell the decoder whether events are heard late."""
+        """Tell the decoder whether this process receives events late."""
         self.decoder.late = self._may_pause and (unknown or self._job.lateness.late)
 
     def _look(self, due: float) -> None:
-        """Measure the lateness of the event loop by a timer that was due at `due`."""
+        """Measure how late the event loop runs a timer that was due at `due`."""
         self._job.lateness.woken(asyncio.get_running_loop().time() - due)
 
     def _do(self, commands: Sequence[Command]) -> None:
@@ -157,14 +158,14 @@ class Driver:
                 self._begin(("watch", command.watch), assistant, self._watch, command, self.decoder.watch_failed)
 
     async def _keep_ready(self, draft: Ready) -> None:
-        """Let the provider open a connection for the next draft, because a cancelled stream closes its connection."""
+        """Let the provider open a connection for the next draft, because cancelling a stream closes its connection."""
         await anyio.sleep(FIRST_SECONDS)
         with suppress(Exception):  # a failure only costs time
             if await draft.keep_ready() is False:
                 self._ready = None
 
     async def _finish(self) -> None:
-        # A draft that is still open has written its last token, and its bill follows at once.
+        # A draft that is still open has written its last token, and its bill will arrive immediately.
         with anyio.move_on_after(GRACE_SECONDS):
             await self._idle.wait()
         self._group.cancel_scope.cancel()
@@ -177,7 +178,7 @@ class Driver:
         command: _CommandT,
         failed: Callable[[int, Exception], Sequence[Command]],
     ) -> None:
-        """Start a request to a model. If it fails, the decoder decides whether that matters."""
+        """Start a request to a model. If it fails, the decoder decides whether the failure matters."""
         scope = self._scopes[key] = anyio.CancelScope()
         kind, number = key
 

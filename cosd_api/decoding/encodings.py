@@ -1,4 +1,4 @@
-"""Each model's own encoding of the text after its prompt, found without a generation request."""
+"""Each model's own encoding of the text after its prompt, obtained without a generation request."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Encodings:
         self._known: dict[int, dict[bytes, list[Piece]]] = {}
 
     async def tokens(self, model: int, text: bytes) -> Mapping[int, bytes] | None:
-        """Encode `text`, and map the byte offset at which each token begins to the token, in whole characters.
+        """Encode `text` into tokens of whole characters, and map the byte offset of each token to the token.
 
-        Offsets count the bytes that the server receives, which leaves out bytes that are not valid UTF-8.
+        The offsets refer to the text that the server receives, which lacks bytes that are not valid UTF-8.
 
         Returns:
-            None if the encoding cannot be known.
+            None if the encoding cannot be determined.
 
         Raises:
             ProviderError: the model failed.
@@ -35,7 +35,7 @@ class Encodings:
         turn, sent = self._turns[model], sendable(text)
         try:
             pieces = await turn.provider.tokenize(turn.prompt + sent)
-        except UnsupportedError:  # the encoding of this text cannot be known
+        except UnsupportedError:  # the encoding of this text cannot be determined
             return None
         found: dict[int, bytes] = {}
         at = len(sent.encode()) - sum(len(piece.data) for piece in pieces)
@@ -46,10 +46,10 @@ class Encodings:
         return found
 
     async def reads_as(self, model: int, text: bytes, tokens: Sequence[Token]) -> bool:
-        """Test whether a model encodes `text` plus the tokens' bytes as its encoding of `text` plus these tokens.
+        """Test whether a model that encodes `text` and the tokens' bytes together keeps these tokens as they are.
 
-        The result is False if that cannot be known. It cannot be known for characters of several bytes, because a token
-        of such characters may have been joined from several tokens.
+        The result is False if the encoding cannot be determined. It cannot be determined for characters of several
+        bytes, because a token of such characters may have been joined from several tokens.
         """
         if not all(token.data.isascii() for token in tokens):
             return False
@@ -62,7 +62,7 @@ class Encodings:
         try:
             for part in (text, data):
                 found[part] = known.get(part) or await turn.provider.tokenize(turn.prompt + part.decode())
-        except ProviderError:  # the encoding of this text cannot be known
+        except ProviderError:  # the encoding of this text cannot be determined
             return False
         self._known[model] = found
         before, after = found[text], found[data]

@@ -1,4 +1,4 @@
-"""Records of an answer across tokenizers: the assistants' progress, replacements, and facts about draft tokens."""
+"""Records of an answer across tokenizers: the assistants' progress, replacements, and facts about tokens."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cosd_providers.contract import Proposal, Token
 
 @dataclass(slots=True)
 class Firing:
-    """A replacement that the verifier has decided for one assistant, but that is not carried out yet.
+    """A replacement that the verifier has decided on for one assistant, and that has not been carried out yet.
 
     Attributes:
         changed: byte offset in the answer from which the replacement changes the text.
         decision: the decision to replace.
         unit: the unit that was judged.
-        way: the draft's path after the replacement; None if the answer ends there.
+        way: the draft's path after the replacement; None if the replacement ends the answer.
         at: byte offset of the place.
         tokens: the assistant's tokens from the place on.
     """
@@ -36,24 +36,26 @@ class Firing:
 
 @dataclass(slots=True)
 class PathHearing:
-    """The progress of one assistant in judging the path; every replacement starts a new hearing.
+    """The progress of one assistant in judging the path. Every replacement starts a new hearing.
 
     Attributes:
         model: index of the model.
-        encoder: the assistant's encoder; None if the assistant takes text only.
+        encoder: the assistant's encoder; None if the assistant accepts only text.
         same: whether the assistant has the draft's ids, so that its units are the draft's tokens.
         first: index of the draft token at which the assistant's next unit begins.
         answers: the assistant's answers, by the ids before each place.
-        hidden: the places, by their ids, at which a watch did not show the probability of the answer.
-        proposals: the assistant's own text at units about which it was asked by text, by the first draft token.
-        requests: numbers of the questions that brought the answers, by the ids before a place, or by the first draft
-            token of a unit.
-        firing: the assistant's replacement, which waits until the other assistants have judged the text up to it.
-        error: the reason why the assistant could not judge a unit; raised only when the answer waits for it.
+        hidden: the ids before each place at which a watch did not show the probability of its answer.
+        proposals: the assistant's own text for units about which it was asked by text, by the unit's first draft token.
+        requests: numbers of the questions that were answered, by the ids before the place or by the first draft token
+            of the unit.
+        firing: the assistant's replacement, which is not carried out until the other assistants have judged the text
+            before it.
+        error: the reason why the assistant could not judge a unit; raised only when the answer has to wait for this
+            unit.
         starts: indices of the draft tokens at which the assistant's units begin.
         starving: whether the assistant waits for the draft to write more.
-        own: index of the draft token directly after the last replacement, if it was this assistant's.
-        scope: scope that cancels the assistant's work.
+        own: index of the draft token directly after the last replacement, if this assistant made the replacement.
+        scope: the scope through which the assistant's work is cancelled.
     """
 
     model: int
@@ -83,11 +85,11 @@ class PathMark:
 
     Attributes:
         source: the model that wrote the token, as in `Placed`.
-        winner: on each token of a replacement, the decision that put it there.
-        replaced: on the first token of a replacement, the draft's tokens that it replaced.
-        draft: number of the draft that wrote the token or the text it replaced.
+        winner: on each token of a replacement, the decision that put the token there.
+        replaced: on the first token of a replacement, the draft's tokens that were replaced.
+        draft: number of the draft that wrote the token or the text that it replaced.
         at: time at which the token was written.
-        asked: whether an assistant was asked about the token and had no answer.
+        asked: whether an assistant was asked about the token and gave no answer.
     """
 
     source: int = DRAFT
@@ -100,14 +102,14 @@ class PathMark:
 
 @dataclass(frozen=True, slots=True)
 class AboutTokens:
-    """A decision about the path's tokens from `first` up to, but not including, `last`."""
+    """A decision about the path's tokens from index `first` up to, but not including, index `last`."""
 
     first: int
     last: int
     decision: Decision
 
     def before(self, last: int, size: int) -> AboutTokens:
-        """The decision without the tokens from `last` on; their `size` bytes are removed from the end of its text."""
+        """The decision without the tokens from `last` on, whose `size` bytes are removed from the end of its text."""
         if self.last > last:
             self.decision.text = self.decision.text[: max(len(self.decision.text) - size, 0)]
         return replace(self, last=min(self.last, last))

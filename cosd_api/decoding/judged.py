@@ -1,4 +1,4 @@
-"""The run of an answer whose method is a plain coroutine that judges a draft token by token."""
+"""The run of an answer for methods that judge a draft token by token in a plain coroutine."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from cosd_providers.contract import Token
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """The judgement on one draft token.
+    """The judgement of one draft token.
 
     Attributes:
-        decisions: the decisions about the assistants' answers there.
+        decisions: the decisions about the assistants' answers at this place.
         winner: the decision that replaced the draft's token, if any.
         replaced: the draft's token, if it was replaced.
-        verified: whether every assistant that could have changed the token was heard.
+        verified: whether the answers of all assistants that could have changed the token were known.
         asked: whether an assistant was asked.
-        reason: reason for the token, in words, if no decision gives one.
+        reason: reason for the token, in words, if it does not follow from the decisions.
     """
 
     decisions: tuple[Decision, ...] = ()
@@ -35,12 +35,12 @@ class Judged:
 
 
 class JudgedWriter(AnswerWriter):
-    """One answer in progress in which each token is a unit: a draft token, or the replacement of one.
+    """One answer in progress in which each token, whether the draft's or a replacement, is a unit.
 
     Attributes:
-        pace: the schedule of the draft.
-        skip: whether to leave out questions whose answers cannot matter.
-        unanswered: number of places at which an assistant had no answer.
+        pace: the pace of drafting.
+        skip: whether to skip questions whose answers cannot change the text.
+        unanswered: number of places at which an assistant gave no answer.
     """
 
     def __init__(self, job: AnswerJob, write: Callable[[JudgedWriter], Awaitable[None]]) -> None:
@@ -63,7 +63,7 @@ class JudgedWriter(AnswerWriter):
     def put(
         self, token: Token, model: int, judged: Judged, *, number: int, segment: DecidedSegment | None = None
     ) -> None:
-        """Write one final token, from the request `number` of a model; with `segment`, it is a segment of its own."""
+        """Write one final token from the request `number` of a model. With `segment`, the token forms a segment."""
         if self._ended_replaced:
             self._restarts += 1
         at = len(self._response.tokens)
@@ -88,7 +88,7 @@ class JudgedWriter(AnswerWriter):
         self._settle(segment)
 
     def report(self) -> Report:
-        """The facts about the answer so far."""
+        """The report on the answer so far."""
         return replace(
             super().report(),
             judged=True,

@@ -1,15 +1,15 @@
-"""Lateness of this process: the duration of a turn of its event loop, compared with the duration of a verdict.
+"""Lateness of this process, which is how long a turn of its event loop takes compared with a verdict.
 
-Lateness matters on machines that are short of CPU time, as measurements show. A server writes at its own pace, and
-thousands of tokens fit into the buffers of a socket. If the client does not read them, the server does not stop, and by
-the time the client closes the stream, they have been written in vain. A verdict needs seven to twelve turns of the loop
+Measurements show that lateness matters on machines that are short of CPU time. A server writes at its own pace, and a
+socket's buffers hold thousands of tokens. If the client does not read these tokens, the server does not stop, and they
+have been written in vain by the time the client closes the stream. A verdict needs seven to twelve turns of the loop
 (for the connection, the headers, the body and each layer above), and each turn first reads everything that has arrived.
-So if a turn takes long, a verdict takes about ten times as long. Meanwhile the whole draft arrives, and most of it is
-thrown away. Reading those tokens makes the turns even longer. Handling them faster or later does not help; only
-requesting fewer tokens does.
+Therefore, if a turn takes long, a verdict takes about ten times as long. During this time the whole draft arrives, and
+most of it is thrown away. Reading the draft's tokens makes the turns even longer. Handling the tokens faster or later
+does not help; only requesting fewer tokens does.
 
-A slow verdict alone does not show lateness. It may be due to a slow assistant, for which a draft that streams far ahead
-saves time.
+A slow verdict alone does not prove lateness. The assistant may be slow, and then a draft that streams far ahead saves
+time.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from collections import deque
 __all__ = ["Lateness"]
 
 TURNS = 32
-"""Turns of the loop that should fit into a verdict. If fewer do, much of the verdict's time is spent in this process.
+"""Number of turns of the loop that should fit into a verdict. If fewer fit, this process causes much of the delay.
 """
 
 QUICK = 0.1
-"""Shortest duration of a verdict that counts, in seconds, since models that answer faster are cheap."""
+"""Shorter verdicts count as this number of seconds, because models that answer faster are cheap anyway."""
 
 PRECISION = 0.001
-"""Seconds by which a timer may be late in an idle event loop."""
+"""Number of seconds by which a timer may be late even in an idle event loop."""
 
 LATELY = 30.0
-"""Seconds after which the last verdict no longer shows that verdicts arrive in time."""
+"""Number of seconds after which the last verdict no longer proves that verdicts arrive in time."""
 
 _RECENT = 8
 
 
 class Lateness:
-    """The durations of recent verdicts, and of turns of the event loop, in all answers of a fusion.
+    """The durations of recent verdicts and of recent turns of the event loop, in all answers of a fusion.
 
     This class has no clock; the drivers report their measurements.
 
     Attributes:
-        late: whether fewer turns of the loop fit into a verdict than should (`TURNS`).
+        late: whether fewer turns of the loop than `TURNS` fit into a verdict.
         answers: number of answers in progress.
     """
 
@@ -49,23 +49,23 @@ class Lateness:
         self.answers = 0
         self._turns: deque[float] = deque(maxlen=_RECENT)
         self._verdicts: deque[float] = deque(maxlen=_RECENT)
-        self._loads: deque[int] = deque(maxlen=_RECENT)  # number of answers in progress at each of these verdicts
-        self._heard = 0.0  # the time of the last verdict
+        self._loads: deque[int] = deque(maxlen=_RECENT)  # number of answers in progress at each verdict
+        self._heard = 0.0  # time of the last verdict
 
     def woken(self, late: float) -> None:
-        """Record the seconds by which a timer was late, which is the rest of a turn."""
+        """Record the number of seconds by which a timer was late because a turn had not ended."""
         self._turns.append(max(0.0, late - PRECISION))
         self._compare()
 
     def heard(self, verdict: float, now: float = 0.0) -> None:
-        """Record the duration in seconds of a verdict that has arrived at the time `now`."""
+        """Record the duration, in seconds, of a verdict that arrived at the time `now`."""
         self._verdicts.append(verdict)
         self._loads.append(self.answers)
         self._heard = now
         self._compare()
 
     def in_time(self, now: float) -> bool:
-        """Test whether recent verdicts arrived in time, with at least half as many answers in progress as now."""
+        """Test whether recent verdicts arrived in time while at least half as many answers as now were in progress."""
         known = self._turns and self._verdicts and now - self._heard <= LATELY
         return bool(known) and not self.late and self.answers <= 2 * min(self._loads)
 

@@ -1,4 +1,4 @@
-"""A stream that is left open and read further as long as the answer consists of its tokens."""
+"""A stream that remains open and is read further, as long as the answer continues with its tokens."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class OpenStream:
 
     Attributes:
         tokens: the tokens so far.
-        end: the end of the stream; None before it.
+        end: the end of the stream; None until the stream has ended.
         error: the error that ended the stream, if any.
-        scope: scope that cancels the request.
-        trail: the raw tokens, if the model is asked after ids.
+        scope: the scope through which the request is cancelled.
+        trail: the raw tokens, if the model is sent ids.
     """
 
     def __init__(self, start: bytes, number: int) -> None:
@@ -63,7 +63,7 @@ class OpenStream:
         await self._changed.wait()
 
     def own(self, text: bytes) -> Sequence[Token] | None:
-        """The stream's first tokens whose text, after `start`, is exactly `text`; None if there are no such tokens."""
+        """The stream's first tokens that, together with `start`, spell exactly `text`; None if no tokens do."""
         length = len(self.start)
         for count, token in enumerate(self.tokens, 1):
             length += len(token.data)
@@ -73,14 +73,15 @@ class OpenStream:
         return None
 
     def behind(self, text: bytes) -> bool:
-        """Test whether the stream follows `text`, but has not yet written all of it."""
+        """Test whether the stream agrees with `text` so far, but has not yet written all of it."""
         written = self.start + self._data
         return len(written) < len(text) and text.startswith(written)
 
     def followed(self, text: bytes) -> tuple[int, list[Token]]:
-        """The number of whole tokens of the stream in `text`, and the rest of the token inside which `text` ends.
+        """The number of the stream's whole tokens in `text`, and the rest of the token inside which `text` ends.
 
-        The rest, if any, has the probability of the whole token. If `text` is not the stream's, nothing is returned.
+        The rest, if any, has the probability of the whole token. If the stream does not begin with `text`, the number
+        is 0 and the rest is empty.
         """
         if not (self.start + self._data).startswith(text):
             return 0, []
@@ -94,7 +95,7 @@ class OpenStream:
         return len(self.tokens), []
 
     def read(self, count: int) -> None:
-        """Mark the first `count` tokens as read, so that they are on the model's path."""
+        """Mark the first `count` tokens as read, which puts them on the model's path."""
         if self.trail is not None and count:
             self.trail.read(len(self.start) + sum(len(token.data) for token in self.tokens[:count]))
 

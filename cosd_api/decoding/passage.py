@@ -1,4 +1,4 @@
-"""Passages that a model wrote in one request, and the parts of them that became part of an answer."""
+"""Passages that a model wrote in one request, and the parts of passages that became part of an answer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Passage:
     """A model's own continuation of a text.
 
     Attributes:
-        tokens: tokens of the continuation; an end of sequence comes last.
-        number: number of its request, in the series of drafts.
-        end: the end of the request; None if it was stopped because no more tokens were wanted.
+        tokens: tokens of the continuation. An end of sequence can only be the last token.
+        number: number of the passage's request, in the series of drafts.
+        end: the end of the request; None if the request was stopped because no more tokens were needed.
     """
 
     tokens: tuple[Token, ...]
@@ -29,7 +29,7 @@ class Passage:
         return b"".join(token.data for token in self.tokens)
 
     def first(self, length: int) -> list[Token]:
-        """The tokens of the first `length` bytes; if a token is cut, the probability of its part is unknown."""
+        """The tokens of the first `length` bytes. If the last token is cut, its probability is unknown."""
         kept: list[Token] = []
         for token in self.tokens:
             if length <= 0:
@@ -41,9 +41,9 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class WrittenPart:
-    """Tokens that became part of an answer, with their model, its request, and the reason.
+    """Tokens that became part of an answer, with their model, their request, and the reason.
 
-    `compared` tells whether they were compared with other texts.
+    `compared` is True if they were compared with other texts.
     """
 
     tokens: Sequence[Token]
@@ -54,6 +54,6 @@ class WrittenPart:
 
 
 def numbered(tokens: Sequence[Token], start: int) -> list[tuple[int, Token]]:
-    """The tokens, each with its byte offset; the first token begins at byte `start`."""
+    """The tokens, each with its byte offset. The first token begins at byte `start`."""
     starts = accumulate((len(token.data) for token in tokens), initial=start)
     return list(zip(starts, tokens, strict=False))

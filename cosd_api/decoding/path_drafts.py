@@ -1,4 +1,4 @@
-"""The drafts of an answer across tokenizers, which is line 1 of `across`."""
+"""The drafts of an answer across tokenizers, which implement line 1 of `across`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PathDrafts:
     Attributes:
         writing: whether a draft is in progress.
         end: the end of a draft after which the path cannot continue.
-        error: the error of the last draft; raised only when the answer waits for the draft.
+        error: the error of the last draft; raised only when the answer has to wait for the draft.
     """
 
     def __init__(self, path: AnswerPath, calls: Calls, tasks: AnswerTasks) -> None:
@@ -43,13 +43,13 @@ class PathDrafts:
         draft = path.job.turns[0].provider
         self._ready = draft if isinstance(draft, Ready) else None
         self._scope = anyio.CancelScope()
-        self._left = 0  # number of the last draft that a replacement has ended
-        self._begun = 0  # number of tokens of the path at the last replacement, after which the draft wrote its own
-        self._again = b""  # the text that a draft by text still has to write again
-        self._stuck = -1  # number of tokens of the path at which it wrote something else instead
+        self._left = 0  # number of the last draft that a replacement ended
+        self._begun = 0  # number of tokens in the path at the last replacement
+        self._again = b""  # text that a text-only draft still has to write again
+        self._stuck = -1  # number of tokens in the path when the draft failed to write the same text again
 
     def leave(self) -> None:
-        """Cancel the draft in progress, because of a replacement."""
+        """Cancel the draft in progress because of a replacement."""
         self._scope.cancel()
         self._left = self._path.draft
 
@@ -59,7 +59,7 @@ class PathDrafts:
         self._begun, self._stuck = len(self._path.tokens), -1
 
     async def write(self) -> None:
-        """Line 1: continue the path from its own ids whenever more tokens may be drafted."""
+        """Continue the path from the draft's own ids whenever more tokens may be drafted (line 1)."""
         path = self._path
         while True:
             room = self._room()
@@ -83,14 +83,14 @@ class PathDrafts:
             path.tell()
 
     async def _keep_ready(self, draft: Ready) -> None:
-        """Let the provider open a connection for the next draft, because a cancelled stream closes its connection."""
+        """Let the provider open a connection for the next draft, because cancelling a stream closes its connection."""
         await anyio.sleep(FIRST_SECONDS)
         with suppress(Exception):  # a failure only costs time
             if await draft.keep_ready() is False:
                 self._ready = None
 
     def _next(self, room: int) -> StartDraft:
-        """The next draft, of `room` tokens; a draft by text also writes the text after the last safe cut again."""
+        """The next draft, of `room` tokens. If it continues from text, it rewrites the text after the last safe cut."""
         path, text = self._path, bytes(self._path.text)
         self._again = b""
         if path.encoder is not None:
@@ -103,7 +103,7 @@ class PathDrafts:
         return StartDraft(path.draft, text[:at], room + len(path.tokens) - bisect_right(path.ends, at), None, ())
 
     def _rest_of(self, token: Token) -> Token | None:
-        """The part of a token that is new, while the draft writes the end of the path again; None if nothing is new."""
+        """The new part of a token while the draft writes the end of the path again; None if nothing is new."""
         before, data = self._again, token.data
         if not before:
             return token
@@ -114,7 +114,7 @@ class PathDrafts:
         return replace(token, data=data[len(before) :]) if len(data) > len(before) else None
 
     def _room(self) -> int:
-        """The number of tokens that may be requested from the draft now."""
+        """The number of tokens that may now be requested from the draft."""
         path, pace, written = self._path, self._path.job.pace, len(self._path.tokens)
         starving = path.starving
         if path.ended or path.over or self.error is not None or (self._reaches() and not starving):
@@ -127,7 +127,7 @@ class PathDrafts:
         return most
 
     def _reaches(self) -> bool:
-        """Test whether the draft most likely reaches far enough beyond the answer's end to encode its last word."""
+        """Test whether the draft is most likely far enough beyond the answer's end for the last word to be encoded."""
         path, bound = self._path, self._path.bound
         if len(path.tokens) <= bound or path.encoder is None:
             return False
@@ -136,7 +136,7 @@ class PathDrafts:
         return end < len(text) and look(text, end, ended=False) is not None
 
     def _take(self, number: int, item: Token | DraftEnd) -> bool:
-        """Add an item of a draft to the path. Returns True if no more items are wanted."""
+        """Add an item of a draft to the path. Return True if no more items are needed."""
         path = self._path
         if number <= self._left:
             return True

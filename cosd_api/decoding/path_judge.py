@@ -1,4 +1,4 @@
-"""The judging of an answer across tokenizers, which is lines 2 to 4 of `across`."""
+"""The judging of an answer across tokenizers, which implements lines 2 to 4 of `across`."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from cosd_api.verification import Place, Verifier, coin_of, decides_by_place, di
 from cosd_providers.contract import DraftEnd, Question, Token
 from cosd_providers.tokenizers import words_of
 
-_MOST_UNITS = 32  # the highest number of units in one request
-_LISTED = 4  # other tokens that the draft lists when it is asked for the probability of its own token
+_MOST_UNITS = 32  # maximum number of units in one request
+_LISTED = 4  # number of other tokens to list if the draft is asked for the probability of its own token
 
 
 class PathJudge:
-    """The judgement of the draft's path by each assistant, in units of the assistant's own encoding.
+    """Judges the draft's path on behalf of each assistant, in units of the assistant's own encoding.
 
     Args:
-        path: the path, with the assistants in use.
+        path: the path, with the assistants that are not lost.
         verifier: the verifier, such as the rule or a tree.
         calls: access to the models.
         tasks: the tasks of the answer.
 
     Attributes:
-        watches: the watches of the assistants that are asked by watches.
+        watches: the watches, for assistants that are asked by watches.
     """
 
     def __init__(self, path: AnswerPath, verifier: Verifier, calls: Calls, tasks: AnswerTasks) -> None:
@@ -57,25 +57,25 @@ class PathJudge:
         self.watches = PathWatches(watched, calls, path)
 
     async def judge(self, hearing: PathHearing) -> None:
-        """Line 2: judge the path unit by unit, on behalf of one assistant."""
+        """Judge the path unit by unit, on behalf of one assistant (line 2)."""
         path = self._path
         while path.is_heard(hearing):
             with anyio.CancelScope() as hearing.scope:
                 news = path.news
                 try:
                     if not (hearing.open and await self._judge_some(hearing)) and news is path.news:
-                        await path.changed()  # unless the path has already changed while a request was in progress
+                        await path.changed()  # not needed if the path changed during a request
                 except Exception as error:  # noqa: BLE001 - raised only when the answer waits for the assistant
                     hearing.error = placed(error, path.job.turns[hearing.model].provider)
                     path.tell()
 
     async def _judge_some(self, hearing: PathHearing) -> bool:
-        """Judge the units that can be judged now. Returns False if there are none."""
+        """Judge the units that can be judged now. Return False if no unit can be judged."""
         path = self._path
         units, open_at, enough = list[PathUnit](), hearing.first, False
         while open_at < min(path.bound, len(path.tokens)) and len(units) < _MOST_UNITS and not enough:
             quiet = self._quiet(open_at, same=hearing.same, skip=path.job.skip)
-            over = path.over  # read now, because the draft may end while the unit is looked for
+            over = path.over  # read now, because the draft may end during `await`
             unit = None if quiet is not None else await self._unit(hearing, open_at)
             if quiet is not None:
                 unit = self._unjudged(open_at, quiet)
@@ -115,7 +115,7 @@ class PathJudge:
         return await next_unit(self._path, first, hearing.encoder, own=first == hearing.own)
 
     def _unjudged(self, first: int, last: int) -> PathUnit:
-        """A unit whose tokens are kept unjudged."""
+        """A unit whose tokens are kept without a verdict."""
         return PathUnit(first, last, self._path.offset(first), self._path.offset(last))
 
     def _alone(self, hearing: PathHearing) -> bool:
@@ -124,10 +124,11 @@ class PathJudge:
         return assistant in self.watches.assistants or (bool(places) and places[assistant] == 1)
 
     def _quiet(self, first: int, *, same: bool, skip: bool) -> int | None:
-        """The end of a run of tokens, from `first` on, that no answer could change; None if there is no such run.
+        """The end of a run of tokens, from `first` on, that no answer could change; None if the run is empty.
 
-        The run ends at a safe cut or, with the draft's ids (`same`), after any token. Every assistant's units have a
-        boundary there, so the tokens of the run need no encoding. Without `skip` there is no such run.
+        The run ends at a safe cut or, if the assistant has the draft's ids (`same`), after any token. At these places
+        the assistant's units have boundaries, so the tokens of the run need not be encoded. Without `skip`, the result
+        is None.
         """
         path, found = self._path, None
         text = path.written
@@ -160,7 +161,7 @@ class PathJudge:
     def _contestable(self, unit: PathUnit) -> bool:
         """Test whether an assistant has to be asked about a unit."""
         last = min(unit.last, self._path.bound)
-        if unit.start < unit.end and self._path.offset(last) == unit.start:  # only a lead is part of the answer
+        if unit.start < unit.end and self._path.offset(last) == unit.start:  # only a `lead` is within the bound
             return False
         return unit.judged and any(self.could_change(at) for at in range(unit.first, last))
 
@@ -169,7 +170,7 @@ class PathJudge:
         return unit.end + 1 if self._path.tokens[unit.first].end else self._path.bound_bytes
 
     async def _ask(self, hearing: PathHearing, places: Sequence[AskedPlace]) -> None:
-        """Ask an assistant for its next token at those places about which it was not asked before."""
+        """Ask an assistant for its next token at those places about which it has not been asked yet."""
         known = hearing.answers
         hearing.answers = {ids: known[ids] for _, ids in places if ids in known} if len(places) > 1 else known
         new = [place for place in places if place[1] not in known]
@@ -180,11 +181,11 @@ class PathJudge:
         except Exception:
             if len(new) == 1:
                 raise
-            # A request may fail because of a place that the answer never reaches. So the places are asked about one by
-            # one, when they are reached.
+            # A request may fail because of a place that the answer never reaches. Therefore the assistant is asked
+            # about each place separately, when the answer reaches it.
 
     async def _ask_text(self, hearing: PathHearing, units: Sequence[PathUnit]) -> None:
-        """Ask an assistant that takes text only for its own text from the start of each unit that is judged by text."""
+        """Ask an assistant that accepts only text for its own text from the start of each unit."""
         new = [one for one in units if one.by_text and one.first not in hearing.proposals and self._contestable(one)]
         if not new:
             return
@@ -217,13 +218,13 @@ class PathJudge:
             hearing.answers[ids] = path.known_end(token) if token is not None and hearing.same else token
 
     async def _choice(self, hearing: PathHearing, at: int, ids: tuple[int, ...]) -> Token | None:
-        """An assistant's next token at a place, from its watch or a request; None if it has no answer."""
+        """An assistant's next token at a place, from its watch or a request; None if the assistant gives no answer."""
         if ids not in hearing.answers and not await self._listen(hearing, at, ids):
             await self._ask(hearing, [(at, ids)])
         return hearing.answers[ids]
 
     async def _listen(self, hearing: PathHearing, at: int, ids: tuple[int, ...]) -> bool:
-        """Take an assistant's answer at a place from its watch. Returns False if a request has to bring it."""
+        """Get an assistant's answer at a place from its watch. Return False if the answer needs a request."""
         path = self._path
         watches, assistant = self.watches, hearing.model - 1
         most = path.job.max_tokens + LOOKAHEAD - hearing.first
@@ -240,7 +241,7 @@ class PathJudge:
         return False
 
     async def _written_after(self, assistant: int, ids: Sequence[int]) -> Token | None:
-        """Wait for the token that an assistant's watch writes after these ids; None if it will not write one soon."""
+        """Wait for the token that an assistant's watch writes after these ids; None if no token is expected soon."""
         while (token := self.watches.wrote_after(assistant, ids)) is None:
             if not self.watches.will_write_after(assistant, ids):
                 return None
@@ -248,7 +249,7 @@ class PathJudge:
         return token
 
     async def _with_prob(self, hearing: PathHearing, at: int, ids: tuple[int, ...]) -> Token:
-        """An assistant's answer at a place, with the probability; ask again if a watch did not show it."""
+        """An assistant's answer at a place, with its probability. Ask again if a watch did not show the probability."""
         token = hearing.answers[ids]
         assert token is not None
         if ids in hearing.hidden and self._needs_q:
@@ -258,7 +259,7 @@ class PathJudge:
         return token
 
     async def _walk(self, hearing: PathHearing, unit: PathUnit) -> bool:
-        """Line 3: judge one unit. Returns True if the next unit begins where this one ends."""
+        """Judge one unit (line 3). Return True if the next unit begins where this unit ends."""
         path = self._path
         hearing.starts.add(unit.first)
         if not self._contestable(unit):
@@ -286,7 +287,7 @@ class PathJudge:
         return True
 
     async def _walk_text(self, hearing: PathHearing, unit: PathUnit) -> bool:
-        """Line 3 for an assistant that takes text only: judge one unit by its own text from the unit's start."""
+        """Judge one unit (line 3) by the text that a text-only assistant writes from the unit's start."""
         if unit.first not in hearing.proposals:
             await self._ask_text(hearing, [unit])
         proposal = hearing.proposals[unit.first]
@@ -303,14 +304,14 @@ class PathJudge:
         return True
 
     def _pass_over(self, hearing: PathHearing, unit: PathUnit) -> None:
-        """Keep a unit about which an assistant has no answer."""
+        """Keep a unit about which an assistant gave no answer."""
         self._path.count(hearing, unanswered=1)
         for mark in self._path.marks[unit.first : unit.last]:
             mark.asked = True
         hearing.first = unit.last
 
     async def _starve(self, hearing: PathHearing) -> None:
-        """Wait for the draft to write more. Only the first wait notifies the other tasks, which may be waiting, too."""
+        """Wait for the draft to write more. Only the first wait notifies the other tasks, which may also be waiting."""
         if not hearing.starving:
             hearing.starving = True
             self._path.tell()
@@ -327,7 +328,7 @@ class PathJudge:
         hearing.first = unit.last
 
     async def _asked_again(self, hearing: PathHearing, walked: Walk) -> bool:
-        """Ask for the probability of a differing choice if a watch did not show it. Returns True if that was needed."""
+        """Ask for a differing choice's probability if a watch did not show it. Return True if the model was asked."""
         differs = walked.difference
         if differs is None or differs.ids not in hearing.hidden or not self._needs_q:
             return False
@@ -335,7 +336,7 @@ class PathJudge:
         return True
 
     async def _differ(self, hearing: PathHearing, unit: PathUnit, found: Difference) -> bool:
-        """Judge a unit by its first difference. Returns True if the next unit begins where this one ends."""
+        """Judge a unit by its first difference. Return True if the next unit begins where this unit ends."""
         path, end = self._path, found.end
         over = min(begun_before(path, unit.first, end), path.bound)  # tokens beyond the bound are lookahead
         await self._learn(unit.first, over)
@@ -353,7 +354,7 @@ class PathJudge:
                 hearing.firing = firing
                 return False
             decision.fired = False
-        if not replaces or decision.agreed:  # no decision is recorded if the word does not fit into the draft's path
+        if not replaces or decision.agreed:  # a word that does not fit into the draft's path leaves no record
             self._decide(hearing, unit, found.at + 1, decision)
         hearing.first = unit.last
         contestable = any(self._is_contestable(n) for n in range(unit.first, min(unit.last, path.bound)))
@@ -362,7 +363,7 @@ class PathJudge:
         return hearing.first == unit.last
 
     async def _learn(self, first: int, last: int) -> None:
-        """Ask the draft for probabilities that its server did not show, because the tokens are parts of characters."""
+        """Ask the draft for probabilities that its server did not show because the tokens are parts of characters."""
         path = self._path
         if path.encoder is None:
             return
@@ -383,10 +384,10 @@ class PathJudge:
                     path.tokens[at] = replace(path.tokens[at], prob=one.prob)
 
     async def _fire(self, hearing: PathHearing, unit: PathUnit, found: Difference, decision: Decision) -> Firing | None:
-        """Line 4: find the assistant's word, and the draft's path after it.
+        """Find the assistant's word, and the draft's path after the word (line 4).
 
         Returns:
-            None if the word equals the draft's text after all, or cannot be put into the draft's path.
+            None if the word turns out to equal the draft's text, or cannot be put into the draft's path.
         """
         path = self._path
         at, theirs = found.at, found.own[0]
@@ -424,11 +425,11 @@ class PathJudge:
     ) -> tuple[Sequence[Token], bool]:
         """Let an assistant continue from its differing token until two more words follow the first word.
 
-        An assistant that takes text only writes the unit again. For a draft that takes text only, the first word is
+        An assistant that accepts only text writes the unit again. If the draft accepts only text, the first word is
         enough.
 
         Returns:
-            The tokens, without an end of sequence, and whether the assistant ends the answer after them.
+            The tokens without an end of sequence, and True if the assistant ends the answer after these tokens.
         """
         path = self._path
         own, ended = [token for token in found.own if not token.end], found.own[-1].end
@@ -439,7 +440,7 @@ class PathJudge:
         tokens = own if ids is not None else []
 
         def behind() -> list[Token]:
-            """The tokens from the difference on, without tokens of a lead, which have no bytes."""
+            """The tokens from the difference on, without tokens of the `lead`, which have no bytes."""
             starts = accumulate((len(token.data) for token in tokens), initial=start)
             return [token for token, at in zip(tokens, starts, strict=False) if at >= found.at and token.data]
 
@@ -475,7 +476,7 @@ class PathJudge:
         return (behind(), over) if ids is not None or again.startswith(said) else (own, ended)
 
     def _decide(self, hearing: PathHearing, unit: PathUnit, end: int, decision: Decision) -> None:
-        """Record a decision, with the number of the last request about places of the unit before byte `end`."""
+        """Record a decision, with the number of the last request about a place in the unit before byte `end`."""
         places = asked_places(unit, self._bound_of(unit))
         heard = [hearing.requests[ids] for at, ids in places if ids in hearing.requests and at < end]
         proposal = hearing.proposals.get(unit.first)

@@ -1,9 +1,10 @@
-"""Watches of assistants with different ids: streams that follow an assistant's own encoding of the answer.
+"""Watches of assistants whose ids differ from the draft's: streams along their own encodings of the answer.
 
-A watch is opened at a place about which the assistant has to be asked, after the ids of its encoding before the place.
-As long as the watch writes the ids of that encoding, each of its tokens is the assistant's choice at the next place. At
-a difference, the watch has answered the place. If its word becomes the replacement, the tokens after the word serve as
-the word's lookahead, and the watch follows the answer further. Otherwise it is closed.
+A watch is opened at a place about which the assistant has to be asked. It continues the ids of the assistant's own
+encoding before the place. As long as the watch writes the ids of that encoding, each of its tokens is the assistant's
+choice at the next place. If the watch writes a different token, this token is the assistant's answer about the place.
+If the watch's word becomes the replacement, the tokens after the word serve as the word's lookahead, and the watch
+continues to follow the answer. Otherwise the watch is closed.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from cosd_providers.contract import DraftEnd, Token
 _log = logging.getLogger("cosd_api")
 
 Start = Callable[..., None]
-"""A function that starts a background task of the answer, given a function and its arguments."""
+"""A function that starts another function, with its arguments, as a background task of the answer."""
 
 
 class PathWatches(Streams):
-    """The watches of one answer whose assistants follow their own paths.
+    """The watches of one answer for assistants that follow their own paths.
 
     Args:
         assistants: the assistants that are asked by watches.
         calls: access to the models.
-        path: the draft's path, with the assistants in use.
+        path: the draft's path, with the assistants that are not lost.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class PathWatches(Streams):
         self._scopes: dict[int, anyio.CancelScope] = {}
 
     def wrote_after(self, assistant: int, ids: Sequence[int]) -> Token | None:
-        """The token that an assistant's watch wrote after these ids; None if it wrote none there."""
+        """The token that an assistant's watch wrote directly after these ids; None if it wrote no such token."""
         one = self._watching.get(assistant)
         if one is None or not _follows(one, ids) or len(ids) >= one.first + len(one.tokens):
             return None
@@ -60,15 +61,15 @@ class PathWatches(Streams):
         return one is not None and one.open and _follows(one, ids) and len(ids) - one.first - len(one.tokens) <= LAG
 
     def heard(self, assistant: int) -> None:
-        """Count a place that the watch of an assistant has answered."""
+        """Count a place that an assistant's watch has answered."""
         self._calls.heard(self._watching[assistant].number, assistant)
 
     def begin(self, start: Start, assistant: int, text: bytes, ids: tuple[int, ...], most: int) -> bool:
-        """Open a watch of at most `most` tokens after these ids, in place of the assistant's previous watch.
+        """Open a watch of at most `most` tokens after these ids, which replaces the assistant's previous watch.
 
         Returns:
-            False if the previous watch failed, so that this place is left to a request. After two failures in a row,
-            all places are left to requests.
+            False if the previous watch failed, so that a request has to answer this place. After two failures in a row,
+            requests have to answer all places.
         """
         one = self._watching.get(assistant)
         self.drop(assistant)
@@ -82,10 +83,10 @@ class PathWatches(Streams):
         return True
 
     def follow(self, assistant: int) -> None:
-        """Close the watch of an assistant if it has left the answer, or is far ahead of the draft.
+        """Close an assistant's watch if it has deviated from the answer or is far ahead of the draft.
 
-        A watch that differs from the draft stays as long as the assistant has not judged the place of the difference,
-        because the watch has to answer there.
+        A watch that differs from the draft remains open until the assistant has judged the place of the difference,
+        because the watch has to answer at that place.
         """
         one = self._watching.get(assistant)
         if one is None:
@@ -120,14 +121,14 @@ class PathWatches(Streams):
 
 
 def _follows(one: Watching, ids: Sequence[int]) -> bool:
-    """Test whether a watch began at or before the end of these ids, and agrees with them as far as both go."""
+    """Test whether a watch began within these ids, or at their end, and agrees with them as far as both extend."""
     own = (*one.opened.ids, *(token.id for token in one.tokens))
     size = min(len(ids), len(own))
     return len(ids) >= one.first and tuple(ids[:size]) == own[:size]
 
 
 def _ahead(one: Watching, size: int) -> int:
-    """The number of a watch's tokens that lie entirely in the last `size` bytes of its text."""
+    """The number of a watch's tokens that lie entirely within the last `size` bytes of its text."""
     count = 0
     for token in reversed(one.tokens):
         size -= len(token.data)

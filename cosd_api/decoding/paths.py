@@ -1,4 +1,4 @@
-"""Each model's own path through an answer, which is the ids after which the model is asked.
+"""Each model's own path through an answer, which consists of the ids that the model is asked to continue.
 
 ::
 
@@ -6,8 +6,8 @@
     2   text of other models is on its path in the model's own encoding                 `Paths.path`
     3   models with the same ids share one path: the ids of the tokens that were written
 
-In rule 2, ids that the model wrote before that text stay up to the last boundary that is also one of the model's
-encoding of the whole text.
+In rule 2, ids that the model wrote before the text of another model are kept up to the last token boundary that also
+exists in the model's encoding of the whole text.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from cosd_providers.text import sendable
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A model's ids of a text.
+    """A model's ids for a text.
 
     Attributes:
         text: the text.
         ids: the ids.
-        ends: byte offset in the text of the end of each token.
-        mass: product of the probabilities of the tokens that the model wrote itself.
+        ends: byte offset of the end of each token in the text.
+        mass: product of the probabilities of those tokens that the model wrote itself.
     """
 
     text: bytes = b""
@@ -51,7 +51,7 @@ class Path:
         return None if count is None else Path(self.text[:at], self.ids[:count], self.ends[:count])
 
     def over(self, at: int) -> Path:
-        """The path up to byte `at`, and on to the end of a token that lies across it."""
+        """The path up to byte `at`, or up to the end of a token that extends across this byte."""
         count = bisect_left(self.ends, at) + 1
         if count >= len(self.ids):
             return self
@@ -64,19 +64,19 @@ class Path:
 
 
 class Trail:
-    """A path that one model has written or is writing: raw tokens that follow an earlier path of the model.
+    """A path that one model has written or is writing, which consists of raw tokens after an earlier path.
 
     Args:
         model: index of the model.
-        path: the path after which the model was asked.
-        ahead: whether tokens arrive ahead of their reader. If so, they count only when they are read (`read`), so that
-            nothing depends on when they arrive.
-        choice: whether the model would write these tokens, but has not written them.
+        path: the path that the model continues.
+        ahead: whether tokens may arrive before they are needed. If so, they become part of the path only when they are
+            read (`read`), so that nothing depends on the time of their arrival.
+        choice: whether the model would write these tokens but has not written them.
 
     Attributes:
         model: index of the model.
         start: byte offset at which the model's tokens after `path` begin.
-        choice: whether the model would write these tokens, but has not written them.
+        choice: whether the model would write these tokens but has not written them.
         text: the text so far.
     """
 
@@ -87,14 +87,14 @@ class Trail:
         self.text = bytearray(path.text)
         self._ids = [*path.ids]
         self._ends = [*path.ends]
-        self._probs: dict[int, float | None] = {}  # probabilities, by the byte at which the token ends
+        self._probs: dict[int, float | None] = {}  # probabilities, by byte offset of the token's end
         self._mass = path.mass
         self._ahead = ahead
         self._unread: list[Token] = []
-        self._copied: tuple[Trail, int] | None = None  # the trail that `follow` copied, and the number of ids from it
+        self._copied: tuple[Trail, int] | None = None  # the trail copied by `follow`, and its number of ids
 
     def add(self, token: Token) -> None:
-        """Append the next raw token; an end of sequence is not part of a path."""
+        """Append the next raw token. An end of sequence is not part of a path."""
         if token.end or token.id is None:
             return
         if self._ahead:
@@ -106,7 +106,7 @@ class Trail:
         self._probs[len(self.text)] = token.prob
 
     def read(self, length: int | None = None) -> None:
-        """Let the waiting tokens count until the text has `length` bytes; by default let all of them count."""
+        """Add waiting tokens to the path until the text has `length` bytes; by default, add all of them."""
         unread, self._unread, self._ahead = self._unread, [], False
         for at, token in enumerate(unread):
             if length is not None and len(self.text) >= length:
@@ -116,9 +116,9 @@ class Trail:
         self._ahead = length is not None
 
     def beyond(self, text: bytes) -> Token | None:
-        """The rest of the token inside which `text` ends, with the probability of the whole token.
+        """The rest of the token inside which `text` ends, with the whole token's probability.
 
-        None if the trail does not begin with `text`, or if `text` ends between two tokens.
+        The result is None if the trail does not begin with `text`, or if `text` ends between two tokens.
         """
         if not self.text.startswith(text):
             return None
@@ -129,7 +129,7 @@ class Trail:
         return Token(bytes(self.text[len(text) : end]), self._probs.get(end))
 
     def follow(self, other: Trail, at: int) -> bool:
-        """Become a copy of another trail up to byte `at`. Returns False if none of that trail's tokens ends there."""
+        """Become a copy of another trail up to byte `at`. Return False if no token of that trail ends at this byte."""
         count = _count(other._ends, at)
         if count is None:
             return False
@@ -158,7 +158,7 @@ class Trail:
             return self.path
         common = len(text) if whole.startswith(text) else _common(whole, text)
         count = bisect_right(self._ends, common)
-        if count and self._ends[count - 1] == len(text):  # leave out tokens without bytes, which belong to later text
+        if count and self._ends[count - 1] == len(text):  # tokens without bytes belong to later text
             count = bisect_left(self._ends, len(text)) + 1
         end = self._ends[count - 1] if count else 0
         return Path(whole[:end], tuple(self._ids[:count]), tuple(self._ends[:count]), self._mass_upto(end))
@@ -169,7 +169,7 @@ class Paths:
 
     Args:
         turns: the models with their rendered prompts.
-        takes_ids: for each model, whether it is asked after ids.
+        takes_ids: for each model, whether it is sent ids.
         same: whether all models have the same ids.
     """
 
@@ -182,15 +182,15 @@ class Paths:
         self._encoders: dict[int, Encoder] = {}
 
     def fresh(self) -> Paths:
-        """New, empty paths of the same models, for another answer."""
+        """Make empty paths of the same models for another answer."""
         return Paths(self._turns, self._takes_ids, same=self._same)
 
     def takes_ids(self, model: int) -> bool:
-        """Test whether a model is asked after ids."""
+        """Test whether a model is sent ids."""
         return self._takes_ids[model]
 
     def begin(self, model: int, path: Path, tokens: Sequence[Token] = (), *, ahead: bool = False) -> Trail:
-        """Begin a trail of a model that was asked after `path`; with `tokens`, of tokens that it would write there."""
+        """Begin a trail of a model that continues `path`. If given, `tokens` are tokens that the model would write."""
         trail = Trail(model, path, ahead=ahead, choice=bool(tokens))
         for token in tokens:
             trail.add(token)
@@ -198,7 +198,7 @@ class Paths:
         return trail
 
     def write(self, model: int, before: bytes, token: Token) -> None:
-        """Record that a token of a model was added to the answer after `before`, so that it is on that model's path."""
+        """Record that a model's token was added to the answer after `before`, and is on that model's path."""
         if token.end or not self._takes_ids[model]:
             return
         spine = self._spines.setdefault(self._home(model), Trail(model, Path()))
@@ -211,7 +211,7 @@ class Paths:
             spine.add(token)
 
     async def path(self, model: int, text: bytes) -> Path | None:
-        """Find a model's path through a text; None if it takes text only, or its encoding of the text is unknown.
+        """Find a model's path through a text; None if the model accepts only text or its encoding is unknown.
 
         Raises:
             ProviderError: the model failed.
@@ -224,16 +224,16 @@ class Paths:
         return await self._encode(model, own, text)
 
     def wrote(self, model: int, path: Path) -> bool:
-        """Test whether a model wrote the path, after the beginning after which it was asked."""
+        """Test whether a model wrote the path, except the beginning that it was asked to continue."""
         return any(trail.model == model and trail.shared(path.text) == path for trail in self._trails)
 
     def beyond(self, model: int, text: bytes) -> tuple[Path, Token] | None:
-        """A path that the model wrote and on which a token lies across the end of `text`.
+        """A path that the model wrote, on which a token extends across the end of `text`.
 
-        The model has to be asked after that token, because no path that it wrote ends with `text`.
+        The model has to continue after that token, because no path that it wrote ends with `text`.
 
         Returns:
-            The path up to the end of that token, and the part of the token after `text`; None if there is no such path,
+            The path up to the end of that token, and the part of the token after `text`. None if no such path exists,
             or if another path that the model wrote ends with `text`.
         """
         spine, trails = self._spines.get(self._home(model)), [one for one in self._trails if one.model == model]
@@ -250,32 +250,32 @@ class Paths:
         return None
 
     def follows(self, trail: Trail, text: bytes) -> bool:
-        """Test whether a trail begins with a text, and the answer does not have other ids for that text."""
+        """Test whether a trail begins with a text and does not contradict the answer's ids for that text."""
         spine = self._spines.get(self._home(trail.model))
         return trail.text.startswith(text) and (
             spine is None or bytes(spine.text) != text or spine.path.ids == trail.shared(text).ids
         )
 
     def forget(self, text: bytes) -> None:
-        """Forget the trails that are useless for an answer that begins with `text`."""
+        """Forget the trails that have become useless because the answer begins with `text`."""
         kept, longest = list[Trail](), dict[int, Trail]()
         for trail in self._trails:
             if trail.text.startswith(text):
                 kept.append(trail)
-            else:  # of a model's trails that the answer has left, only the one with the longest shared part is useful
+            else:  # of the other trails, only the one that shares most with the answer is useful
                 best = longest.setdefault(trail.model, trail)
                 if len(trail.shared(text).text) > len(best.shared(text).text):
                     longest[trail.model] = trail
         self._trails = [*longest.values(), *kept]
 
     def _home(self, model: int) -> int:
-        """The model under which the path is stored: the first model if all have the same ids."""
+        """The index of the model under which the path is stored, which is 0 if all models have the same ids."""
         return 0 if self._same else model
 
     def _own(self, model: int, text: bytes) -> Path:
-        """The longest written path through the beginning of a text, by this model or by any model with the same ids.
+        """The longest path that this model, or any model with the same ids, wrote through the beginning of a text.
 
-        Among equally long paths, the answer's is preferred, then the model's own, then the most probable one.
+        Among equally long paths, the answer's path is preferred, then the model's own, then the most probable one.
         """
         spine = self._spines.get(self._home(model))
         best = Path() if spine is None else spine.shared(text)
@@ -286,7 +286,7 @@ class Paths:
         return found[0][1] if found and len(found[0][1].text) > len(best.text) else best
 
     async def _encode(self, model: int, own: Path, text: bytes) -> Path | None:
-        """Continue a path that the model wrote with its encoding of the rest of a text; None if that is unknown."""
+        """Extend a path that the model wrote by its encoding of the rest of a text; None if that is unknown."""
         sent = sendable(text)
         encoder = self._encoders.get(model)
         if encoder is None:
@@ -304,7 +304,7 @@ class Paths:
             ends = [offsets[end] for end in ends]
         base = own.before(max({0, *ends}.intersection((0, *own.ends))))
         assert base is not None, "it is a boundary"
-        first = bisect_right(ends, len(base.text)) if base.text else 0  # the tokens of a lead end at 0
+        first = bisect_right(ends, len(base.text)) if base.text else 0  # the tokens of a `lead` end at 0
         return Path(text, base.ids + found.ids[first:], base.ends + tuple(ends[first:]), base.mass)
 
 
@@ -313,7 +313,7 @@ def _order(trail: Trail, path: Path, model: int, text: bytes) -> tuple[int, bool
 
 
 def _offsets(data: bytes) -> list[int]:
-    """Map the offsets of the bytes that can be sent (valid UTF-8), and of the end, to offsets in the whole text."""
+    """Map byte offsets in the text that can be sent (valid UTF-8), including its end, to offsets in the whole text."""
     found, at = [0], 0
     for character in data.decode("utf-8", "surrogateescape"):
         if "\udc80" <= character <= "\udcff":
@@ -326,7 +326,7 @@ def _offsets(data: bytes) -> list[int]:
 
 
 def _common(one: bytes, other: bytes) -> int:
-    """The length in bytes of the common prefix of two texts."""
+    """The length of the common prefix of two texts, in bytes."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -335,7 +335,7 @@ def _common(one: bytes, other: bytes) -> int:
 
 
 def _count(ends: Sequence[int], at: int) -> int | None:
-    """The number of tokens before byte `at`, from the offsets of their ends; None if no token ends there."""
+    """The number of tokens before byte `at`, given the offsets of their ends; None if no token ends there."""
     if not at:
         return 0
     place = bisect_left(ends, at)

@@ -1,4 +1,4 @@
-"""The response so far, which grows by tokens, is cut back by replacements, and ends at a limit or a stop string."""
+"""The response, which grows by tokens, is cut back by replacements, and ends at a limit or a stop string."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from cosd_providers.contract import Token
 
 
 class Response:
-    """The tokens of an answer, from left to right: emitted | settled, but held back for a stop string | pending.
+    """The tokens of an answer: first the emitted ones, then final ones that are held back, then pending ones.
 
     Args:
-        max_tokens: highest number of tokens, the end of sequence included.
-        stop: stop strings (as UTF-8), before which the answer ends.
+        max_tokens: maximum number of tokens, including the end of sequence.
+        stop: stop strings (as UTF-8); the answer ends before the first of these strings.
 
     Attributes:
         tokens: all tokens.
-        text: bytes of all tokens.
+        text: the bytes of all tokens, joined.
         settled: number of final tokens.
-        over: the reason why the text ends at its present end; None while it may continue. A replacement may change it.
+        over: the reason why the text cannot continue; None while it can. A replacement may change the reason.
     """
 
     def __init__(self, max_tokens: int, stop: Sequence[bytes]) -> None:
@@ -31,17 +31,17 @@ class Response:
         self.settled = 0
         self.over: Finish | None = None
         self._ends: list[int] = []  # byte offset of the end of each token
-        self._ids: list[int] = []  # ids of all tokens, or empty
+        self._ids: list[int] = []  # ids of all tokens; empty if the models show no ids
         self._emitted = 0
-        self._stop_starts: int | None = None  # byte offset of the stop string that ends the text
+        self._stop_starts: int | None = None  # byte offset at which the stop string begins
 
     @property
     def stopped(self) -> bool:
-        """Test whether a stop string ends the present text."""
+        """Test whether the text, as it is now, ends at a stop string."""
         return self._stop_starts is not None
 
     def place(self, placed: Placed) -> None:
-        """Append a token; it may end the text."""
+        """Append a token, which may end the text."""
         token = placed.token
         self.tokens.append(placed)
         self.text += token.data
@@ -57,23 +57,23 @@ class Response:
             self.over = Finish("length", "max_tokens")
 
     def cut_back(self, count: int) -> None:
-        """Remove all tokens but the first `count`."""
+        """Remove all tokens except the first `count`."""
         del self.tokens[count:], self._ends[count:], self._ids[count:]
         del self.text[self.end_of(count) :]
         self.over = self._stop_starts = None
 
     def end_of(self, count: int) -> int:
-        """Byte offset of the end of the first `count` tokens."""
+        """The byte offset at which the first `count` tokens end."""
         return self._ends[count - 1] if count else 0
 
     def ids_before(self, count: int) -> tuple[int, ...]:
-        """The ids of the first `count` tokens, if the models show ids; all models with these ids share this path."""
+        """The ids of the first `count` tokens, if the models show ids. All models with these ids share this path."""
         return tuple(self._ids[:count])
 
     def settle(self, count: int) -> tuple[Placed, ...]:
         """Make the first `count` tokens final, and return the tokens that can be emitted now.
 
-        Text that could be the beginning of a stop string is held back.
+        Text that may be the beginning of a stop string is held back.
         """
         self.settled = count
         settled = self.end_of(count)
@@ -84,14 +84,14 @@ class Response:
         return self._emit(end)
 
     def finish(self) -> tuple[Placed, ...]:
-        """Complete the answer: cut it before its stop string, if any, and return the remaining tokens to emit."""
+        """Complete the answer. Cut it before its stop string, if any, and return the tokens that are left to emit."""
         if self._stop_starts is not None:
             self._trim(self._stop_starts)
         self.settled = len(self.tokens)
         return self._emit(self.settled)
 
     def keep_emitted(self, over: Finish) -> None:
-        """Remove all tokens that were not emitted, and end there."""
+        """Remove all tokens that were not emitted, and end the answer after the emitted tokens."""
         self.cut_back(self._emitted)
         self.over = over
 
@@ -101,7 +101,7 @@ class Response:
         return tokens
 
     def _trim(self, cut: int) -> None:
-        """End the text at byte `cut`; a token that straddles it keeps its bytes before the cut."""
+        """End the text at byte `cut`. A token that extends across the cut keeps its bytes before the cut."""
         while self._ends and self._ends[-1] > cut:
             start = self.end_of(len(self.tokens) - 1)
             if start < cut:

@@ -1,4 +1,4 @@
-"""The run of one answer, as a stream sees it, and everything that a method is given for it."""
+"""The run of one answer, as a stream sees it, and the job with everything that a method needs for the run."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ class AnswerJob:
 
     Attributes:
         turns: the models with their rendered prompts, the draft first.
-        plain: the models with the prompt as plain text, without any chat template. For a conversation that is the text
-            of its messages, with blank lines between them.
+        plain: the models with the prompt as plain text, without any chat template. The plain text of a conversation is
+            the text of its messages, separated by blank lines.
         conversation: the prompt, if it is a conversation.
-        render: renders another conversation for the model at an index.
-        names: names of the models in results.
-        budget: the limits on what all models together may cost.
+        render: renders another conversation for the model with the given index.
+        names: the models' names in results.
+        budget: the limits on the cost of all models together.
         emit: called with tokens when they become final.
         timeline: the record of the requests.
-        max_tokens: highest number of tokens in the answer, its end of sequence included.
-        stop: stop strings (as UTF-8), before which the answer ends.
-        unit: the tokens that are judged together, for methods that judge a draft.
-        survives: returns whether the answer continues without a model that failed with this error.
+        max_tokens: maximum number of tokens in the answer, including the end of sequence.
+        stop: stop strings (as UTF-8); the answer ends before the first of these strings.
+        unit: the unit in which tokens are judged, for methods that judge a draft.
+        survives: returns whether the answer continues without a model that failed with the given error.
         without: the assistants that were lost before the answer began, by index, with the reason.
-        pace: the schedule, for methods that draft.
-        skip: whether to leave out questions whose answers cannot matter.
+        pace: the pace of drafting, for methods that draft.
+        skip: whether to skip questions whose answers cannot change the text.
         tie: largest difference of log probabilities at which an assistant's two most probable ids count as equal.
-        across: whether Algorithm 1 runs on models with different ids, each asked after its own encoding.
-        shares: for each assistant, whether it has the draft's ids; empty if none has.
-        ends: the known end-of-sequence ids of models that are asked after ids.
-        by_ids: for each model, whether methods that write ask it after the ids of its own path (`decoding.paths`).
+        across: whether Algorithm 1 runs on models with different ids, each of which continues its own encoding.
+        shares: for each assistant, whether it has the draft's ids; empty if no assistant has them.
+        ends: the known end-of-sequence ids of models that are sent ids.
+        by_ids: for each model, whether it continues the ids of its own path (`decoding.paths`).
         same_ids: whether all models have the same ids.
         seed: seed of the random draws.
         room: returns an event to wait for if the reader of the answer is too slow, else None.
-        lateness: how late this process hears verdicts, measured in all answers of the fusion.
+        lateness: measures how late this process receives verdicts, in all answers of the fusion.
     """
 
     turns: Sequence[RenderedPrompt]
@@ -75,7 +75,7 @@ class AnswerJob:
 
 
 class CallCounts(Protocol):
-    """The requests of an answer, as `FusionResult` counts them."""
+    """The counts of an answer's requests and drafted tokens, as in `FusionResult`."""
 
     draft_requests: int
     assistant_requests: int
@@ -88,26 +88,27 @@ class Run(Protocol):
 
     @property
     def calls(self) -> CallCounts:
-        """The requests so far."""
+        """The counts of the requests so far."""
         ...
 
     @property
     def finished(self) -> Finish | None:
-        """The end of the answer, once it is complete."""
+        """The end of the answer; None until the answer is complete."""
         ...
 
     async def run(self) -> None:
-        """Run to the end of the answer.
+        """Run until the answer ends.
 
         Raises:
-            ProviderError: an endpoint failed, and the answer cannot continue without it; everything else is cancelled.
+            ProviderError: an endpoint failed, and the answer cannot continue without it. All other requests are
+                cancelled.
         """
         ...
 
     def stop_here(self, finish: Finish) -> None:
-        """End the answer after its emitted tokens; without effect on a complete answer."""
+        """End the answer after its emitted tokens. This has no effect on a complete answer."""
         ...
 
     def report(self) -> Report:
-        """The facts about the answer so far."""
+        """The report on the answer so far."""
         ...

@@ -1,7 +1,7 @@
-"""The schedule of an answer: when to draft, ask and wait, and which drafts to start ahead of a verdict.
+"""The schedule of an answer: when to draft, ask and wait, and which drafts to start in advance.
 
-The schedule cannot change the text. A verdict depends only on the text before its unit, and a draft only on the text
-that it continues, no matter when they are requested.
+The schedule cannot change the text. A verdict depends only on its unit and the text before the unit, and a draft
+depends only on the text that it continues, no matter when the verdict and the draft are requested.
 """
 
 from __future__ import annotations
@@ -20,36 +20,37 @@ from cosd_api.verification import Needs
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 
 LONGEST_HEDGE = 128
-"""Highest number of tokens of a hedge before its verdict; a longer hedge is cancelled."""
+"""Maximum number of tokens in a hedge before its verdict. A longer hedge is cancelled."""
 
 LEAST = 4
-"""Lowest number of tokens to request from a draft if verdicts are heard late."""
+"""Minimum number of tokens to request from a draft if verdicts arrive late."""
 
 FIRST = 16
-"""Number of tokens in an answer's first request, if it is not known whether verdicts are heard late."""
+"""Number of tokens in an answer's first request, if it is not known whether verdicts arrive late."""
 
-_SEEN = 32  # only this many units are considered for hedges, because later units are thrown away most often
-# If verdicts are heard late, a request is for a share (_SHARE) of the average number of tokens between two
-# replacements. The average includes _RESTARTS imaginary replacements, _BETWEEN tokens apart, as a starting value.
+_SEEN = 32  # maximum number of units to consider for hedges, because most later units are thrown away
+# If verdicts arrive late, a request is for a fraction (_SHARE) of the average number of tokens between two
+# replacements. As a starting value, the average includes _RESTARTS imaginary replacements that are _BETWEEN tokens
+# apart.
 _SHARE, _RESTARTS, _BETWEEN = 0.7, 2, 10
-_LISTED = 4  # other tokens that the draft lists when it is asked for the probability of its own token
-_FAILURES = 2  # after this many failed hedges in a row, the endpoint most likely serves only one draft at a time
+_LISTED = 4  # number of other tokens to list if the draft is asked for the probability of its own token
+_FAILURES = 2  # number of failed hedges in a row after which the endpoint is assumed to serve one draft at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """The settings of a schedule; see `Fusion` and `Tuning`.
+    """The settings of a schedule; see also `Fusion` and `Tuning`.
 
     Attributes:
-        draft_length: number of tokens in a drafting round; None means no rounds.
-        max_ahead: highest number of tokens drafted beyond the settled text; an open unit is completed even so.
-        in_flight: highest number of requests to one assistant at a time.
-        hedge: highest number of drafts ahead of a verdict at a time.
-        needs: what the verifier needs.
-        ids: whether the models have the same ids and are asked after them.
+        draft_length: number of tokens in a drafting round; None means that the draft is not written in rounds.
+        max_ahead: maximum number of tokens drafted beyond the settled text. A unit that has begun is always completed.
+        in_flight: maximum number of requests to one assistant at a time.
+        hedge: maximum number of hedges at a time.
+        needs: the data that the verifier needs.
+        ids: whether the models have the same ids and are sent ids.
         places: recommended number of places per request, for each assistant; an empty tuple means no limit.
-        watched: the assistants that are asked by watches, if they are asked after ids.
-        shown: number of alternatives to record with each token of the answer; verdicts use no more than they need.
+        watched: the assistants that are asked by watches if they are sent ids.
+        shown: number of alternatives to record with each token of the answer. Verdicts use only those that they need.
     """
 
     draft_length: int | None = None
@@ -74,7 +75,7 @@ class Pace:
 
     @property
     def alternatives(self) -> int:
-        """The number of other tokens that an assistant lists with each token; a tie needs the second choice."""
+        """The number of other tokens that an assistant lists with each token. A tie needs the second choice."""
         return max(self.judged_by, self.shown)
 
     @property
@@ -85,12 +86,12 @@ class Pace:
 
 @dataclass(slots=True)
 class Hedge:
-    """A draft of a text that will be the answer if a certain replacement is made.
+    """A draft that starts from the text that the answer will have if a certain replacement is made.
 
     Attributes:
         started: the command that started the hedge.
         unit: the unit whose verdict is awaited.
-        ahead: the text from which the hedge starts, as listed in the unit.
+        ahead: the text from which the hedge starts, which is an item of the unit's `ahead`.
         tokens: the tokens drafted so far.
         end: the end of the draft, as soon as it is known.
     """
@@ -108,13 +109,13 @@ class Schedule:
     Args:
         pace: the settings.
         assistants: number of assistants.
-        could_change: tells whether an assistant's answer about a token could change the text.
+        could_change: returns whether an assistant's answer about a token could change the text.
 
     Attributes:
         drafts: the draft in progress, and the state from which the next draft continues.
         questions: the requests to assistants.
         watches: the streams of assistants that answer each place that they pass.
-        hedges: the drafts ahead of a verdict.
+        hedges: the drafts that are started in advance, while a verdict is pending.
     """
 
     def __init__(self, pace: Pace, assistants: int, could_change: Contestable) -> None:
@@ -128,13 +129,13 @@ class Schedule:
     def next(
         self, units: Sequence[DraftUnit], response: Response, commands: list[Command], *, late: bool
     ) -> Hedge | None:
-        """Add the commands that are due now, or return the hedge that becomes the draft.
+        """Add the commands that are due now. If a hedge becomes the draft, return the hedge instead.
 
         Args:
             units: the units of the answer that are not settled.
             response: the response so far.
             commands: the list to which commands are added.
-            late: whether events are heard late; see `lateness`.
+            late: whether events arrive late; see `lateness`.
         """
         self.drafts.late = late
         draft = self.drafts.start(units, response)
@@ -142,7 +143,7 @@ class Schedule:
         if hedge is not None:
             self.drafts.take_over(hedge)
             return hedge
-        commands.extend(self.hedges.tidy())  # cancellations come first, so that the servers are free
+        commands.extend(self.hedges.tidy())  # cancellations come first to free the servers
         if draft:
             commands.append(draft)
         drafting = self.drafts.under_way is not None
@@ -164,7 +165,7 @@ class Drafts:
         under_way: number of the draft in progress, if any.
         left: number of tokens that the draft in progress may still write.
         error: error of the last draft; raised only when nothing else is pending.
-        late: whether events are heard late, so that each request should be for few tokens.
+        late: whether events arrive late, so that each request should be for only a few tokens.
     """
 
     def __init__(self, pace: Pace) -> None:
@@ -176,7 +177,7 @@ class Drafts:
         self._count = 0
         self._continuation: Any = None
         self._restarts = 0
-        self._own = 0  # index of the first token that the draft wrote since the start or the last restart
+        self._own = 0  # index of the first token since the start or the last restart
 
     def start(self, units: Sequence[DraftUnit], response: Response) -> StartDraft | None:
         """The next draft; None if a draft is in progress, or if nothing more should be drafted now."""
@@ -193,7 +194,7 @@ class Drafts:
         bound = self.bound(response)
         if bound is not None:
             ahead = len(response.tokens) - response.settled
-            # The window is refilled when it is half empty, not token by token. An open unit must always be completed.
+            # The window is refilled when it is half empty, not token by token. A unit that has begun must be completed.
             if waiting and ahead > bound // 2:
                 return None
             most = min(most, max(1, bound - ahead))
@@ -207,9 +208,9 @@ class Drafts:
     def bound(self, response: Response) -> int | None:
         """The number of tokens that may be drafted beyond the settled text; None means no limit.
 
-        If verdicts are heard late, the limit is a little less than the average distance between two replacements,
-        because most tokens of a longer request would be thrown away. The first draft gets `FIRST` tokens, because it
-        is not known yet whether verdicts are late.
+        If verdicts arrive late, the limit is a little less than the average distance between two replacements, because
+        most tokens of a longer request would be thrown away. The first draft gets `FIRST` tokens, because at that time
+        it is not known yet whether verdicts arrive late.
         """
         explicit = self._pace.max_ahead is not None or self._pace.draft_length is not None
         if explicit or not self.late:
@@ -220,7 +221,7 @@ class Drafts:
         return max(LEAST, int(_SHARE * between))
 
     def number(self) -> int:
-        """The number of the next draft."""
+        """Return the number of the next draft."""
         self._count += 1
         return self._count
 
@@ -231,7 +232,7 @@ class Drafts:
             self.ended(hedge.end.continuation)
 
     def ended(self, continuation: Any) -> None:
-        """Record that the draft in progress is over; the next draft continues from it."""
+        """Record that the draft in progress is over. The next draft continues from it."""
         self.under_way, self._continuation = None, continuation
 
     def failed(self, error: Exception) -> None:
@@ -245,26 +246,26 @@ class Drafts:
         return cancelled
 
     def discard(self) -> list[CancelDraft]:
-        """Cancel the draft in progress, if any, and let the next draft not continue from it."""
+        """Cancel the draft in progress, if any, and do not let the next draft continue from it."""
         self._continuation = self.error = None
         return self.cancel()
 
     def restart(self, response: Response) -> None:
-        """Let the next draft start from the text as it is now, none of which counts as the draft's own tokens."""
+        """Let the next draft start from the current text, none of which counts as the draft's own tokens."""
         self._own = len(response.tokens)
         self._restarts += 1
 
 
 Asked = list[tuple[DraftUnit, Verdict]]
-"""The units that one request is about, each with the verdict of the assistant that is asked."""
+"""The units about which one request asks, each with the verdict of the assistant that is asked."""
 
 
 class Questions:
     """Requests to assistants, each about one or more places.
 
     Attributes:
-        under_way: the requests in progress: the assistant and the places, by the number of the request.
-        more: whether there may be a place about which a free assistant has to be asked.
+        under_way: the assistant and the places of each request in progress, by the number of the request.
+        more: whether a free assistant may have to be asked about a place.
     """
 
     def __init__(self, pace: Pace, assistants: int) -> None:
@@ -273,11 +274,11 @@ class Questions:
         self._pace = pace
         self._assistants = assistants
         self._count = 0
-        self._first: dict[int, Proposal | None] = {}  # answers about the start that came before the draft's token
-        self._early: dict[int, int] = {}  # number of the request about the start, by assistant
+        self._first: dict[int, Proposal | None] = {}  # early answers that came before the draft's token
+        self._early: dict[int, int] = {}  # number of the early request, by assistant
 
     def number(self) -> int:
-        """The number of the next question."""
+        """Return the number of the next question."""
         self._count += 1
         return self._count
 
@@ -287,7 +288,7 @@ class Questions:
         return {assistant for assistant, _ in self.under_way.values()}
 
     def ask_early(self, assistants: Iterable[int]) -> list[Ask]:
-        """Ask about the start of the answer before the draft writes, so that all models read the prompt at once."""
+        """Ask about the start of the answer before the draft writes, so that all models read the prompt in parallel."""
         asks: list[Ask] = []
         for assistant in assistants:
             ask = self._early[assistant] = self.number()
@@ -303,7 +304,7 @@ class Questions:
         return Ask(ask, DRAFT, text, (Question(unit.start, ()),), _LISTED, (path,))
 
     def join_early(self, unit: DraftUnit) -> None:
-        """Let the early requests be about the first unit of the answer."""
+        """Assign the early requests to the first unit of the answer."""
         for assistant, ask in self._early.items():
             verdict = unit.verdicts[assistant]
             if ask in self.under_way and verdict.hearing is Hearing.OPEN:
@@ -311,17 +312,17 @@ class Questions:
                 self.under_way[ask][1].append((unit, verdict))
 
     def first(self, assistant: int) -> tuple[int, Proposal | None] | None:
-        """The early answer of an assistant, with the number of its request; None if there is none."""
+        """An assistant's early answer, with the number of its request; None if the assistant has no early answer."""
         if assistant not in self._first:
             return None
         return self._early[assistant], self._first[assistant]
 
     def is_early(self, ask: int) -> bool:
-        """Test whether a request was sent before the draft had written."""
+        """Test whether a request was sent before the draft had written anything."""
         return ask in self._early.values()
 
     def early(self, ask: int, proposals: Sequence[Proposal | None]) -> bool:
-        """Keep the answer to an early request if there is no unit for it yet. Returns True if it was kept."""
+        """Keep the answer to an early request if its unit does not exist yet. Return True if it was kept."""
         if not self.is_early(ask) or ask not in self.under_way or self.under_way[ask][1]:
             return False
         assistant, _ = self.under_way.pop(ask)
@@ -329,7 +330,7 @@ class Questions:
         return True
 
     def ask(self, units: Iterable[DraftUnit], response: Response, *, drafting: bool) -> list[Ask]:
-        """Ask each free assistant, in one request, about the places that wait for it."""
+        """Ask each free assistant, in one request, about the places that wait for its answer."""
         asks: list[Ask] = []
         free = self._free()
         if not free:
@@ -361,7 +362,7 @@ class Questions:
         return asks
 
     def _most(self, assistant: int) -> int | None:
-        """The highest number of places in one request to an assistant; None means no limit."""
+        """Maximum number of places in one request to an assistant; None means no limit."""
         return self._pace.places[assistant] if self._pace.ids and self._pace.places else None
 
     def _free(self) -> Sequence[int]:
@@ -372,7 +373,7 @@ class Questions:
         return [one for one in range(self._assistants) if busy.count(one) < self._pace.in_flight]
 
     def take(self, ask: int) -> tuple[int, Asked]:
-        """Remove a request that is over, and return its assistant and its places; no places if it was cancelled."""
+        """Remove a request that is over, and return its assistant and its places (no places if it was cancelled)."""
         assistant, asked = self.under_way.pop(ask, (0, []))
         self.more = True
         for _, verdict in asked:
@@ -381,7 +382,7 @@ class Questions:
         return assistant, asked
 
     def leave(self) -> list[CancelAsk]:
-        """Cancel the requests that are still open when the answer is complete, which are early and were not needed."""
+        """Cancel the requests that are still open when the answer is complete. They are early and were not needed."""
         gone = [CancelAsk(ask) for ask in self.under_way]
         self.under_way.clear()
         return gone
@@ -400,10 +401,11 @@ class Questions:
 
 
 class Hedges:
-    """Drafts ahead of a verdict.
+    """Hedges, which are drafts that are started in advance, while a verdict is pending.
 
-    A replacement is often a token that the draft found nearly as probable as its own, so a draft after such a token is
-    started while the verdict is pending. It is the same draft that would be started after the verdict.
+    A replacement is often a token that the draft model found nearly as probable as its own choice. Therefore a draft
+    that continues with such a token is started while the verdict is pending. It is the same draft that would be started
+    after the verdict.
 
     Attributes:
         count: number of hedges started.
@@ -421,9 +423,9 @@ class Hedges:
         self._failures = 0
 
     def start(self, units: Iterable[DraftUnit], response: Response, bound: int | None) -> list[Command]:
-        """Start the likeliest hedges: first each unit's most likely replacement, then each unit's second.
+        """Start the likeliest hedges: first for each unit's most likely replacement, then for each unit's second.
 
-        Less likely hedges in progress are cancelled. Each hedge may have `bound` tokens; None means no limit.
+        Less likely hedges in progress are cancelled. Each hedge may have up to `bound` tokens; None means no limit.
         """
         if self._failures >= _FAILURES:
             return []
@@ -461,8 +463,8 @@ class Hedges:
             ranked.extend((rank, unit, ahead) for rank, ahead in enumerate(likely))
             found += bool(likely)
             if found == self._pace.hedge:
-                break  # the likeliest hedges of these units are enough
-        ranked.sort(key=lambda one: one[0])  # stable: of equal ranks, the earlier unit comes first
+                break  # these units have enough likely hedges
+        ranked.sort(key=lambda one: one[0])  # the sort is stable, so earlier units come first within a rank
         return {ahead.key: (unit, ahead) for _, unit, ahead in ranked[: self._pace.hedge]}
 
     def _ahead(self, unit: DraftUnit, response: Response) -> list[Ahead]:
@@ -471,7 +473,7 @@ class Hedges:
             before = bytes(response.text[: unit.start])
             room = unit.first + 1 < response.max_tokens
             path = response.ids_before(unit.first) if self._pace.ids else None
-            # No hedge starts after an end of sequence, or after the token that the draft itself wrote.
+            # No hedge starts after an end of sequence or after the draft's own token.
             unit.ahead = [
                 Ahead(before + token.data, None if path is None else (*path, token.id or 0))
                 for token in self._likely(unit)
@@ -482,14 +484,14 @@ class Hedges:
     def _likely(self, unit: DraftUnit) -> Sequence[Token]:
         """The possible replacements of a unit's token, the likeliest first."""
         winner = unit.winner
-        if winner is not None and winner.replacement is not None:  # the winner among the assistants heard so far
+        if winner is not None and winner.replacement is not None:  # the winner among the answers so far
             return (winner.replacement,)
         if not self._could_change(unit.token, unit.start):
             return ()
         return unit.token.alternatives[: self._pace.hedge]
 
     def drafted(self, draft: int, token: Token) -> list[CancelDraft]:
-        """Store a token that a hedge wrote; cancel the hedge if it is too long."""
+        """Store a token that a hedge wrote, and cancel the hedge if it is too long."""
         hedge = self.under_way.get(draft)
         if hedge is None:
             return []
@@ -504,11 +506,11 @@ class Hedges:
             self.under_way[draft].end = end
 
     def failed(self, draft: int) -> None:
-        """Record that a hedge failed. If its text becomes the answer's, a new draft shows whether that matters."""
+        """Record that a hedge failed. If the answer needs a draft of the same text, a new draft is started."""
         self._failures += self.under_way.pop(draft, None) is not None
 
     def take(self, wanted: StartDraft) -> Hedge | None:
-        """Remove and return the hedge that starts from the same text as a wanted draft, if there is one."""
+        """Remove and return the hedge that starts from the same text as the draft `wanted`; None if no hedge does."""
         for draft, hedge in self.under_way.items():
             own = wanted.continuation is not None or (wanted.own and wanted.ids is None)
             if (hedge.started.text, hedge.started.ids) == (wanted.text, wanted.ids) and not own:
@@ -517,7 +519,7 @@ class Hedges:
         return None
 
     def tidy(self) -> list[CancelDraft]:
-        """Cancel the hedges whose unit was judged differently or thrown away."""
+        """Cancel the hedges whose unit was thrown away or judged with a different result."""
         if not self.under_way:
             return []
         over = (State.JUDGED, State.VOID)

@@ -1,4 +1,4 @@
-"""The speeds of the models of a fusion, measured in its answers."""
+"""The speeds of a fusion's models, measured in the fusion's answers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from cosd_api.decoding.timeline import RequestSpan
 
 _STREAMS = ("draft", "hedge", "watch")
-_FEWEST = 8  # a stream counts if it has at least this many tokens
-_ENOUGH = 64  # a model's speed counts as known after this many tokens
+_FEWEST = 8  # minimum number of tokens in a stream that is counted
+_ENOUGH = 64  # number of tokens after which a model's speed counts as known
 
 
 class Speeds:
-    """The mean time that each model takes to write a token, over all answers so far. It affects only the cost."""
+    """The mean time that each model needs to write a token, over all answers so far. It affects only the cost."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[int, float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""Stop strings in a growing text. The occurrence that ends first wins; if several end there, the longest does."""
+"""Stop strings in a growing text. The one that ends first wins; if several end at the same byte, the longest wins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cosd_providers.text import readable
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A stop string that was found, and the distance in bytes of its start from the end of the text."""
+    """A stop string that was found, and the number of bytes from its start to the end of the text."""
 
     distance: int
     text: str
@@ -20,7 +20,7 @@ class StopFinder:
     """Searches the newest part of a text for stop strings (as UTF-8)."""
 
     def __init__(self, stops: Sequence[bytes]) -> None:
-        # The longest comes first, so that it wins if several strings end at the same byte.
+        # The longest string comes first, so that it wins if several strings end at the same byte.
         self.stops = sorted(set(stops), key=len, reverse=True)
         self.longest = max(map(len, self.stops), default=0)
 

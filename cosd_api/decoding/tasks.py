@@ -1,4 +1,4 @@
-"""Background tasks that end with their answer."""
+"""Background tasks, which end together with their answer."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from anyio.abc import TaskGroup
 
 
 class AnswerTasks:
-    """The tasks of one answer; those that still run when it is over are cancelled.
+    """The tasks of one answer. Tasks that are still running when the answer is over are cancelled.
 
-    Each task has a scope that catches its cancellation: a task that ends as cancelled leaves a reference cycle in
-    anyio, which keeps all its data alive.
+    Each task has a scope that catches its cancellation, because a task that ends as cancelled leaves a reference cycle
+    in anyio, which keeps all of the task's data alive.
     """
 
     def __init__(self) -> None:
         self._group: TaskGroup
         self._scopes = set[anyio.CancelScope]()
-        self._closed = False  # whether no task may begin any more
+        self._closed = False  # whether new tasks are refused
 
     async def run(self, main: Callable[..., Awaitable[object]], *args: object) -> None:
-        """Run the answer's main coroutine to its end; its exception is raised as it is, not in an exception group."""
+        """Run the answer's main coroutine. Its exception is raised directly, not inside an exception group."""
         failed: Exception | None = None
         async with anyio.create_task_group() as self._group:
             try:
@@ -35,7 +35,7 @@ class AnswerTasks:
             raise failed
 
     def start(self, run: Callable[..., Awaitable[object]], *args: object) -> None:
-        """Start a task."""
+        """Start a background task."""
         self._group.start_soon(self._run_within, run, args)
 
     async def _run_within(self, run: Callable[..., Awaitable[object]], args: Sequence[object]) -> None:

@@ -1,4 +1,4 @@
-"""A record of the requests of one answer and their times, which affects no decision."""
+"""A record of the requests of one answer and their times. It affects no decision."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ class RequestSpan:
     """One request.
 
     Attributes:
-        who: index of the model; 0 is the draft, 1 the first assistant.
-        kind: a draft, a draft ahead of a verdict, a question about places, a text to score, or a stream that answers
-            each place that it passes.
-        number: the decoder's number of the draft or question.
-        at: byte offset in the response from which the request continues, or of its first place.
+        who: index of the model: 0 for the draft, 1 for the first assistant.
+        kind: the kind of the request, as in `Request.kind`.
+        number: the number that the decoder gave the draft or question.
+        at: byte offset in the response from which the request continues, or at which its first place lies.
         start: seconds from the start of the answer until the request was sent.
-        first: seconds from the start of the answer until the first token; None before that, and for questions.
+        first: seconds from the start of the answer until the first token; None before the first token, and for
+            questions.
         end: seconds from the start of the answer until the request was over; None while it is in progress.
         tokens: number of tokens that a draft or a watch wrote.
         places: number of places that the request was about, or that a watch answered.
-        outcome: how the request ended.
-        max_tokens: highest number of tokens that a draft may write.
+        outcome: result of the request, as in `Request.outcome`.
+        max_tokens: maximum number of tokens that a draft may write.
         temperature: temperature of a draft.
         seed: seed of a draft whose tokens are drawn.
-        ids: number of tokens of the answer after which the request continues, if the model was asked after ids.
-        other_prompt: whether the request reads another prompt than the answer's, in methods that ask in words.
+        ids: number of ids of the answer that the request continues, if the model was sent ids.
+        other_prompt: whether the request reads a prompt other than the answer's, which happens in methods that ask
+            models in words.
         finish: the reason why a draft ended by itself, as in `DraftEnd`.
-        usage: bill of the request, complete when it is over; None if it was refused before it was sent.
+        usage: bill of the request, which is complete when the request is over; None if the request was refused before
+            it was sent.
     """
 
     who: int
@@ -66,7 +68,7 @@ class Timeline:
     """The requests of one answer, in the order in which they were sent.
 
     Args:
-        began: start of the answer, as `time.perf_counter` shows it.
+        began: time at which the answer started, from `time.perf_counter`.
         observer: returns a context manager that is entered for each request.
     """
 
@@ -76,12 +78,12 @@ class Timeline:
         self.spans: list[RequestSpan] = []
 
     def now(self) -> float:
-        """Seconds since the answer began."""
+        """The number of seconds since the answer began."""
         return time.perf_counter() - self._began
 
     @contextmanager
     def request(self, who: int, kind: RequestKind, number: int, *, at: int, places: int = 0) -> Iterator[RequestSpan]:
-        """Record a request that lasts as long as the `with` block."""
+        """Record a request that is in progress during the `with` block."""
         span = RequestSpan(who, kind, number, at, self.now(), places=places)
         self.spans.append(span)
         with self._observer(span):

@@ -1,12 +1,13 @@
-"""Watches: open streams that replace questions, and answer every place that they pass.
+"""Watches, which are open streams that replace questions and answer every place that they pass.
 
-A watch is an assistant's own greedy stream, which begins at a place of the answer. As long as its tokens equal the
-answer's, each token is the assistant's choice at the next place. A single question there would bring the same choice,
-because both follow the same ids. At a difference, the watch has answered the place. If its token becomes the
-replacement, the watch follows the answer further; otherwise it is closed. So each difference restarts either the watch
-or the draft, and the text does not depend on which.
+A watch is an assistant's own greedy stream, which begins at a place in the answer. As long as the watch writes the
+answer's tokens, each token is the assistant's choice at the next place. A single question about that place would have
+the same answer, because it would continue the same ids. If the watch's token differs from the draft's, the token is the
+watch's answer about the place. If this token becomes the replacement, the watch continues to follow the answer;
+otherwise the watch is closed. Thus each difference restarts either the watch or the draft, and the text does not depend
+on which of them is restarted.
 
-Tokens of a watch that are ahead of the draft wait for the draft. If a watch fails, a single question replaces it.
+If a watch is ahead of the draft, its tokens wait for the draft. If a watch fails, a single question replaces it.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from cosd_api.decoding.units import DraftUnit, Hearing
 from cosd_providers.contract import Proposal, ServerInfo, Token
 
 LAG = 8
-"""Largest number of tokens that a watch may still have to write before it answers a waiting place. If it is farther
-behind, a new watch is opened at that place, which reads the tokens before it all at once.
+"""Maximum number of tokens that a watch may still have to write before it answers a waiting place. If the watch is
+farther behind, a new watch is opened at that place, which reads all tokens before the place at once.
 """
 
 AHEAD = 32
-"""Number of tokens that a watch may write beyond the answer so far; more would most likely be useless."""
+"""Maximum number of tokens that a watch may write beyond the answer so far. More would most likely be useless."""
 
-_SLOWER = 1.25  # an assistant keeps up if its time per token is at most this many times the draft's
-_FAILURES = 2  # after this many failed watches in a row, the assistant is asked by single requests
+_SLOWER = 1.25  # an assistant can keep up if its time per token is at most this multiple of the draft's
+_FAILURES = 2  # number of failed watches in a row after which the assistant is asked by single requests
 
 
 def watched(infos: Mapping[int, ServerInfo], speeds: Speeds) -> frozenset[int]:
-    """The indices of the assistants that are asked by watches, for methods that ask after ids.
+    """The indices of the assistants that are asked by watches, for methods that send ids.
 
     Args:
-        infos: descriptions of the known servers by assistant; the draft's is at -1.
+        infos: descriptions of the known servers, by the index of the assistant; the draft's description has the key -1.
         speeds: the speeds of the models in the answers so far.
     """
     assistants = {at: info for at, info in infos.items() if at >= 0 and info.capabilities.ids}
@@ -47,13 +48,13 @@ def watched(infos: Mapping[int, ServerInfo], speeds: Speeds) -> frozenset[int]:
 
 
 def is_watched(draft: ServerInfo, assistant: ServerInfo, slower: float | None) -> bool:
-    """Decide whether an assistant, which is asked after ids, is asked by a watch.
+    """Decide whether an assistant that is sent ids is asked by a watch.
 
-    The user's choice of a strategy comes first (`Capabilities.watch`). By default an assistant gets a watch if its
-    server is best asked about one place at a time (llama.cpp), and if it can keep up. A watch writes the whole answer,
-    while single questions write hardly more than every fifth token. So the server must run on a machine of its own,
-    judged by the hosts in the URLs, so that it takes no time from the draft, and it must not be much slower than the
-    draft.
+    If the user chose a strategy, that choice decides (`Capabilities.watch`). By default, an assistant is asked by a
+    watch if its server is best asked about one place at a time (as llama.cpp is), and if it can keep up with the draft.
+    A watch writes the whole answer, while single questions write hardly more than every fifth token. Therefore the
+    server must run on a different machine (according to the hosts in the URLs), so that the watch does not slow the
+    draft down, and must not be much slower than the draft.
 
     Args:
         draft: the draft's server.
@@ -68,7 +69,7 @@ def is_watched(draft: ServerInfo, assistant: ServerInfo, slower: float | None) -
 
 
 def _host(server: ServerInfo) -> str | None:
-    """The host of a server, with one name for the local machine; None if the endpoint is not a URL."""
+    """The host of a server, with a single name for the local machine; None if the endpoint is not a URL."""
     host = urlsplit(server.endpoint).hostname
     return "localhost" if host in ("127.0.0.1", "::1") else host
 
@@ -79,10 +80,10 @@ class Watching:
 
     Attributes:
         opened: the command that opened the watch.
-        tokens: the tokens that it has written so far.
-        passed: how many of these tokens the answer has followed.
-        open: whether the watch still writes.
-        failed: whether the watch ended too early, so that a request has to show the reason.
+        tokens: the tokens that the watch has written so far.
+        passed: number of these tokens that the answer has followed.
+        open: whether the watch is still writing.
+        failed: whether the watch ended too early, so that a request has to find out the reason.
     """
 
     opened: Watch
@@ -114,7 +115,7 @@ class Watching:
 
 @dataclass(frozen=True, slots=True)
 class WatchAnswer:
-    """The answer of a watch about one unit."""
+    """A watch's answer about one unit."""
 
     watch: int
     unit: DraftUnit
@@ -146,7 +147,7 @@ class Streams(ABC):
         """Close the request of a watch."""
 
     def wrote(self, watch: int, token: Token) -> bool:
-        """Store a token of a watch. Returns False if the watch is no longer needed."""
+        """Store a token of a watch. Return False if the watch is no longer needed."""
         for assistant, one in self._watching.items():
             if one.number == watch and one.open:
                 one.tokens.append(token)
@@ -167,7 +168,7 @@ class Streams(ABC):
         self.drop(assistant)
 
     def drop(self, assistant: int) -> None:
-        """Close the watch of an assistant, if any, and forget its tokens."""
+        """Close an assistant's watch, if any, and forget its tokens."""
         one = self._watching.pop(assistant, None)
         if one is not None:
             self._close(one)
@@ -183,12 +184,12 @@ class Streams(ABC):
             self._stop(one.number)
 
     def _gives_up(self, assistant: int) -> bool:
-        """Test whether too many watches of an assistant have failed in a row."""
+        """Test whether too many of an assistant's watches have failed in a row."""
         return self._failures[assistant] >= _FAILURES
 
 
 class Watches(Streams):
-    """The watches of one answer by models with the same ids.
+    """The watches of one answer, for models with the same ids.
 
     Args:
         assistants: the assistants that are asked by watches.
@@ -196,7 +197,7 @@ class Watches(Streams):
         number: returns the number of the next request.
 
     Attributes:
-        released: whether a place was left to a request; the schedule reads and resets it.
+        released: whether a place was left to a request. The schedule reads and resets this attribute.
     """
 
     def __init__(self, assistants: Iterable[int], alternatives: int, number: Callable[[], int]) -> None:
@@ -208,7 +209,7 @@ class Watches(Streams):
         self._closing.append(CloseWatch(watch))
 
     def begin(self, assistants: Iterable[int], response: Response) -> list[Command]:
-        """Open a watch at the start of the answer, so that assistants and draft read the prompt at the same time."""
+        """Open watches at the start of the answer, so that assistants and draft read the prompt at the same time."""
         return [self._begin(assistant, 0, response) for assistant in assistants if assistant in self.assistants]
 
     def claim(self, unit: DraftUnit) -> None:
@@ -218,7 +219,7 @@ class Watches(Streams):
                 unit.verdicts[assistant].hearing = Hearing.WATCHED
 
     def answer(self, units: Sequence[DraftUnit], response: Response) -> WatchAnswer | None:
-        """The next answer of a watch, if any. Watches that have left the answer are closed."""
+        """The next answer from a watch, if any. Watches that have deviated from the answer are closed."""
         for assistant, one in [*self._watching.items()]:
             while one.passed < len(one.tokens) and one.place < len(response.tokens):
                 token = one.tokens[one.passed]
@@ -230,7 +231,7 @@ class Watches(Streams):
                     if verdict.hearing is Hearing.WATCHED:
                         if agrees or token.prob is not None:
                             return WatchAnswer(one.number, unit, assistant, Proposal(unit.start, (token,), "watch"))
-                        self._release(unit, assistant)  # a request has to bring the probability
+                        self._release(unit, assistant)  # a request has to find the probability
                     elif not agrees and (verdict.replacement is not None or verdict.hearing is Hearing.WITHOUT_P):
                         break  # the watch's token may become the replacement
                 if not agrees:
@@ -240,7 +241,7 @@ class Watches(Streams):
         return None
 
     def rewind(self, count: int) -> None:
-        """Rewind the watches to the first `count` tokens of the answer; later tokens may change."""
+        """Rewind the watches to the first `count` tokens of the answer, because later tokens may change."""
         for assistant, one in [*self._watching.items()]:
             if one.first > count:
                 self.drop(assistant)
@@ -248,7 +249,7 @@ class Watches(Streams):
                 one.passed = min(one.passed, count - one.first)
 
     def next(self, units: Iterable[DraftUnit], response: Response, busy: Container[int]) -> list[Command]:
-        """Close watches that are too far ahead, and open watches at the first places that wait for them.
+        """Close watches that are too far ahead, and open watches at the first places that wait for a watch.
 
         No watch is opened for an assistant that is `busy` with a request.
         """

@@ -1,4 +1,4 @@
-"""The run of an answer whose method is a plain coroutine, which writes segment by segment or all at once."""
+"""The run of an answer for methods that are plain coroutines, which write segment by segment or all at once."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from cosd_providers.messages import Message
 
 
 class AnswerWriter(Asker):
-    """One answer in progress, with which a method asks the models and writes the text; it implements `Run`.
+    """One answer in progress, through which a method asks the models and writes the text; an implementation of `Run`.
 
-    A `source` is the index of a model minus one, as everywhere in `decoding`.
+    As everywhere in `decoding`, a `source` is the index of a model minus one.
 
     Args:
-        job: the models, limits, settings and record.
+        job: the models, limits, settings and record of the answer.
         write: the method, which writes until the answer is `over`.
 
     Attributes:
-        segments: the decisions so far.
-        warnings: warnings by the method, for the result.
-        weights: the models' weights, for the result, if the method measured them.
+        segments: the decided segments so far.
+        warnings: the method's warnings, which are added to the result.
+        weights: the models' weights for the result, if the method determined them.
     """
 
     def __init__(self, job: AnswerJob, write: Callable[[AnswerWriter], Awaitable[None]]) -> None:
@@ -45,14 +45,14 @@ class AnswerWriter(Asker):
 
     @property
     def finished(self) -> Finish | None:
-        """The end of the answer, once it is complete."""
+        """The end of the answer; None until the answer is complete."""
         return self._finished
 
     async def run(self) -> None:
-        """Run to the end of the answer; see `Run.run`.
+        """Run until the answer ends; see `Run.run`.
 
         Raises:
-            FusionError: the method returned before the end of the answer.
+            FusionError: the method returned before the answer was complete.
         """
         await self._tasks.run(self._write, self)
         if self._finished is None:
@@ -60,13 +60,13 @@ class AnswerWriter(Asker):
             raise FusionError(f"{words}: write() has to write until writer.over, or to call writer.end(Finish(...))")
 
     def stop_here(self, finish: Finish) -> None:
-        """End the answer after its emitted tokens; without effect on a complete answer."""
+        """End the answer after its emitted tokens. This has no effect on a complete answer."""
         if self._finished is None:
             self._response.keep_emitted(finish)
             self._finished = finish
 
     def report(self) -> Report:
-        """The facts about the answer so far."""
+        """The report on the answer so far."""
         return Report(
             text=bytes(self._response.text),
             judged=False,
@@ -85,7 +85,7 @@ class AnswerWriter(Asker):
 
     @property
     def heard_until(self) -> int:
-        """See `Asker.heard_until`; tokens of a scratch copy are not in the answer yet."""
+        """The number of verified leading tokens, as in `Asker.heard_until`. Tokens of a scratch copy do not count."""
         return 0 if self._scratch else len(self._response.tokens)
 
     @property
@@ -109,11 +109,11 @@ class AnswerWriter(Asker):
         return self._finished is not None
 
     def name(self, model: int) -> str:
-        """The name of a model in results."""
+        """A model's name in results."""
         return self._job.names[model]
 
     def warn(self, words: str) -> None:
-        """Add a warning to the result, unless it has this warning already."""
+        """Add a warning to the result, unless the result already has this warning."""
         if words not in self.warnings:
             self.warnings.append(words)
 
@@ -127,7 +127,7 @@ class AnswerWriter(Asker):
         return finder.find(bytearray(tail), new) is not None
 
     def response_of(self, tokens: Sequence[Token]) -> Response:
-        """A complete response of these tokens alone, with the limits and the stop strings of this answer."""
+        """A complete response that consists of these tokens alone, with the limits and stop strings of this answer."""
         response = Response(self._job.max_tokens, self._job.stop)
         for token in tokens:
             if response.over is None:
@@ -150,10 +150,10 @@ class AnswerWriter(Asker):
         Args:
             tokens: the tokens.
             model: index of the model that wrote them.
-            number: number of the request that brought them.
-            segment: the decision about the segment; None leaves the segment open, until it is added to `segments`.
-            reason: reason for a part of an open segment.
-            own: whether the model wrote these very tokens, so that they stay on its path.
+            number: number of the request that produced the tokens.
+            segment: the decision about the segment. None leaves the segment open until it is added to `segments`.
+            reason: reason for the tokens, if they are part of an open segment.
+            own: whether the model wrote exactly these tokens, so that they remain on its path.
         """
         reason = reason if segment is None else segment.reason
         compared = segment is not None and len(segment.candidates) > 1
@@ -181,14 +181,14 @@ class AnswerWriter(Asker):
             self._emit(self._response.settle(len(self._response.tokens)))
 
     async def relay(self, model: int, segment: DecidedSegment) -> None:
-        """Let a model write the rest of the answer alone, as one segment; each token is final as soon as it arrives.
+        """Let a model write the rest of the answer alone, as one segment. Each token is final as soon as it arrives.
 
-        If the model fails and the answer may continue without it, the model is lost, as in `ask_all`; its tokens are
-        kept, and the answer is not over.
+        If the model fails and the answer may continue without it, the model is lost, as in `ask_all`. Its tokens are
+        kept, and the answer is not complete.
 
         Args:
             model: index of the model.
-            segment: the decision for the model; the winner's text is filled in.
+            segment: the decision to choose the model. The winner's text is added when it is known.
 
         Raises:
             ProviderError: the model failed, and the answer cannot continue without it; or a limit is reached.
@@ -216,7 +216,7 @@ class AnswerWriter(Asker):
                 self.segments.append(replace(segment, candidates=tuple(others)))
 
     def scratch_copy(self) -> AnswerWriter:
-        """A writer of another answer to the same prompt, which is not emitted, but may be copied into this answer."""
+        """Make a writer for another answer to the same prompt, which is not emitted but may be copied into this one."""
         other = self.fresh()
         other._response = Response(self._job.max_tokens, self._job.stop)
         other._finished, other._scratch = None, True
@@ -224,7 +224,7 @@ class AnswerWriter(Asker):
         return other
 
     def copy(self, other: AnswerWriter, segment: DecidedSegment) -> None:
-        """Write the text of a scratch copy as one segment; if the copy is complete, this answer is complete, too."""
+        """Write the text of a scratch copy as one segment. If the copy is complete, this answer is also complete."""
         for piece in other._pieces:
             self._place(replace(piece, compared=len(segment.candidates) > 1))
         self._settle(segment)
@@ -238,19 +238,17 @@ class AnswerWriter(Asker):
 
     @property
     def sources(self) -> list[int]:
-        """The indices of the models that wrote the answer, in the order given."""
+        """The indices of the models that wrote the answer, in the order in which the user gave them."""
         return sorted({one.source + 1 for one in self._response.tokens})
 
     def end(self, finish: Finish) -> None:
-        """Complete the answer as it is now."""
+        """Complete the answer with its current text."""
         if self._finished is None:
             self._response.over = self._finished = finish
             self._emit(self._response.finish())
 
     def end_with(self, passage: Passage) -> None:
-        """Complete the answer if the model that wrote a passage cannot continue: its context is full, or a filter
-        intervened.
-        """
+        """Complete the answer if the model that wrote a passage cannot continue it."""
         if passage.end is not None and passage.end.reason in ("context", "filter"):
             self.end(cut_short(passage.end))
 
