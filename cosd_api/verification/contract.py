@@ -54,9 +54,9 @@ class Needs:
 
     @property
     def looks_at(self) -> str | None:
-        """A phrase for messages that names the data needed besides `p` and `q`, to be followed by "the draft's token".
+        """The data about a draft token that the verifier needs in addition to `p` and `q`; None if it needs no more.
 
-        None if the verifier needs no other data.
+        This is a phrase for error messages, such as "the draft's hidden state before".
         """
         if self.alternatives:
             return "the assistant's probability of"
