@@ -130,7 +130,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """The assumptions behind a forecast, in words.
+    """The assumptions on which a forecast is based, in words.
 
     Attributes:
         expected: the assumptions about the expected cost, which apply if no past answer is known.
