@@ -26,9 +26,9 @@ from cosd_providers import Message, ProviderError
 __all__ = ["bounded"]
 
 _DEAR = 10
-"""An answer is expensive if it is expected to bill more than this number of times the tokens of the draft alone."""
+"""An answer is expensive if its expected tokens exceed this multiple of the tokens that the draft alone would bill."""
 _BOUND = 10
-"""An expensive answer stops when it has billed this number of times the expected tokens."""
+"""The limit on the billed tokens of an expensive answer, as a multiple of the expected tokens."""
 _PATIENCE = 20.0
 """The longest time to spend on measuring the models' speed, in seconds."""
 

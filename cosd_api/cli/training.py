@@ -236,7 +236,9 @@ def train(
     ] = None,
     min_leaf: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Smallest number of places per leaf; by default, it is chosen, too."),
+        typer.Option(
+            min=1, metavar="N", help="Smallest number of places per leaf; by default, cross-validation chooses it."
+        ),
     ] = None,
     keep_agreeing: Annotated[
         bool, typer.Option("--keep-agreeing", help="Also train on places where both models are right.")

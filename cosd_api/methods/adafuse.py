@@ -10,7 +10,7 @@ All models score all proposals, and the best proposal is written.
         from each of the `beams` - 1 next most probable first tokens, and writes up to the
         end of the first word                                                                `_beam`
     3   equal proposals count as one; if only one proposal is left, it is taken
-    4   every model scores every proposal: the mean negative log-likelihood (NLL) of the
+    4   every model scores every proposal by the mean negative log-likelihood (NLL) of the
         proposal's tokens in the model's own encoding
     5   the NLLs of each proposal are averaged over the models, excluding outliers; the
         proposal with the lowest average is taken, or the first one if several are equal     `_combined`
@@ -161,7 +161,7 @@ class AdaFuse(ByPerplexity):
         return _proposal(passage, first_word(passage.data, words))
 
     def span(self, tokens: Sequence[Token], words: Sequence[WordEnds]) -> int:
-        """Step 1: return the length in bytes of the span at the beginning of `tokens`; 0 if it is not complete."""
+        """Step 1: return the length in bytes of the span at the beginning of `tokens`; 0 if no span is complete."""
         ends, start = common_ends(_text(tokens), words), 0
         for number, end in enumerate(ends, 1):
             if number == self.words or not self._is_sure(_token_at(tokens, start)):

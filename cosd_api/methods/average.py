@@ -119,7 +119,7 @@ class Average(Weighted):
         return super().examine(models, unit)
 
     async def write(self, writer: AnswerWriter) -> None:
-        """Write one answer to its end."""
+        """Write one answer."""
         if self.temperature:
             await MeanDraws(writer, self.shares).write()
             return

@@ -135,7 +135,7 @@ class Method(ABC):
 
         Args:
             models: the models, draft first, with information about their servers.
-            unit: the unit that the user chose; None if the user chose none.
+            unit: the unit that the user chose; None if no unit was chosen.
 
         Returns:
             Warnings to attach to every answer.
@@ -167,7 +167,7 @@ class Method(ABC):
 
     @abstractmethod
     def start(self, job: AnswerJob) -> Run:
-        """Create the run of one answer."""
+        """Create the `Run` that writes one answer."""
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost | None:  # noqa: ARG002 - a hook
         """Forecast the cost of one answer at one model.
@@ -175,7 +175,7 @@ class Method(ABC):
         Args:
             plan: the planned answer.
             model: the index of the model; 0 is the draft.
-            prompt: the prompt as this model reads it.
+            prompt: the length of the prompt in this model's tokens.
 
         Returns:
             The cost; None if the method makes no forecast.
@@ -187,7 +187,7 @@ class Method(ABC):
         return Assumptions("as the method reckons", "the same")
 
     def options(self) -> dict[str, Any]:
-        """Return the method's own settings, as a result records them."""
+        """Return the method's own settings in the form that results record."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
@@ -199,7 +199,7 @@ class DraftFirst(Method):
 
     @property
     def own_paths(self) -> bool:
-        """True if tokens are drawn."""
+        """True if tokens are drawn at random."""
         return bool(self.temperature)
 
     @abstractmethod
@@ -207,7 +207,7 @@ class DraftFirst(Method):
         """Create the decoder of one answer."""
 
     def start(self, job: AnswerJob) -> Run:
-        """Create the run of one answer."""
+        """Create the `Run` that writes one answer."""
         return Driver(self.decoder(job), job)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
@@ -233,10 +233,10 @@ class Written(Method):
 
     @abstractmethod
     async def write(self, writer: AnswerWriter) -> None:
-        """Write one answer to its end."""
+        """Write one answer."""
 
     def start(self, job: AnswerJob) -> Run:
-        """Create the run of one answer."""
+        """Create the `Run` that writes one answer."""
         return AnswerWriter(job, self.write)
 
 

@@ -66,7 +66,7 @@ ENDS = 1e-3
 """The mass of "a token ends here" above which a model is asked for its next tokens."""
 
 LEAST = 20
-"""The least value of `listed`."""
+"""The smallest allowed value of `listed`."""
 
 END: Key = (b"", True)
 _HERE: Key = (b"", False)  # the branch that means "a token ends here"
@@ -107,7 +107,7 @@ class CharED(Weighted):
         return super().examine(models, unit)
 
     async def write(self, writer: AnswerWriter) -> None:
-        """Write one answer to its end."""
+        """Write one answer."""
         models = {model: Branches() for model in writer.models}
         alone = 0
         try:

@@ -120,7 +120,7 @@ class CoSD(DraftFirst):
         return self if self.unit is not None else replace(self, unit=unit)
 
     def start(self, job: AnswerJob) -> Run:
-        """Create the run of one answer.
+        """Create the `Run` that writes one answer.
 
         Raises:
             UnsupportedError: the method cannot judge by the unit of this answer; see `examine_unit`.
@@ -270,7 +270,7 @@ def check_draft(info: ServerInfo, verifier: Verifier) -> None:
 
 
 class CoSDDecoder:
-    """One fused answer in progress: a `Decoder`.
+    """A `Decoder` for one fused answer in progress.
 
     Args:
         verifier: the verifier, such as the rule or the tree.
@@ -288,7 +288,7 @@ class CoSDDecoder:
 
     Attributes:
         prompt: a digest of the draft model's prompt.
-        judge: the verifier, with the settings that units pass to it.
+        judge: the verifier, with all settings that are needed to judge a unit.
         response: the answer so far.
         units: the units whose tokens are not final yet.
         schedule: decides when drafts and questions are started.
@@ -396,7 +396,7 @@ class CoSDDecoder:
         return self._proceed([])
 
     def draft_failed(self, draft: int, error: Exception) -> list[Command]:
-        """Handle a failure of the draft. The answer fails if all tokens so far are settled and it is not complete."""
+        """Handle a failure of the draft. The answer fails if it is incomplete when all tokens so far are settled."""
         if draft != self.schedule.drafts.under_way:
             self.schedule.hedges.failed(draft)
             return []
@@ -507,7 +507,7 @@ class CoSDDecoder:
         self.units.append(unit)
         response.place(Placed(token, draft=draft, at=self.now))
         self._complete(unit, commands)
-        # The draft may have planned more tokens than the answer needs; a hedge, for example, often has.
+        # A draft may have requested more tokens than the answer still needs, for example if it is a hedge.
         too_long = response.over and drafts.left and (foreign or not token.end)
         if too_long or response.stopped:  # later tokens would never be judged
             commands.extend(drafts.cancel())
@@ -541,7 +541,7 @@ class CoSDDecoder:
     # ------------------------------------------------------------------------------------------------ verification
 
     def _decide(self, unit: DraftUnit, commands: list[Command]) -> None:
-        """Lines 8 to 10: decide a unit that all assistants have answered; the most confident replacement wins."""
+        """Lines 8 to 10: decide about a unit that all assistants have answered; the most confident replacement wins."""
         unit.state = State.JUDGED
         token = self.response.tokens[unit.first]
         token.asked, token.decisions, token.verified = (

@@ -112,7 +112,7 @@ class GatedDraws:
         self._prompt = digest_of(prompt)
 
     async def write(self) -> None:
-        """Write the answer to its end."""
+        """Write the answer."""
         writer, before = self._writer, None
         while not writer.over:
             passage = await self._drafted(before)

@@ -24,7 +24,7 @@ def lists_needed(models: Models, method: str, *, others: int = 1) -> None:
         others: the number of tokens that the method needs in addition to the most probable one.
 
     Raises:
-        UnsupportedError: a model lists no tokens, too few tokens, or not the end of sequence.
+        UnsupportedError: a model lists no tokens or too few, or does not list the end of sequence.
     """
     for name, info in models:
         can = info.capabilities

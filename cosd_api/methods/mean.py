@@ -73,7 +73,7 @@ def is_proved(best: Key, means: Mapping[Key, MeanBounds]) -> bool:
 
 
 def reason_for(best: Key, means: Mapping[Key, MeanBounds]) -> str:
-    """Describe the means of the best token and of the second best in words."""
+    """Describe in words the means of the best token and the second-best token."""
     second = max((mean.high for key, mean in means.items() if key != best), default=0.0)
     return f"largest mean probability: {means[best].low:.2g} against {second:.2g} at most"
 

@@ -43,7 +43,7 @@ class MeanDraws:
         self._given = shares
 
     async def write(self) -> None:
-        """Write the answer to its end."""
+        """Write the answer."""
         writer, place = self._writer, 0
         while not writer.over:
             model, length = self._run(place)

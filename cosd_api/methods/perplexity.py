@@ -72,7 +72,7 @@ def scores_needed(models: Models, method: str) -> None:
     """Check that every model reports the probabilities of a given text.
 
     Raises:
-        UnsupportedError: a model does not report them.
+        UnsupportedError: a model does not report these probabilities.
     """
     for name, info in models:
         if not (info.capabilities.score and info.capabilities.probs):
@@ -162,7 +162,7 @@ class ProposedTexts:
         self._found.setdefault((one.text, one.end), one)
 
     def distinct(self) -> list[ProposedText]:
-        """Return all proposals that have a text or an end; if there are none, one empty proposal."""
+        """Return all proposals that have a text or an end; if there is no such proposal, return one empty proposal."""
         found = list(self._found.values())
         return [one for one in found if one.text or one.end] or found[:1]
 

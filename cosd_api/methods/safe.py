@@ -4,7 +4,7 @@
 
     1   the first model, the drafter, writes `ahead` tokens: t_1, t_2, ...                          `write`
     2   all other models, the verifiers, encode the answer together with these tokens               `_encode`
-    3   the position of t_j is a *place* if a token of every verifier's encoding begins there
+    3   the position of t_j is a *place* if a token begins there in every verifier's encoding
     4   a model's *own token* at a place is the token that begins there; the drafter's is t_j       `DraftAhead.own`
     5   t_j is kept if every verifier's most probable token at the place is its own token, or if
         the probabilities of the models' own tokens have a mean above 1/2                           `_decided`
@@ -15,9 +15,9 @@
     8   the token with the largest E is written. If it is t_j, the next token is decided;
         otherwise, the other tokens written ahead are thrown away, and the drafter writes again     `settled`, `write`
 
-M_i is the next-token distribution of model i at the place, after the text as the model encoded it in step 2. If the
-server accepts no ids, M_i is the distribution after the text before the place. For the drafter, M_i is the distribution
-after the tokens that it wrote itself.
+M_i is the next-token distribution of model i at the place, after the tokens before the place as the model encoded them
+in step 2. If the model's server accepts no ids, M_i is the distribution after the text before the place. For the
+drafter, M_i is the distribution after the tokens that it wrote itself.
 
 If a token c is not among the `listed` most probable tokens of model i, **M_i(c)** is *looked up* (`_look_up`): model i
 encodes the text before the place followed by c, and M_i(c) is the probability of the first token that begins at the
@@ -116,7 +116,7 @@ class Safe(Weighted):
         return super().examine(models, unit)
 
     async def write(self, writer: AnswerWriter) -> None:
-        """Write one answer to its end."""
+        """Write one answer."""
         before: Passage | None = None
         while not writer.over:
             passage = await writer.continuation(

@@ -17,7 +17,7 @@ assistant lists no alternatives, as for a character that consists of several tok
 is exact.
 
 With `test="cosd"`, both models write their most probable tokens, and x^ replaces x~ if and only if p(x~) / q(x^) < u,
-for a number u drawn from [0, 1). This is the test that the CoSD paper prints. The resulting texts follow neither
+for a number u drawn from [0, 1). This is the test as it appears in the CoSD paper. The resulting texts follow neither
 model's distribution.
 """
 
@@ -69,7 +69,7 @@ class SampledDraft:
         self._left_out = 0.0
 
     async def write(self) -> None:
-        """Write the answer to its end."""
+        """Write the answer."""
         writer, before = self._writer, None
         try:
             while not writer.over:
@@ -153,7 +153,7 @@ class SampledDraft:
         return _Verdict(None, f"kept: {chance:.3g} < {other:.3g} / {mine:.3g}")
 
     def _rest(self, token: Token, p: Mapping[Key, float], theirs: Token, at: int) -> _Verdict | None:
-        """Line 4: draw a token from the positive part of q - p; return None if no listed token has more q than p."""
+        """Line 4: draw a token from the positive part of q - p; return None if q exceeds p for no listed token."""
         q, chance = probs_of(theirs), self._writer.chance.number("keep", at)
         rest = {key: prob - p.get(key, 0.0) for key, prob in sorted(q.items()) if prob > p.get(key, 0.0)}
         point = self._writer.chance.number("draw", at) * math.fsum(rest.values())

@@ -48,7 +48,7 @@ class Speculative(Method):
         sampled_draft: True if the draft draws its tokens, too, so that more of them are kept; False if the draft writes
             its most probable tokens.
         test: the test of a draft token. `"ratio"` keeps the token with probability min(1, q/p), which preserves the
-            assistant's distribution. `"cosd"` is the test that the CoSD paper prints: both models write their most
+            assistant's distribution. `"cosd"` is the test as it appears in the CoSD paper: both models write their most
             probable tokens, and the assistant's token replaces the draft's if p/q is less than a random number from
             [0, 1).
         listed: the number of tokens to list at each place, at least 1. Unlisted tokens are never drawn; a warning
@@ -100,7 +100,7 @@ class Speculative(Method):
         return CoSD(verifier=MatchVerifier())
 
     def options(self) -> dict[str, Any]:
-        """Return the method's own settings, as a result records them."""
+        """Return the method's own settings in the form that results record."""
         return {name: value for name, value in super().options().items() if name != "greedy"}
 
     @property
@@ -131,7 +131,7 @@ class Speculative(Method):
         )
 
     def start(self, job: AnswerJob) -> Run:
-        """Create the run of one answer."""
+        """Create the `Run` that writes one answer."""
         drawn, test, listed = self._draws, self.test, self.listed
         return JudgedWriter(job, lambda writer: SampledDraft(writer, drawn=drawn, test=test, listed=listed).write())
 

@@ -68,7 +68,7 @@ AGAIN = "Continue your answer exactly where it stops. Repeat nothing, and do not
 _STEP = re.compile(rb"\S.*?\n\n", re.DOTALL)
 _BEST = 9
 _TRIES = 3
-"""The large model is no longer asked for scores if its first replies, of this number, all contain no score."""
+"""The number of replies after which the large model is not asked for scores again, if none of them contains a score."""
 _NO_STEP = Passage((), 0, None)
 _ALONE = "no assistant is heard"
 _UNGRADED = "the assistant gives no scores, and writes the rest"

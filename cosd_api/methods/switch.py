@@ -24,7 +24,7 @@ and then of their samples. If no sample has an answer, the first sample of the f
 hosted models, the server draws in its own way. If a model accepts only messages, a text prompt is sent to it as one
 user message.
 
-Sample s of model i (both counted from 0) has its own seed, which is the hash of `("sample", i, s)` from `Chance`. So
+Sample s of model i (both counted from 0) has its own seed, which `Chance` computes as a hash of `("sample", i, s)`. So
 the answer depends neither on the order in which samples arrive nor on the other models that are asked. A server that
 draws in its own way may draw different tokens for the same seed.
 """

@@ -74,14 +74,14 @@ class Weighted(Written):
         return super().examine(models, unit)
 
     def options(self) -> dict[str, Any]:
-        """Return the method's own settings, as a result records them."""
+        """Return the method's own settings in the form that results record."""
         found = super().options() | {"weights": [*self.weights] if isinstance(self.weights, tuple) else self.weights}
         if self.weights != _ROUTE:
             del found["tau"]
         return found
 
     def start(self, job: AnswerJob) -> Run:
-        """Create the run of one answer. With `weights="route"`, the prompt determines the weights."""
+        """Create the `Run` that writes one answer. With `weights="route"`, the prompt determines the weights."""
 
         async def write(writer: AnswerWriter) -> None:
             await (await self._measured(writer)).write(writer)
@@ -103,7 +103,7 @@ class Weighted(Written):
         return made
 
     def shares(self, count: int, heard: Sequence[int]) -> dict[int, float]:
-        """Return the weights of the `heard` models, scaled to sum to 1; if all their weights are 0, equal weights.
+        """Return the weights of the models in `heard`, scaled to sum to 1; if all of them are 0, equal weights.
 
         `count` is the number of all models.
         """
