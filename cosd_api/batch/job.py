@@ -28,7 +28,7 @@ WINDOW = 1000
 """The number of lines that are sorted together, so that lines with a common beginning are sent one after the other."""
 
 _IN_A_ROW = 16
-"""A batch stops after this number of lines in a row, or twice `concurrency` if that is more, failed because of a
+"""A batch stops when this number of lines in a row, or twice `concurrency` if that is more, have failed because of a
 server."""
 
 
@@ -38,7 +38,7 @@ class BatchJob:
 
     Attributes:
         source: the input file; see `cosd_api.batch.lines`.
-        target: the output file; lines that it already answers are not sent again.
+        target: the output file; input lines whose answers it already contains are not sent again.
         concurrency: the number of lines that are processed at the same time.
         window: the number of lines that are sorted together; 1 keeps the order of the file.
         retry_failed: whether to retry lines that failed in an earlier run.

@@ -36,7 +36,7 @@ SCHEMA = 2
 
 _INVALID = "invalid_request_error"
 _OF_LINES = (ContextLengthError, InvalidRequestError, UnsupportedError, BudgetError)
-"""Errors that a single line causes. An exception is a time limit, which counts as the server's fault."""
+"""Errors that a single line causes, except for time limits, which count as the server's fault."""
 _LARGE = 10**9
 _UNLIMITED = GatewayLimits(messages=_LARGE, prompts=_LARGE, max_tokens=_LARGE, timeout=_LARGE)
 """Limits that are too high to have an effect, because a user's own file needs no limits."""

@@ -13,8 +13,8 @@ There are two kinds of gates. Each is a verifier, and states the data that the d
     s_i = sigma(theta . features)       features of the draft's list of tokens at this place     `DeferralVerifier`
     s_i = sigma(bias + theta . h_i)     h_i is the draft's last hidden state before x~_i            `CoLLMVerifier`
 
-The second gate is the gate of Co-LLM (Shen et al., ACL 2024). Hardly any API reports hidden states, so the first gate uses
-data that APIs do report.
+The second gate is the gate of Co-LLM (Shen et al., ACL 2024). Hardly any API reports hidden states, so the first gate
+uses data that APIs do report.
 
 With the first gate, models with the same ids are sent ids. Models on servers that accept no ids are sent the text,
 which each model encodes by itself. With hidden states, all models are sent the text. If x~_i is kept, the draft

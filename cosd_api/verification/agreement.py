@@ -91,7 +91,7 @@ def recorded_verifier(given: object) -> object:
 
 
 def present_verifier(given: object) -> object:
-    """Return a verifier's fields from a user's file. If `"kind": "chow"` is converted, a `DeprecationWarning` follows.
+    """Return a verifier's fields from a user's file. For `"kind": "chow"`, a `DeprecationWarning` is issued.
 
     Raises:
         ValueError: the kind is `"chow"`, and `tau` is not a number in [0, 1].

@@ -92,7 +92,7 @@ class Verifier(Protocol):
         ...
 
     def contestable(self, p: float) -> bool:
-        """Return True if `replaces` is True for any `q` in [0, 1]; if not, the assistant is not asked."""
+        """Return True if `replaces` is True for some `q` in [0, 1]; otherwise the assistant is not asked."""
         ...
 
     def explain(self, p: float, q: float) -> str:

@@ -40,7 +40,7 @@ class RandomVerifier(PlaceVerifier):
 
     @property
     def needs(self) -> Needs:
-        """No probabilities of the assistant, which is asked about the share `rate` of the draft's tokens."""
+        """The assistant's probabilities are not needed. It is asked about the share `rate` of the draft's tokens."""
         return Needs(q=False, contested=self.rate)
 
     @property

@@ -83,7 +83,7 @@ class DeferralWeights(BaseModel):
 
 
 class DeferralVerifier(TrainedGate):
-    """Replaces a draft token if a trained gate opens, which reads the draft's list of tokens.
+    """Replaces a draft token if a trained gate, which reads the draft's list of tokens, opens.
 
     The gate opens if the probability of deferral, sigma(bias + weights . features), is above `eta`, whatever the
     assistant's probability is. The gate uses only the draft's data about its own token, so it decides before the

@@ -71,7 +71,7 @@ class TrainedGate(PlaceVerifier):
 
         Raises:
             OSError: the file cannot be read.
-            SettingError: the file is not a gate of this schema; the message names the file and the fault.
+            SettingError: the file is not a gate of this schema; the message names the file and the problem.
         """
         try:
             return cls.model_validate(cls._file.read(Path(path)))

@@ -39,7 +39,7 @@ class PlaceVerifier(BaseModel):
     """Base class of verifiers that cannot decide without a place; `at(place)` returns the verifier for a place.
 
     Attributes:
-        basis: a phrase for messages that describes the data that the verifier uses.
+        basis: a verb phrase for messages that says which data the verifier uses.
     """
 
     basis: ClassVar[str]

@@ -120,7 +120,7 @@ class TreeVerifier(BaseModel):
 
         Raises:
             OSError: the file cannot be read.
-            SettingError: the file is not a tree of this schema; the message names the file and the fault.
+            SettingError: the file is not a tree of this schema; the message names the file and the problem.
         """
         fields = _FILE.read(Path(path))
         if (fault := _fault(fields)) is not None:
