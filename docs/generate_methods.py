@@ -1,7 +1,7 @@
 """Write the table of methods and engines into `docs/methods.md`: `python docs/generate_methods.py`.
 
-For each method and engine, `Method.examine` tells whether the method accepts models with the capabilities that the
-engine's adapter states.
+For each method and engine, `Method.examine` determines whether the method accepts models with the capabilities that the
+engine's adapter reports.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ ENGINES: Mapping[str, Mapping[str, Capabilities]] = {
     },
     "whole answers only": {"": replace(_DRAWN, probs=False, continues=False)},
 }
-"""The capabilities of each engine, by the condition on which it has them; tests compare them with the adapters."""
+"""The capabilities of each engine, by the condition under which it has them. Tests compare them with the adapters."""
 
 
 _LISTED_GATE = {"listed": 5, "weights": dict.fromkeys(("bias", *DEFERRAL_FEATURES), 0.0), "eta": 0.5}
@@ -72,7 +72,7 @@ NEEDED: Mapping[str, Mapping[str, Any]] = {
     "defer": {"gate": _LISTED_GATE},
     "speculative": {"temperature": 1},
 }
-"""The settings that a method needs and that have no default, by its name."""
+"""The settings that have no default and must be given, by the name of the method."""
 NEEDED_BY_VERIFIERS: Mapping[str, Mapping[str, Any]] = {
     "tree": {
         "nodes": [{"feature": "p", "threshold": 0.5, "left": 1, "right": 2}, {"value": 1}, {"value": 0}],
@@ -82,14 +82,14 @@ NEEDED_BY_VERIFIERS: Mapping[str, Mapping[str, Any]] = {
     "deferral": _LISTED_GATE,
     "co-llm": _STATES_GATE,
 }
-"""The settings that a verifier needs and that have no default, by its kind."""
+"""The settings that have no default and must be given, by the kind of the verifier."""
 
 
 def sample_method(name: str) -> Method:
-    """Create a method with its defaults, and with the settings in `NEEDED`.
+    """Create a method with default settings, and with the settings in `NEEDED`.
 
     Raises:
-        SettingError: the method needs a setting that is missing there.
+        SettingError: the method needs a setting that `NEEDED` does not contain.
     """
     try:
         return method_named(name, **NEEDED.get(name, {}))
@@ -99,10 +99,10 @@ def sample_method(name: str) -> Method:
 
 
 def sample_verifier(kind: str) -> Verifier:
-    """Create a verifier with its defaults, and with the settings in `NEEDED_BY_VERIFIERS`.
+    """Create a verifier with default settings, and with the settings in `NEEDED_BY_VERIFIERS`.
 
     Raises:
-        SettingError: the verifier needs a setting that is missing there.
+        SettingError: the verifier needs a setting that `NEEDED_BY_VERIFIERS` does not contain.
     """
     try:
         made: Any = KINDS[kind].model_validate(NEEDED_BY_VERIFIERS.get(kind, {}))
@@ -115,11 +115,11 @@ def sample_verifier(kind: str) -> Verifier:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of the table: whether a method works with models on an engine.
+    """A cell of the table, which says whether a method works with models on an engine.
 
     Attributes:
         words: the text of the cell.
-        reason: the reason why the method does not work, or not in every role; None if it works.
+        reason: the reason why the method does not work, or does not work in every role; None if it works.
         warned: whether answers carry a warning that they would not carry on an engine with all capabilities.
     """
 
@@ -129,12 +129,12 @@ class Cell:
 
 
 def row(method: Method, unit: Unit | None = None) -> tuple[Cell, ...]:
-    """Return the cells of a method, engine by engine."""
+    """Return the cells of a method, one for each engine."""
     return tuple(_cell(method, unit, variants) for variants in ENGINES.values())
 
 
 def _cell(method: Method, unit: Unit | None, variants: Mapping[str, Capabilities]) -> Cell:
-    """Return the cell of a method and an engine: "yes", or the roles and conditions in which the method works."""
+    """Return the cell for a method and an engine: "yes", or the roles and conditions for which the method works."""
     reason, _ = _asked(method, unit, variants[""], variants[""])
     whole = _first(method, unit, variants, "both")
     told = ', with `unit="token"`' if method.one_tokenizer and not variants[whole or ""].tokenize else ""
@@ -150,7 +150,7 @@ def _cell(method: Method, unit: Unit | None, variants: Mapping[str, Capabilities
 
 
 def _first(method: Method, unit: Unit | None, variants: Mapping[str, Capabilities], role: str = "") -> str | None:
-    """Return the first condition on which a model on an engine can have a role; None if there is none.
+    """Return the first condition under which a model on an engine can have a role; None if there is no such condition.
 
     The model in the other role has all capabilities.
     """
@@ -198,7 +198,7 @@ def table() -> str:
             found |= _verifiers(found["`cosd`"])
         if name == "defer":
             found["`defer` with `CoLLMVerifier`"] = row(Defer(gate={"kind": "co-llm", **_STATES_GATE}))
-        with suppress(SettingError):  # raised by methods that never draw tokens, or always do
+        with suppress(SettingError):  # raised by methods that never draw tokens, or always draw them
             if not method.temperature:
                 found[f"`{name}` with `temperature=1`"] = row(method.at_temperature(1), "token")
     reasons: list[str] = []
@@ -216,9 +216,9 @@ def table() -> str:
 
 
 def _verifiers(rule: tuple[Cell, ...]) -> dict[str, tuple[Cell, ...]]:
-    """Return rows of `cosd` with verifiers whose cells differ from the rule's; equal rows are merged."""
+    """Return the rows of `cosd` with verifiers whose cells differ from the rule's cells; equal rows are merged."""
     alike: dict[tuple[Cell, ...], list[str]] = {}
-    for verifier in (sample_verifier(kind) for kind in KINDS if kind not in TRAINED):  # gates are used by `defer`
+    for verifier in (sample_verifier(kind) for kind in KINDS if kind not in TRAINED):  # `defer` uses trained gates
         unit: Unit | None = "token" if needs_of(verifier).alternatives else None
         alike.setdefault(row(CoSD(verifier=verifier, unit=unit), unit), []).append(f"`{type(verifier).__name__}`")
     return {f"`cosd` with {', '.join(names)}": cells for cells, names in alike.items() if cells != rule}

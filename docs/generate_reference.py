@@ -42,7 +42,7 @@ _ROOMS: tuple[tuple[ModuleType, str, Sequence[str]], ...] = (
 )
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
 _IN_FULL = ("Fusion", "FusionStream", "Provider")
-"""Classes whose methods are shown with their full docstrings; other classes show only the first paragraphs."""
+"""Classes whose methods are shown with full docstrings; for other classes, only first paragraphs are shown."""
 
 
 def page() -> str:
@@ -92,12 +92,12 @@ def _called(owner: type, name: str, function: Any) -> str:
 
 
 def _summary(function: Any) -> str:
-    """Return the first paragraph of a docstring, on one line."""
+    """Return the first paragraph of a docstring on one line."""
     return " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split()).removesuffix("::")
 
 
 def _methods(thing: type) -> Iterator[tuple[str, Any]]:
-    """Yield the public methods and properties that the project's own code defines, in their order."""
+    """Yield the public methods and properties that the project's own code defines, in the order of definition."""
     seen: set[str] = set()
     for owner in thing.__mro__:
         if not owner.__module__.startswith(("cosd_api", "cosd_providers")):
@@ -112,7 +112,7 @@ def _methods(thing: type) -> Iterator[tuple[str, Any]]:
 
 def _signature(thing: Any) -> str:
     if inspect.isclass(thing) and issubclass(thing, BaseModel):
-        thing.model_rebuild()  # records are built on first use, which changes their signature
+        thing.model_rebuild()  # pydantic builds records on first use, which changes their signature
     try:
         signature = inspect.signature(thing)
     except (TypeError, ValueError):
@@ -133,7 +133,7 @@ class _Text(str):
 
 
 def _plain(default: Any) -> Any:
-    """Return a default as it is written in code; a default without such a form is shown as `...`."""
+    """Return a default as it would be written in code; a default that cannot be written in this way becomes `...`."""
     if default is inspect.Parameter.empty or isinstance(default, (bool, int, float, str, type(None), tuple)):
         return default
     written = repr(default)
@@ -141,7 +141,7 @@ def _plain(default: Any) -> Any:
 
 
 def _markdown(lines: Iterable[str]) -> Iterator[str]:
-    """Convert the sections of a docstring to lists; everything else stays as it is."""
+    """Convert the sections of a docstring to lists, and leave everything else as it is."""
     inside = False
     for line in lines:
         found = _SECTION.match(line)

@@ -1,8 +1,8 @@
 """Write the sources of the site into `build/docs`: `python docs/generate_site.py`. mkdocs then builds `build/site`.
 
 The sources are the pages of `docs/`, with links that work outside the repository, and the reference, which is generated
-from the docstrings and is not stored in the repository. The navigation is taken from the tables of `docs/README.md`.
-The pages do not depend on mkdocs, so another site builder can replace it.
+from the docstrings and is not stored in the repository. The navigation is taken from the tables in `docs/README.md`.
+The pages do not depend on mkdocs, so they can also be built with another site generator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PICTURES = ("*.png", "*.svg")
 REFERENCE = "reference.md"
 SOURCES = ("cosd_api/", "providers/cosd_providers/")
 PUBLIC = "cosd_api/__init__.py"
-"""The file to which pages link for the list of public names; in the site, the reference replaces it."""
+"""The file to which pages link for the list of public names; on the site, these links lead to the reference."""
 
 _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
@@ -37,7 +37,7 @@ class DeadLinkError(ValueError):
 
 
 def navigation(text: str) -> list[dict[str, Any]]:
-    """Return the navigation: the start page, and its groups with the pages to which their tables link."""
+    """Return the navigation: the start page, and each of its groups with the pages to which the group's table links."""
     groups: list[dict[str, Any]] = [{"Documentation": "README.md"}]
     for title, body in _GROUP.findall(text):
         rows = "\n".join(line for line in body.splitlines() if line.startswith("| ["))
@@ -47,20 +47,20 @@ def navigation(text: str) -> list[dict[str, Any]]:
 
 
 def _page(target: str) -> str | None:
-    """Return the page of the site to which a link of the start page leads; None if it leads elsewhere."""
+    """Return the page of the site to which a link on the start page leads; None if it does not lead to such a page."""
     return REFERENCE if target == f"../{PUBLIC}" else target if re.fullmatch(r"[\w-]+\.md", target) else None
 
 
 def linked(text: str, names: frozenset[str], repository: str) -> str:
-    """Return a page of `docs/` with links that work in the site. Blocks of code are not changed.
+    """Return a page of `docs/` with links that work on the site. Code blocks are not changed.
 
-    A link to a source file leads to the reference if its text is a public name. Every other link to a file outside
-    `docs/` leads to the repository. If the repository's URL is unknown, the link is replaced by its text and the file's
-    path.
+    A link to a source file leads to the reference if the link's text is a public name. Every other link to a file
+    outside `docs/` leads to the repository. If the repository's URL is unknown, the link is replaced with its text and
+    the file's path.
 
     Args:
         text: the text of the page.
-        names: the public names, which have a heading in the reference.
+        names: the public names that have a heading in the reference.
         repository: the URL of the repository, or an empty string.
 
     Raises:
@@ -88,7 +88,7 @@ def linked(text: str, names: frozenset[str], repository: str) -> str:
 
 
 def _parts(text: str) -> Iterator[tuple[bool, str]]:
-    """Split a text into its parts, in order; the flag is True for blocks of code."""
+    """Split a text into its parts, in order; the flag is True for code blocks."""
     at = 0
     for fence in _FENCE.finditer(text):
         yield False, text[at : fence.start()]
@@ -98,7 +98,7 @@ def _parts(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def repository_url() -> str:
-    """Return `COSD_REPOSITORY_URL`, else `Repository` of `[project.urls]` in `pyproject.toml`, else an empty string."""
+    """Return `COSD_REPOSITORY_URL`, or else `Repository` under `[project.urls]` in `pyproject.toml`, or else ''."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found: str = os.environ.get("COSD_REPOSITORY_URL") or project.get("urls", {}).get("Repository", "")
     return found.rstrip("/")
@@ -123,7 +123,7 @@ def write(folder: Path, repository: str) -> None:
 
 
 def main() -> None:
-    """Write the pages and the configuration of mkdocs, which extends `mkdocs.yml` by the navigation."""
+    """Write the pages and the configuration for mkdocs, which adds the navigation to `mkdocs.yml`."""
     repository = repository_url()
     write(BUILD / "docs", repository)
     start = (DOCS / "README.md").read_text(encoding="utf-8")

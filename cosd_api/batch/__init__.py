@@ -1,4 +1,7 @@
-"""Batches: a file of prompts, answered line by line into another file, which a later run can continue."""
+"""Batches: the prompts in one file are answered line by line, and the answers are written to another file.
+
+A later run can continue an unfinished batch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A class for the workers of a cluster, such as Ray's, whose instances each own a fusion."""
+"""A class for the workers of a cluster, such as a Ray cluster. Each instance has its own fusion."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from cosd_api.extend import ServerConfig, ServerLimitsConfig, check_count, toget
 __all__ = ["FusionActor"]
 
 _TAKEN = ("custom_id", "prompt", "messages", "own", "max_tokens", "stop", "seed", "temperature")
-"""Columns that are read as the fields of a plain line."""
+"""The columns that are read as the fields of a plain line."""
 
 
 class FusionActor:
-    """Owner of a fusion that answers batches of rows, as a class for Ray's `Dataset.map_batches`.
+    """Answers batches of rows with a fusion. Pass this class to Ray's `Dataset.map_batches`.
 
-    A row has a `prompt`, or `messages` and perhaps `own`. It may also have `max_tokens`, `stop`, `seed` and
-    `temperature`. The actor adds the columns `text`, `finish_reason`, `error` and `billed_tokens`, and keeps all
-    others. A failed row has empty text, and a successful row an empty `error`, so that every column has one type.
+    A row has a `prompt`, or `messages` and perhaps `own`. A row may also have `max_tokens`, `stop`, `seed` and
+    `temperature`. The actor adds the columns `text`, `finish_reason`, `error` and `billed_tokens`, and keeps all other
+    columns. In a failed row, `text` is empty, and in a successful row, `error` is empty, so that every column has a
+    single type.
 
     Args:
-        source: the settings of the fusion; the path of their file on the actor's machine; or a function that makes the
-            fusion there.
-        actors: number of actors among which the servers' limits are divided; a function has to divide its own limits.
-        concurrency: number of rows that are answered at a time, in all batches together.
+        source: the settings of the fusion, the path of their file on the actor's machine, or a function that creates
+            the fusion on that machine.
+        actors: the number of actors among which the servers' limits are divided. If `source` is a function, it has to
+            divide the limits itself.
+        concurrency: the largest number of rows that are answered at the same time, over all batches.
 
     Raises:
         OSError: the settings file, or a file that it names, cannot be read.
@@ -58,14 +60,14 @@ class FusionActor:
         """Answer the rows of a batch.
 
         Args:
-            batch: columns by name.
+            batch: the columns, by name.
 
         Returns:
-            The columns, with those that the actor adds.
+            All given columns, and the columns that the actor adds.
         """
         async with self._opening:
             if not self._open:
-                await self._fusion.__aenter__()  # stays open until the process ends
+                await self._fusion.__aenter__()  # the fusion stays open until the process ends
                 self._open = True
         columns = {name: [*values] for name, values in batch.items()}
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -91,24 +93,24 @@ class FusionActor:
 
 
 _GIVEN = ("text", "finish_reason", "error", "billed_tokens")
-"""Columns that the actor adds."""
+"""The columns that the actor adds."""
 
 
 def _plain(value: Any) -> Any:
-    """A value of a table in JSON's types: NumPy's arrays and numbers become lists and numbers."""
+    """Convert a table's value to JSON types: NumPy arrays become lists, and NumPy numbers become Python numbers."""
     made = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(made, list | tuple):
         return [_plain(one) for one in cast("list[Any]", made)]
     if isinstance(made, Mapping):
         return {name: _plain(one) for name, one in cast("Mapping[str, Any]", made).items() if one is not None}
-    return None if isinstance(made, float) and math.isnan(made) else made  # pandas has NaN for a missing number
+    return None if isinstance(made, float) and math.isnan(made) else made  # pandas represents missing numbers by NaN
 
 
 def _divided(config: FusionConfig, actors: int) -> FusionConfig:
-    """The settings for one of several actors, with its share of the limits of every server.
+    """Return the settings for one of several actors, with its share of every server's limits.
 
     Raises:
-        SettingError: a server's limit of concurrent requests is lower than the number of actors.
+        SettingError: a server's limit on concurrent requests is lower than the number of actors.
     """
     check_count("actors", actors)
     changed: dict[str, Any] = {}

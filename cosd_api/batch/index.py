@@ -1,4 +1,4 @@
-"""Index of a batch's lines by `custom_id`, kept on disk so that memory does not grow with their number."""
+"""An index of a batch's lines by `custom_id`, kept on disk so that memory does not grow with the number of lines."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Literal, NamedTuple, Self
 __all__ = ["IndexedLine", "LineIndex", "LineState"]
 
 LineState = Literal["new", "answered", "failed", "cut"]
-"""`"new"`: not in the output yet. `"cut"`: ended by the limit of the whole batch; the next run retries the line."""
+"""The state of a line. `"new"` means that the line is not in the output yet. `"cut"` means that the limit for the whole
+batch ended the line, and that the next run retries it."""
 
 _STATES: tuple[LineState, ...] = ("new", "answered", "failed", "cut")
-_CACHE = 8_000  # size of SQLite's cache, in kilobytes
+_CACHE = 8_000  # the size of SQLite's cache, in kilobytes
 _TABLES = """
 CREATE TABLE lines (id BLOB PRIMARY KEY, number INTEGER, state INTEGER NOT NULL, start INTEGER, usage TEXT)
 WITHOUT ROWID;
@@ -23,11 +24,11 @@ CREATE TABLE superseded (start INTEGER PRIMARY KEY);
 
 
 class IndexedLine(NamedTuple):
-    """State of a line of the input.
+    """The state of an input line.
 
     Attributes:
         state: the state.
-        start: byte of the output at which the line with its id begins; -1 if there is none.
+        start: the byte offset at which the output line with the same id begins; -1 if there is no such line.
         usage: the cost of failed attempts, as JSON.
     """
 
@@ -37,7 +38,7 @@ class IndexedLine(NamedTuple):
 
 
 class LineIndex:
-    """State of every line, in a temporary database that vanishes with the process. Use it as a context manager."""
+    """The state of every line, in a temporary database that is deleted at the end. Use it as a context manager."""
 
     def __enter__(self) -> Self:
         self._db = sqlite3.connect("", isolation_level=None)
@@ -51,16 +52,16 @@ class LineIndex:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """A transaction, which makes many changes faster."""
+        """Combine the changes inside the block into one transaction, which is faster."""
         self._db.execute("BEGIN")
         yield
         self._db.execute("COMMIT")
 
     def enter(self, custom_id: str, number: int) -> int | None:
-        """Enter a line of the input, unless an earlier line has the same id.
+        """Add an input line to the index, unless an earlier line has the same id.
 
         Returns:
-            The number of the earlier line; None if this line was entered.
+            The number of the earlier line; None if this line was added.
         """
         key = _key(custom_id)
         row = self._db.execute("SELECT number FROM lines WHERE id = ?", (key,)).fetchone()
@@ -71,16 +72,16 @@ class LineIndex:
         return None
 
     def written(self, custom_id: str, state: LineState, start: int, usage: str | None) -> str | None:
-        """Record a line of the output, which supersedes an earlier line with the same id.
+        """Record an output line, which supersedes any earlier output line with the same id.
 
         Args:
-            custom_id: its id.
-            state: the new state of the id.
-            start: byte of the output at which the line begins.
-            usage: its cost, as JSON; None if no later attempt needs it.
+            custom_id: the id of the line.
+            state: the new state of the line.
+            start: the byte offset at which the line begins in the output.
+            usage: the cost of the line, as JSON; None if no later attempt needs it.
 
         Returns:
-            The recorded usage of the superseded line, if any.
+            The recorded cost of the superseded line; None if there is no such line or cost.
         """
         key = _key(custom_id)
         row = self._db.execute("SELECT start, usage FROM lines WHERE id = ?", (key,)).fetchone()
@@ -92,28 +93,28 @@ class LineIndex:
         return None if row is None else row[1]
 
     def state(self, custom_id: str, number: int) -> IndexedLine | None:
-        """The state of a line of the input; None if no line with this id and number was entered."""
+        """Return the state of an input line; None if no line with this id and number was added."""
         words = "SELECT state, start, usage FROM lines WHERE id = ? AND number = ?"
         row: tuple[int, int | None, str | None] | None
         row = self._db.execute(words, (_key(custom_id), number)).fetchone()
         return None if row is None else IndexedLine(_STATES[row[0]], -1 if row[1] is None else row[1], row[2])
 
     def counts(self) -> dict[LineState, int]:
-        """Number of lines of the input in each state."""
+        """Count the input lines in each state."""
         words = "SELECT state, count(*) FROM lines WHERE number IS NOT NULL GROUP BY state"
         found = dict(self._db.execute(words).fetchall())
         return {state: found.get(at, 0) for at, state in enumerate(_STATES)}
 
     def others(self) -> int:
-        """Number of ids in the output that the input lacks."""
+        """Count the ids that occur in the output but not in the input."""
         return int(self._db.execute("SELECT count(*) FROM lines WHERE number IS NULL").fetchone()[0])
 
     def superseded(self, start: int) -> bool:
-        """Test whether a later line supersedes the line of the output that begins at byte `start`."""
+        """Test whether a later line supersedes the output line that begins at byte `start`."""
         return self._db.execute("SELECT 1 FROM superseded WHERE start = ?", (start,)).fetchone() is not None
 
     def any_superseded(self) -> bool:
-        """Test whether any line of the output is superseded."""
+        """Test whether any output line is superseded."""
         return self._db.execute("SELECT 1 FROM superseded LIMIT 1").fetchone() is not None
 
 

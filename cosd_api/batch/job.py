@@ -1,4 +1,7 @@
-"""A batch: a fusion answers every line of a file into another file, which a later run can continue."""
+"""A batch job: a fusion answers every line of one file, and the answers are written to another file.
+
+A later run can continue an unfinished batch.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,11 @@ from cosd_api.extend import DEFAULT_MAX_TOKENS, SharedLimit, counted, together
 __all__ = ["WINDOW", "BatchJob"]
 
 WINDOW = 1000
-"""Number of lines that are sorted together, so that lines with a common beginning are asked soon after each other."""
+"""The number of lines that are sorted together, so that lines with a common beginning are sent one after the other."""
 
 _IN_A_ROW = 16
-"""Number of lines in a row that fail because of a server before a batch stops; or twice `concurrency`, if more."""
+"""A batch stops when this number of lines in a row, or twice `concurrency` if that is more, have failed because of a
+server."""
 
 
 @dataclass
@@ -33,13 +37,13 @@ class BatchJob:
     """One run of a batch.
 
     Attributes:
-        source: the input; see `cosd_api.batch.lines`.
-        target: the output; lines that it already has are not asked again.
-        concurrency: number of lines that are asked at a time.
-        window: number of lines that are sorted together; 1 keeps the order of the file.
+        source: the input file; see `cosd_api.batch.lines`.
+        target: the output file; input lines whose answers it already contains are not sent again.
+        concurrency: the number of lines that are processed at the same time.
+        window: the number of lines that are sorted together; 1 keeps the order of the file.
         retry_failed: whether to retry lines that failed in an earlier run.
-        max_billed_tokens: limit for the whole batch, including earlier runs; None without a limit.
-        prices: prices of the endpoints; None without prices.
+        max_billed_tokens: the limit on billed tokens for the whole batch, including earlier runs; None for no limit.
+        prices: the prices of the endpoints; None if they are unknown.
         progress: called at the start and after every line.
     """
 
@@ -53,15 +57,15 @@ class BatchJob:
     progress: Callable[[BatchTally], None] | None = None
 
     async def run(self, fusion: Fusion) -> BatchSummary:
-        """Ask the lines that have no answer yet.
+        """Answer the lines that have no answer yet.
 
         Args:
             fusion: an open fusion; its `limits` apply to every answer.
 
         Raises:
             OSError: a file cannot be read or written.
-            SettingError: a file is invalid, or the output was written by another fusion; nothing was asked.
-            ProviderError: an endpoint failed before the first line was asked.
+            SettingError: a file is invalid, or the output was written by another fusion. No line was sent.
+            ProviderError: an endpoint failed before the first line was sent.
         """
         with ExitStack() as stack:
             index = stack.enter_context(LineIndex())
@@ -69,7 +73,8 @@ class BatchJob:
             facts = await fusion.endpoints.discover()
             models = {one.name: one.model for one in (facts.draft, *facts.assistants)}
             prices = checked_prices(self.prices, models)
-            output = stack.enter_context(OutputFile(self.target, index))  # last, so that errors above leave no file
+            # The output is opened last, so that no file is created if an error occurs above.
+            output = stack.enter_context(OutputFile(self.target, index))
             written_by = fusion.settings.method.name, tuple(models.values())
             _check_same(self.target, output, written_by)
             counts = index.counts()
@@ -87,7 +92,7 @@ class BatchJob:
             return tally.summary()
 
     def _enter(self, index: LineIndex) -> None:
-        """Read the whole input once, before anything is sent."""
+        """Read and check the whole input once, before any line is sent."""
         if self.source.exists() and not self.source.is_file():
             words = "it is not a regular file, and a batch reads its input twice"
             raise SettingError(f"{self.source}: {words}. Write the lines to a file first")
@@ -101,7 +106,7 @@ class BatchJob:
 
 
 def _check_same(path: Path, output: OutputFile, mine: tuple[str, tuple[str, ...]]) -> None:
-    """Check that the output's lines are answers of the same models by the same method."""
+    """Check that the lines in the output were written by the same models and the same method."""
     if output.written_by is not None and output.written_by != mine:
         (method, models), (my_method, my_models) = output.written_by, mine
         words = f"{path} holds answers of {' and '.join(models)} by the method {method}"
@@ -115,10 +120,10 @@ class _BatchRun:
     Attributes:
         job: the job.
         fusion: the open fusion that answers.
-        index: state of every line.
-        output: the output.
-        tally: progress.
-        written_by: method and models, for the lines of the output.
+        index: the state of every line.
+        output: the output file.
+        tally: the progress so far.
+        written_by: the method and the models, which are recorded in every output line.
     """
 
     job: BatchJob
@@ -129,12 +134,12 @@ class _BatchRun:
     written_by: tuple[str, tuple[str, ...]]
 
     def __post_init__(self) -> None:
-        self._failures = 0  # at a server, in a row
-        self._billed = self.tally.billed_tokens  # including replies that are not written yet
+        self._failures = 0  # the number of lines in a row that failed because of a server
+        self._billed = self.tally.billed_tokens  # includes replies that are not written yet
         self._limit = SharedLimit(self.job.max_billed_tokens, lambda: self._billed, workers=self.job.concurrency)
 
     async def ask(self) -> None:
-        """Ask the lines, and write each as soon as it is complete."""
+        """Answer the lines, and write each reply as soon as it is complete."""
         tally = self.tally
         self._show()
         tally.started = time.monotonic()
@@ -155,7 +160,7 @@ class _BatchRun:
             self.job.progress(self.tally)
 
     def _work(self) -> Generator[Coroutine[Any, Any, tuple[Reply, list[Usages]] | None]]:
-        """Ask the lines that were never answered, then the lines that failed earlier, because these may fail again."""
+        """Yield the lines without any answer, then the lines that failed earlier, because these may fail again."""
         job = self.job
         for again in (False, True) if job.retry_failed else (False,):
             for line in near_each_other(self._wanted(again=again), job.window, job.concurrency):
@@ -164,7 +169,7 @@ class _BatchRun:
                 yield self._answer(line)
 
     def _wanted(self, *, again: bool) -> Iterator[BatchLine]:
-        """Read the input again; yield the lines that were never answered, or those that failed before this run."""
+        """Read the input again, and yield the lines without any answer, or the lines that failed before this run."""
         changed = SettingError(f"{self.job.source} has changed since it was read: run the command again")
         lines = 0
         for line in read_batch(self.job.source):
@@ -179,7 +184,7 @@ class _BatchRun:
             raise changed
 
     async def _answer(self, line: BatchLine) -> tuple[Reply, list[Usages]] | None:
-        """Ask one line within its share of the limit.
+        """Answer one line within its share of the limit.
 
         Returns:
             The reply, and the costs of earlier attempts; None if the run was stopped before the first attempt.
@@ -203,11 +208,11 @@ class _BatchRun:
             if not reply.cut:
                 self._limit.note("", reply.billed_tokens)
                 return reply, earlier
-            attempts, least = attempts + 1, (allowed or 0) + 1  # retries only if a larger share is left
+            attempts, least = attempts + 1, (allowed or 0) + 1  # the next attempt needs a larger share
             earlier.append(reply.usage)
 
     def _watch(self, reply: Reply) -> None:
-        """Stop after many failures in a row: a server must be down, and the other lines would fail, too."""
+        """Stop after many failures in a row, because a server is probably down, and all other lines would fail, too."""
         if reply.error is None:
             self._failures = 0
         elif reply.server_failed:

@@ -1,4 +1,4 @@
-"""Lines of a batch's input: requests in OpenAI's batch format, and plain prompts or conversations.
+"""Input lines of a batch: requests in OpenAI's batch format, and plain prompts or conversations.
 
 ::
 
@@ -25,7 +25,7 @@ from cosd_api.training.json_lines import JsonLine, LineReader, line_error, probl
 __all__ = ["CHAT", "COMPLETIONS", "BatchLine", "line_of", "near_each_other", "read_batch"]
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-_WINDOW_TEXT = 16_000_000  # total characters at which a window is full, even with few lines
+_WINDOW_TEXT = 16_000_000  # a window of lines is full when it has this number of characters, even if it has few lines
 
 _CustomId = Annotated[str, Field(min_length=1)]
 
@@ -42,7 +42,7 @@ class _FramedLine(BaseModel):
 
 
 class _PlainLine(BaseModel):
-    """A plain line. Its prompt or messages, and its limits, are checked later with its body."""
+    """A plain line. Its prompt, its messages and its limits are checked later, together with its body."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -59,15 +59,15 @@ class _PlainLine(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """One line of the input. Its fields are valid, but its body is not checked yet.
+    """One input line. Its fields are valid, but its body is not checked yet.
 
     Attributes:
-        number: its number in the file, from 1.
-        custom_id: its id, or `line-NUMBER-HASH` for a plain line without one.
-        url: the route for its body.
-        body: a body for this route; the body of a plain line may lack `model`.
+        number: the number of the line in the file, from 1.
+        custom_id: the id of the line; `line-NUMBER-HASH` for a plain line without an id.
+        url: the route for the body.
+        body: the body of a request to this route; the body of a plain line may lack `model`.
         plain: False if the line is in OpenAI's batch format.
-        metadata: metadata of a plain line, for its output line.
+        metadata: the metadata of a plain line, which is copied to its output line.
     """
 
     number: int
@@ -79,9 +79,9 @@ class BatchLine:
 
     @property
     def asked(self) -> str:
-        """The prompt or the messages as one text, so that lines that begin alike have texts that begin alike.
+        """The prompt or the messages as one text. Lines with a common beginning have texts with a common beginning.
 
-        Messages for one model alone come first, because the models read them before the conversation.
+        Messages for a single model come first, because the models read them before the conversation.
         """
         name = "messages" if self.url == CHAT else "prompt"
         value = self.body.get(name)
@@ -91,7 +91,7 @@ class BatchLine:
 
 
 def read_batch(path: Path) -> Iterator[BatchLine]:
-    """Read the lines, one at a time.
+    """Read the input lines one at a time.
 
     Raises:
         OSError: the file cannot be read.
@@ -122,10 +122,10 @@ def _framed(line: JsonLine) -> BatchLine:
 
 
 def line_of(number: int, fields: Mapping[str, Any]) -> BatchLine:
-    """The plain line with these fields.
+    """Create a plain line from its fields.
 
     Raises:
-        SettingError: the fields are not those of a plain line.
+        SettingError: the fields do not form a plain line.
     """
     try:
         return _plain(JsonLine(number, fields))
@@ -141,7 +141,7 @@ def _plain(line: JsonLine) -> BatchLine:
         raise SettingError("own has messages for one model alone, but the prompt is text: give messages")
     try:
         json.dumps(found.metadata, ensure_ascii=False, allow_nan=False).encode()
-    except ValueError:  # Python's parser accepts NaN and lone surrogates
+    except ValueError:  # the input may contain NaN or lone surrogates, because Python's parser accepts them
         raise SettingError("metadata is not valid JSON, or not valid Unicode") from None
     custom_id = found.custom_id
     if custom_id is None:
@@ -153,15 +153,15 @@ def _plain(line: JsonLine) -> BatchLine:
 
 
 def near_each_other(lines: Iterable[BatchLine], window: int, lanes: int) -> Iterator[BatchLine]:
-    """Reorder lines so that those with a common beginning follow one another, for the servers' prefix caches.
+    """Reorder lines so that lines with a common beginning are sent one after the other, for the servers' prefix caches.
 
-    If such lines were asked at the same moment, all of them would miss the cache. So the lines that are in progress
-    together come from different parts of the sorted window.
+    If lines with a common beginning were sent at the same time, all of them would miss the cache. So the lines that are
+    in progress together come from different parts of the sorted window.
 
     Args:
-        lines: lines in the order of the file.
-        window: number of lines that are sorted together, or fewer if they are long; 1 keeps the order.
-        lanes: number of lines that are asked at a time.
+        lines: the lines in the order of the file.
+        window: the number of lines that are sorted together, or fewer if they are long; 1 keeps the order.
+        lanes: the number of lines that are processed at the same time.
     """
     held: list[tuple[str, int, BatchLine]] = []
     size = 0

@@ -1,4 +1,4 @@
-"""Output of a batch: one line for each line of the input, in the order of completion."""
+"""Output of a batch: one line for each input line, in the order of completion."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Cosd(_Partly):
 
 
 class _OutputLine(_Partly):
-    """The parts of a line that a later run reads."""
+    """The fields of an output line that a later run reads."""
 
     custom_id: Annotated[str, Field(min_length=1)]
     error: _Error | None
@@ -49,23 +49,24 @@ class _OutputLine(_Partly):
 
 
 class OutputFile:
-    """The output of a batch, as a context manager.
+    """The output file of a batch, as a context manager.
 
-    On entering, the file is read and then locked, so that no other run can write it. If a crash has cut the last line,
-    that line is removed.
+    On entering, the file is read and then locked, so that no other run can write to it. If the last line is incomplete
+    because of a crash, that line is removed.
 
     Args:
-        path: the file; created if it does not exist.
+        path: the file, which is created if it does not exist.
         index: receives the states of the file's lines.
 
     Attributes:
-        usage: cost of all lines, by endpoint.
-        written_by: method and models of the file's lines; None without lines.
-        first: byte at which the first line of this run begins.
+        usage: the cost of all lines, by endpoint.
+        written_by: the method and the models of the file's lines; None if there are no lines.
+        first: the byte offset at which the first line of this run begins.
 
     Raises:
         OSError: on entering, the file cannot be read or written.
-        SettingError: on entering, the file has other content, or another run has it open; the file is not changed.
+        SettingError: on entering, the file is not the output of a batch, or another run has it open. The file is not
+            changed.
     """
 
     def __init__(self, path: Path, index: LineIndex) -> None:
@@ -87,7 +88,7 @@ class OutputFile:
             self._appender.__exit__(None, None, None)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Append a line. It supersedes an earlier line with the same id, whose cost it includes."""
+        """Append a line, which supersedes any earlier line with the same id, and includes that line's cost."""
         text = json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         text = text.encode(errors="backslashreplace").decode()  # a server's error may contain a lone surrogate
         with self._named():
@@ -96,10 +97,10 @@ class OutputFile:
         self._end += len(text.encode()) + 1
 
     def compact(self) -> None:
-        """Remove superseded lines after the last line is written. A crash leaves the old file or the new one."""
+        """Remove superseded lines after the last line is written. A crash leaves either the old file or the new one."""
         if not self._index.any_superseded():
             return
-        path = self._path.resolve()  # a link should remain, and its target be replaced
+        path = self._path.resolve()  # a symbolic link is kept, and its target is replaced
         shorter = path.with_name(f"{path.name}.shorter")
         start = 0
         with path.open("rb") as source, shorter.open("wb") as target:
@@ -110,13 +111,13 @@ class OutputFile:
             target.flush()
             os.fsync(target.fileno())
         shutil.copymode(path, shorter)
-        if os.name == "nt":  # an open file cannot be replaced there
+        if os.name == "nt":  # Windows cannot replace an open file
             self._appender.__exit__(None, None, None)
         shorter.replace(path)
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Add the file's name to errors while writing."""
+        """Add the file's name to any `OSError` that is raised inside the block."""
         try:
             yield
         except OSError as error:
@@ -156,8 +157,8 @@ class OutputFile:
 
 
 def _other_version(version: int) -> str:
-    """The reason why an output of another version is refused."""
+    """Describe why an output file of another version is refused."""
     if version > SCHEMA:
         return f"it was written by a newer cosd-api (schema_version {version}): update cosd-api"
-    words = "it was started by an earlier cosd-api, which asked models with the same ids after text"
+    words = "it was started by an earlier cosd-api, which sent text to models with the same ids"
     return f"{words}: its answers may differ from today's. Give another file (-o)"

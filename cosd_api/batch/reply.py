@@ -1,4 +1,4 @@
-"""Reply to one line of a batch, in the format of the line."""
+"""The reply to one line of a batch, in the same format as the line."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ from cosd_providers import (
 __all__ = ["CUT", "SCHEMA", "Answerer", "Reply", "stopped"]
 
 CUT = "max_billed_tokens"
-"""Error code of a line that the limit of the whole batch ended."""
+"""The error code of a line that was ended by the limit for the whole batch."""
 
 SCHEMA = 2
-"""Version of output lines. In version 1, lines had no number, and models with the same ids were asked after text."""
+"""The version of output lines. In version 1, lines had no number, and models with the same ids were sent text."""
 
 _INVALID = "invalid_request_error"
 _OF_LINES = (ContextLengthError, InvalidRequestError, UnsupportedError, BudgetError)
-"""Errors for which a single line is to blame, except that a time limit blames the server; see `_is_servers`."""
+"""Errors that a single line causes, except for time limits, which count as the server's fault."""
 _LARGE = 10**9
 _UNLIMITED = GatewayLimits(messages=_LARGE, prompts=_LARGE, max_tokens=_LARGE, timeout=_LARGE)
-"""Limits without effect, because a user's own file needs none."""
+"""Limits that are too high to have an effect, because a user's own file needs no limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """Outcome of one line.
+    """The outcome of one line.
 
     Attributes:
-        asked: the line.
-        content: the fields of its output line, except those that every line has.
-        facts: entries of the field `cosd` about the answer, without its cost.
-        usage: its cost.
-        error: code, message, and whether a retry may succeed; None for an answer.
-        cut: whether its share of the limit for the whole batch ended it.
+        asked: the input line.
+        content: the fields of the output line, except the fields that every output line has.
+        facts: the entries about the answer in the field `cosd`, except the cost.
+        usage: the cost of the line, by endpoint.
+        error: the code, the message, and whether a retry may succeed; None if there is an answer.
+        cut: whether the line was ended because its share of the batch's limit was used up.
         server_failed: whether other lines are likely to fail in the same way.
-        tokens: number of tokens of its answers.
-        kept: number of draft tokens kept in them, without unverified tokens.
-        replaced: number of draft tokens replaced.
+        tokens: the number of tokens in the line's answers.
+        kept: the number of verified draft tokens that were kept in the answers.
+        replaced: the number of draft tokens that were replaced.
     """
 
     asked: BatchLine
@@ -72,11 +72,11 @@ class Reply:
 
     @property
     def billed_tokens(self) -> int:
-        """Tokens read and written by all endpoints."""
+        """The number of tokens that all endpoints read and wrote for this line."""
         return billed_tokens(self.usage)
 
     def line(self, method: str, models: Sequence[str], earlier: Sequence[Usages]) -> dict[str, Any]:
-        """The line of the output, with a cost that includes the cost of `earlier` attempts."""
+        """Return the output line. Its cost includes the costs of `earlier` attempts."""
         usage = {name: one.model_dump() for name, one in together_cost([self.usage, *earlier]).items()}
         noted = {"metadata": self.asked.metadata} if self.asked.metadata is not None else {}
         own = {"schema_version": SCHEMA, "line": self.asked.number, "method": method, "models": [*models]}
@@ -86,7 +86,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Answerer:
-    """A fusion that answers the lines of a batch.
+    """Answers the lines of a batch with a fusion.
 
     Attributes:
         fusion: an open fusion; its `limits` apply to every answer.
@@ -95,11 +95,11 @@ class Answerer:
     fusion: Fusion
 
     async def answer(self, line: BatchLine, allowed: int | None) -> Reply:
-        """Answer one line. An error becomes a reply, too.
+        """Answer one line. Errors are not raised, but returned as replies.
 
         Args:
             line: the line.
-            allowed: tokens that it may bill; None without a limit.
+            allowed: the number of tokens that the line may bill; None for no limit.
         """
         done: list[FusionResult] = []
         own_limit = True
@@ -132,15 +132,15 @@ def _is_servers(error: ProviderError) -> bool:
 
 
 def stopped(line: BatchLine, words: str) -> Reply:
-    """The reply to a line that the limit of the whole batch ended after it had billed tokens."""
+    """Create the reply to a line that has billed tokens, and that the limit for the whole batch ended."""
     return _failed(line, (), {"code": CUT, "message": words, "retryable": True}, cut=True)
 
 
 def _asked(line: BatchLine) -> Asked:
-    """The request of a line.
+    """Read the request in a line.
 
     Raises:
-        ApiError: its body is invalid, or requests something that no fusion can do.
+        ApiError: the body is invalid, or requests something that no fusion can do.
     """
     data = json.dumps({"model": "cosd", **line.body} if line.plain else line.body).encode()
     asked = read_chat(data, _UNLIMITED) if line.url == CHAT else read_completion(data, _UNLIMITED)
@@ -150,11 +150,11 @@ def _asked(line: BatchLine) -> Asked:
 
 
 def _within(options: AnswerOptions, left: int | None) -> tuple[AnswerOptions, bool]:
-    """The options with the lower limit of billed tokens: the line's own, or what is left of its share.
+    """Set the limit on billed tokens to the line's own limit or to the rest of its share, whichever is lower.
 
     Args:
-        options: options of the line.
-        left: tokens that are left of the line's share; None without a limit.
+        options: the options of the line.
+        left: the number of tokens that are left of the line's share; None for no limit.
 
     Returns:
         The options, and whether the line's own limit applies.
@@ -170,7 +170,7 @@ def _billed(result: FusionResult) -> int:
 
 
 def _refused(line: BatchLine, done: Sequence[FusionResult], refused: Exception, error: Mapping[str, Any]) -> Reply:
-    """The reply to an invalid line. In OpenAI's format, it has a response as well as the error."""
+    """Create the reply to an invalid line. In OpenAI's format, the reply has a response as well as the error."""
     reply = _failed(line, done, error)
     if line.plain:
         return reply

@@ -1,4 +1,4 @@
-"""Progress of a batch, and its summary."""
+"""The progress of a batch, and its summary."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["BatchSummary", "BatchTally"]
 
 
 class BatchSummary(Record):
-    """Summary of one run of a batch.
+    """The summary of one run of a batch.
 
     Attributes:
-        lines: lines of the input.
-        known: lines that an earlier run answered.
-        answered: lines that this run answered.
-        failed: lines whose output is an error, including lines of earlier runs.
-        missing: lines that were not asked.
-        others: lines of the output whose ids the input does not have.
-        seconds: duration of this run, from the first request for an answer.
-        tokens: number of tokens in this run's answers.
-        acceptance_rate: draft tokens kept / (kept + replaced), in this run; None if no draft was judged.
-        usage: cost of this run, by endpoint.
-        total_usage: cost of all runs.
-        money: price of all runs; None without prices.
-        stopped: the reason why the run ended early; None if it did not.
+        lines: the number of input lines.
+        known: the number of lines that earlier runs answered.
+        answered: the number of lines that this run answered.
+        failed: the number of lines whose output is an error, including lines of earlier runs.
+        missing: the number of lines that were not asked, or not completed.
+        others: the number of output lines whose ids do not occur in the input.
+        seconds: the duration of this run in seconds, from the first request for an answer.
+        tokens: the number of tokens in this run's answers.
+        acceptance_rate: draft tokens kept / (kept + replaced), in this run; None if no draft token was judged.
+        usage: the cost of this run, by endpoint.
+        total_usage: the cost of all runs, by endpoint.
+        money: the price of all runs; None if the prices are unknown.
+        stopped: the reason why the run ended early; None if it did not end early.
     """
 
     lines: int
@@ -76,23 +76,23 @@ class BatchSummary(Record):
 
 @dataclass
 class BatchTally:
-    """Progress of one run.
+    """The progress of one run.
 
     Attributes:
-        lines: lines of the input.
-        known: lines that earlier runs answered.
-        known_failed: lines that failed in earlier runs, and are not retried.
-        others: lines of the output whose ids the input does not have.
-        before: cost of earlier runs.
-        total: cost of all runs.
-        prices: prices of the endpoints.
-        answered: lines that this run answered.
-        failed: lines that failed in this run.
-        tokens: number of tokens in this run's answers.
-        kept: number of draft tokens kept in them.
-        replaced: number of draft tokens replaced.
-        started: time before the first request for an answer, in seconds of the monotonic clock.
-        stopped: the reason why the run ended early.
+        lines: the number of input lines.
+        known: the number of lines that earlier runs answered.
+        known_failed: the number of lines that failed in earlier runs and are not retried.
+        others: the number of output lines whose ids do not occur in the input.
+        before: the cost of earlier runs, by endpoint.
+        total: the cost of all runs, by endpoint.
+        prices: the prices of the endpoints; None if they are unknown.
+        answered: the number of lines that this run answered.
+        failed: the number of lines that failed in this run.
+        tokens: the number of tokens in this run's answers.
+        kept: the number of draft tokens that were kept in this run's answers.
+        replaced: the number of draft tokens that were replaced in this run's answers.
+        started: the time just before the first request for an answer, in seconds of the monotonic clock.
+        stopped: the reason why the run ended early; None if it did not end early.
     """
 
     lines: int
@@ -115,7 +115,7 @@ class BatchTally:
 
         Args:
             reply: the reply to the line.
-            total: the cost of all runs, this line included.
+            total: the cost of all runs, including this line.
         """
         self.total = total
         if reply.error is not None:
@@ -128,31 +128,31 @@ class BatchTally:
 
     @property
     def done(self) -> int:
-        """Number of lines that this run no longer has to ask."""
+        """The number of lines that this run no longer has to process."""
         return self.known + self.known_failed + self.answered + self.failed
 
     @property
     def seconds(self) -> float:
-        """Time since the first line was asked, in seconds."""
+        """The time since the first line was sent, in seconds."""
         return time.monotonic() - self.started
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Draft tokens kept / (kept + replaced), without unverified tokens; None if no draft was judged."""
+        """Draft tokens kept / (kept + replaced), not counting unverified tokens; None if no draft token was judged."""
         return self.kept / (self.kept + self.replaced) if self.kept + self.replaced else None
 
     @property
     def billed_tokens(self) -> int:
-        """Billed tokens of all runs."""
+        """The number of billed tokens of all runs."""
         return billed_tokens(self.total)
 
     @property
     def money(self) -> float | None:
-        """Price of all runs."""
+        """The price of all runs; None if the prices are unknown."""
         return money(self.total, self.prices)
 
     def summary(self) -> BatchSummary:
-        """The summary of the run so far."""
+        """Return the summary of the run so far."""
         return BatchSummary(
             lines=self.lines,
             known=self.known,

@@ -1,4 +1,4 @@
-"""Cost of a line of a batch, by endpoint."""
+"""The cost of a line of a batch, by endpoint."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class LineUsage(Record):
     """The cost of a line, or of many lines, at one endpoint.
 
     Attributes:
-        prompt_tokens: tokens read, including those from a cache.
-        completion_tokens: tokens written.
-        cached_tokens: tokens read that came from the server's cache, as far as the server reports them.
-        requests: generation requests, retries included.
+        prompt_tokens: the number of tokens read, including tokens from a cache.
+        completion_tokens: the number of tokens written.
+        cached_tokens: the number of tokens read from the server's cache; 0 if the server does not report this number.
+        requests: the number of generation requests, including retries.
     """
 
     prompt_tokens: int = 0
@@ -31,7 +31,7 @@ class LineUsage(Record):
 
     @classmethod
     def of(cls, usage: EndpointUsage) -> Self:
-        """The usage that a result reports for one endpoint."""
+        """Convert the usage that a result reports for one endpoint."""
         return cls(
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
@@ -41,19 +41,19 @@ class LineUsage(Record):
 
 
 Usages = Mapping[str, LineUsage]
-"""Cost by endpoint."""
+"""The cost by endpoint."""
 
 _FORM: TypeAdapter[dict[str, LineUsage]] = TypeAdapter(dict[str, LineUsage])
 _FIELDS = tuple(LineUsage.model_fields)
 
 
 def usages_of(usage: Mapping[str, EndpointUsage]) -> dict[str, LineUsage]:
-    """The cost of one answer."""
+    """Convert the usage that a result reports for all endpoints."""
     return {name: LineUsage.of(one) for name, one in usage.items()}
 
 
 def together_cost(several: Sequence[Usages], less: Usages | None = None) -> dict[str, LineUsage]:
-    """The sum of several costs, minus the cost `less`, which is part of the sum."""
+    """Add several costs, and subtract the cost `less`, which is part of the sum."""
     names = dict.fromkeys(name for one in several for name in one)
     taken = less or {}
     return {
@@ -69,12 +69,12 @@ def together_cost(several: Sequence[Usages], less: Usages | None = None) -> dict
 
 
 def billed_tokens(usages: Usages) -> int:
-    """Tokens read and written by all endpoints."""
+    """Return the number of tokens that all endpoints read and wrote."""
     return sum(one.prompt_tokens + one.completion_tokens for one in usages.values())
 
 
 def money(usages: Usages, prices: Mapping[str, Price] | None) -> float | None:
-    """The price of all endpoints' tokens; None without prices."""
+    """Compute the price of all endpoints' tokens; None if the prices are unknown."""
     if prices is None:
         return None
     return sum(
@@ -83,10 +83,10 @@ def money(usages: Usages, prices: Mapping[str, Price] | None) -> float | None:
 
 
 def dumped(usages: Usages) -> str:
-    """Costs as JSON."""
+    """Convert costs to JSON."""
     return _FORM.dump_json(dict(usages), exclude_defaults=True).decode()
 
 
 def loaded(text: str | None) -> dict[str, LineUsage]:
-    """Costs from JSON; no costs from None."""
+    """Read costs from JSON; return an empty dictionary for None."""
     return {} if text is None else _FORM.validate_json(text)

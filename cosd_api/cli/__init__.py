@@ -1,6 +1,6 @@
 """The `cosd` command. It needs the extra `cli`: `pip install "cosd-api[cli]"`.
 
-Exit codes: 0; 1 after a failure, with one line on standard error; 2 for wrong usage; 130 when interrupted.
+Exit codes: 0 on success; 1 after a failure, with one line on standard error; 2 for wrong usage; 130 when interrupted.
 """
 
 from __future__ import annotations

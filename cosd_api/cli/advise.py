@@ -1,4 +1,4 @@
-"""`cosd advise`: one paragraph on two or more models, and the settings file of the advised fusion."""
+"""`cosd advise`: a paragraph of advice about two or more models, and the settings file of the advised fusion."""
 
 from __future__ import annotations
 
@@ -61,12 +61,13 @@ def advise(
 ) -> None:
     """Find out from a hundred questions whether to fuse two or more models, and how.
 
-    Each model alone and every way to fuse the models answer a quarter of the questions, then a half, then all, until
-    the advice is clear. Standard output gets one paragraph: fuse, in this way, with this gain and cost; or use this
-    model alone; or undecided, with the number of questions that would decide. Standard error gets the estimated cost,
-    then a line after each look. You are asked to confirm the cost unless you give --yes or --max-billed-tokens. Without
-    a terminal, one of these is required, unless all answers are known. Exit codes: 0 with any advice; 1 if a server
-    failed, or the command was stopped; 2 for wrong usage or an invalid file; 130 when interrupted.
+    Each model alone and every way to fuse the models answer a quarter of the questions, then half of them, then all,
+    until the advice is clear. The advice is one paragraph on standard output: how to fuse, with the gain and the cost;
+    or which model to use alone; or that the result is undecided, with the number of questions that would decide it. The
+    estimated cost, and a line after each stage, go to standard error. You are asked to confirm the cost unless you give
+    --yes or --max-billed-tokens. Without a terminal, one of these options is required, unless all answers are known.
+    Exit codes: 0 with any advice; 1 if a server failed, or the command was stopped; 2 for wrong usage or an invalid
+    file; 130 when interrupted.
     """
     with guarded():
         wanted, settings = options.questions(questions, limit), options.settings(answers)

@@ -1,4 +1,4 @@
-"""The `cosd` command and its subcommands, each of which is imported when it runs."""
+"""The `cosd` command and its subcommands. A subcommand's module is imported only when the subcommand runs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cosd_api.extend import event_loop_name, http_stack, nearest, suggestion
 
 __all__ = ["app", "run"]
 
-# Name, function and the first line of its help, so that `cosd --help` imports no command.
+# The name of each command, its function, and the first line of its help, so that `cosd --help` imports no command.
 _COMMANDS = {
-    "fuse": ("cosd_api.cli.fuse:fuse", "Fuse one answer."),
+    "fuse": ("cosd_api.cli.fuse:fuse", "Answer one prompt with fused models."),
     "chat": (
         "cosd_api.cli.chat:chat",
-        "Hold a conversation: each model reads it through its own chat template, and both write the answers.",
+        "Hold a conversation: each model reads it through its own chat template, and together they write the answers.",
     ),
     "serve": (
         "cosd_api.cli.serve:serve",
@@ -34,7 +34,7 @@ _COMMANDS = {
     "explain": ("cosd_api.cli.explain:explain", "Show why each token of an answer is there."),
     "compare": (
         "cosd_api.cli.compare:compare",
-        "Find out if fusing two or more models is worth it, on your own questions.",
+        "Find out, on your own questions, whether fusing two or more models is worth it.",
     ),
     "advise": (
         "cosd_api.cli.advise:advise",
@@ -49,10 +49,10 @@ _COMMANDS = {
         "cosd_api.cli.training:train_gate",
         "Train a gate that hands single tokens to the assistant, for cosd fuse --method defer --set gate=FILE.",
     ),
-    "tune": ("cosd_api.cli.training:tune_rule", "Find the alpha and beta that decide best."),
+    "tune": ("cosd_api.cli.training:tune_rule", "Find the alpha and beta with which the rule decides best."),
     "servers": (
         "cosd_api.cli.demo:servers",
-        "Run the three bundled models, or a real model and two specialists of it, on llama.cpp servers.",
+        "Run the three bundled models, or a real model and two fine-tuned versions of it, on llama.cpp servers.",
     ),
     "demo": (
         "cosd_api.cli.demo:demo",
@@ -63,19 +63,19 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 def _unwrapped(text: str) -> str:
-    """A docstring with each paragraph on one line, so that only the terminal's width wraps the help."""
+    """Put each paragraph of a docstring on one line, so that the help is wrapped only at the terminal's width."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 class _Command(TyperCommand):
-    """A subcommand whose module is imported when it runs or shows its own help."""
+    """A subcommand whose module is imported only when it runs or shows its own help."""
 
     def __init__(self, name: str, target: str, summary: str) -> None:
         super().__init__(name, help=summary)
         self._target = target
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """The context of the imported command."""
+        """Import the command, and create its context."""
         module, function = self._target.split(":")
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         command = getattr(import_module(module), function)
@@ -83,7 +83,7 @@ class _Command(TyperCommand):
         try:
             return get_command(single).make_context(info_name, args, parent, **extra)
         except Exception as error:
-            if guesses := getattr(error, "possibilities", None):  # some of Typer's guesses are far from the option
+            if guesses := getattr(error, "possibilities", None):  # some of Typer's guesses are unlike the option
                 near = nearest(getattr(error, "option_name", ""), guesses)
                 vars(error)["possibilities"] = [near] if near else []
             raise
@@ -94,11 +94,11 @@ class _Group(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         commands = {name: _Command(name, target, summary) for name, (target, summary) in _COMMANDS.items()}
-        settings |= {"commands": commands, "suggest_commands": False}  # `resolve_command` makes better guesses
+        settings |= {"commands": commands, "suggest_commands": False}  # `resolve_command` makes better suggestions
         super().__init__(**settings)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command of that name, with its arguments. The error for an unknown name suggests only a similar one."""
+        """Find the command with its arguments. For an unknown name, the error suggests only a similar name."""
         name = args[0]
         if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
             ctx.fail(f"there is no command {name!r}{suggestion(name, self.commands)}")
@@ -137,7 +137,7 @@ def run() -> None:
 
 
 def _start_logging() -> None:
-    """Log to standard error at the level of `COSD_LOG`, if it is set.
+    """Log to standard error at the level that `COSD_LOG` names, if this variable is set.
 
     Only this project's loggers are configured, because other libraries would log keys and prompts at these levels.
 
@@ -158,7 +158,7 @@ def _start_logging() -> None:
 
 
 def _write_utf8() -> None:
-    """Write UTF-8 to pipes on every system, and never fail on a character that the terminal cannot show."""
+    """Write UTF-8 to pipes on every system, and escape characters that the terminal cannot show."""
     encoding = None if "PYTHONIOENCODING" in os.environ else "utf-8"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -1,4 +1,4 @@
-"""`cosd batch`: the prompts in a file, answered into another file."""
+"""`cosd batch`: answers the prompts in a file, and writes the answers to another file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cosd_api.report.terminal import visible
 __all__ = ["batch"]
 
 _LINES = 10
-"""Number of progress lines if standard error is not a terminal."""
+"""The number of progress lines to print if standard error is not a terminal."""
 
 
 @with_options(SharedOptions)
@@ -71,10 +71,10 @@ def batch(
 ) -> None:
     """Answer the prompts in a file, and write the answers to another file.
 
-    Each line of the input gets a line in the output, in the order of completion, with an answer or an error. After an
-    interruption the same command resumes. --max-billed-tokens limits the whole batch, including earlier runs. Standard
-    error gets the progress, and standard output the summary. Exit codes: 0; 1 if lines failed or were not asked, or a
-    server failed; 2 for wrong usage or an invalid file; 130 when interrupted.
+    For each input line, a line with an answer or an error is written to the output, in the order of completion. After
+    an interruption, the same command resumes. --max-billed-tokens limits the whole batch, including earlier runs. The
+    progress goes to standard error, and the summary to standard output. Exit codes: 0 on success; 1 if lines failed or
+    were not asked, or a server failed; 2 for wrong usage or an invalid file; 130 when interrupted.
     """
     with guarded():
         check_writable(out, "--out", source, options.config, options.tree)
@@ -109,7 +109,7 @@ def batch(
 
 
 def _limits(options: SharedOptions, fusion: Fusion, stop: list[str] | None) -> AnswerOptions:
-    """The limits for every line; they include `max_tokens` only if the user or the settings file sets it."""
+    """Return the limits for every line. They include `max_tokens` only if the user or the settings file sets it."""
     checked = asdict(options.limits(fusion, stop=stop or None))
     found: dict[str, Any] = {name: one for name, one in checked.items() if one not in (None, (), {})}
     if not (options.given("max_tokens") or "max_tokens" in fusion.limits):
@@ -127,7 +127,7 @@ async def _answer(fusion: Fusion, job: BatchJob) -> BatchSummary:
 
 @contextmanager
 def _shown() -> Iterator[Callable[[BatchTally], None]]:
-    """Progress on standard error: on a terminal, a bar; otherwise, some lines."""
+    """Show the progress on standard error: a bar on a terminal, otherwise a few lines of text."""
     if not _on_terminal():
         yield _ProgressLines()
         return
@@ -146,7 +146,7 @@ def _on_terminal() -> bool:
 
 
 def _words(tally: BatchTally) -> str:
-    """Rates, acceptance and cost so far, in words."""
+    """Describe the speed, the acceptance rate and the cost so far."""
     seconds = max(tally.seconds, 1e-9)
     parts = [f"{(tally.answered + tally.failed) / seconds:.3g} lines/s", f"{tally.tokens / seconds:,.0f} tokens/s"]
     if tally.acceptance_rate is not None:
@@ -160,13 +160,13 @@ def _words(tally: BatchTally) -> str:
 
 
 class _ProgressLines:
-    """Progress in lines, one for each tenth of the batch."""
+    """Prints the progress as lines of text, one for each tenth of the batch."""
 
     def __init__(self) -> None:
         self._next = 0
 
     def __call__(self, tally: BatchTally) -> None:
-        """Print a line if the next tenth is done."""
+        """Print a line if another tenth of the batch is done."""
         if not self._next:
             self._next = tally.done * _LINES // tally.lines + 1
         if tally.done * _LINES >= self._next * tally.lines:

@@ -50,24 +50,24 @@ def chat(
         ),
     ] = None,
 ) -> None:
-    """Hold a conversation: each model reads it through its own chat template, and both write the answers.
+    """Hold a conversation: each model reads it through its own chat template, and together they write the answers.
 
-    On a terminal the assistants' words are green. After each answer, standard error lists the replacements. If standard
-    input is a pipe, each line is a message, standard output gets only the answers, and the first error ends the
-    command. Exit codes: 0; 1 if a server failed before the first answer, or if anything failed with messages from a
-    pipe; 2 for wrong usage; 130 when interrupted.
+    On a terminal, the assistants' words are green. After each answer, the replacements are listed on standard error. If
+    standard input is a pipe, each line is a message, only the answers go to standard output, and the first error ends
+    the command. Exit codes: 0 on success; 1 if a server failed before the first answer, or if anything failed while
+    messages were read from a pipe; 2 for wrong usage; 130 when interrupted.
     """
     with guarded():
         fusion = options.fusion()
         limits = options.limits(fusion, max_billed_tokens=max_billed_tokens)
-        # The event loop runs in another thread. So connections stay open while this thread waits for a line, and Ctrl-C
-        # works as usual.
+        # The event loop runs in another thread, so that connections stay open while this thread waits for a line, and
+        # Ctrl-C works as usual.
         with sync_portal().wrap_async_context_manager(fusion):
             _Session(fusion, limits, _Conversation(system)).run()
 
 
 class _Conversation:
-    """Messages of a conversation: a system message, if there is one, then pairs of question and answer."""
+    """The messages of a conversation: first a system message, if there is one, then pairs of question and answer."""
 
     def __init__(self, system: str | None) -> None:
         self._system = [Message("system", system)] if system else []
@@ -77,23 +77,23 @@ class _Conversation:
         return len(self._exchanges)
 
     def messages(self) -> list[Message]:
-        """All messages, in order."""
+        """Return all messages in order."""
         return [*self._system, *(message for exchange in self._exchanges for message in exchange)]
 
     def add(self, question: Message, answer: str) -> None:
-        """Add a complete exchange."""
+        """Add a question and its answer."""
         self._exchanges.append((question, Message("assistant", answer)))
 
     def undo(self) -> None:
-        """Remove the last exchange."""
+        """Remove the last question and its answer."""
         self._exchanges.pop()
 
     def reset(self) -> None:
-        """Remove all exchanges."""
+        """Remove all questions and answers."""
         self._exchanges.clear()
 
     def document(self, *, lines: bool) -> str:
-        """The messages as JSON: a single list, or one line per message."""
+        """Return the messages as JSON: one list, or, with `lines`, one line per message."""
         messages = [asdict(message) for message in self.messages()]
         if lines:
             return "".join(json.dumps(message, ensure_ascii=False) + "\n" for message in messages)
@@ -101,7 +101,7 @@ class _Conversation:
 
 
 class _Session:
-    """One session: reads messages, prints answers, executes commands."""
+    """A chat session, which reads messages, prints answers and executes commands."""
 
     def __init__(self, fusion: Fusion, limits: AnswerLimits, conversation: _Conversation) -> None:
         self._fusion = fusion
@@ -116,7 +116,7 @@ class _Session:
         self._saved: set[Path] = set()
 
     def run(self) -> None:
-        """Run until the end of the input or `/quit`."""
+        """Run the session until the end of the input or `/quit`."""
         if self._messages.interactive:
             self._print("/help lists the commands; marks: ", legend(colour=self._colour))
         while (line := self._messages.message()) is not None:
@@ -147,12 +147,15 @@ class _Session:
             self._report(result)
 
     def _survives(self, error: Exception) -> bool:
-        """Decide whether to continue after an error: another message may succeed, unless no answer ever has."""
+        """Test whether the session continues after an error, because another message may succeed.
+
+        It does not continue if a server failed and no answer has succeeded so far.
+        """
         about_this_one = isinstance(error, ContextLengthError | BudgetError | SettingError)
         return self._messages.interactive and (self._answers > 0 or about_this_one)
 
     def _answer(self, messages: Sequence[Message]) -> FusionResult:
-        """Print an answer as it is written; an interrupt cancels it at the servers."""
+        """Print an answer while it is written. An interrupt also cancels the requests to the servers."""
 
         async def work(emit: Callable[[FusedToken | FusionResult | str], None]) -> None:
             limits = await bounded(self._fusion, messages, self._limits, told=self._told, announce=emit)
@@ -226,7 +229,7 @@ class _Session:
     def _save(self, path: Path) -> None:
         text = self._conversation.document(lines=path.suffix == ".jsonl")
         try:
-            # Only files that this session has written are overwritten.
+            # A file is overwritten only if this session wrote it.
             with path.open("w" if path in self._saved else "x", encoding="utf-8", newline="\n") as file:
                 file.write(text)
         except FileExistsError:
@@ -238,12 +241,12 @@ class _Session:
             self._print(f"saved: {path}")
 
     def _print(self, words: str, marked: Text | None = None) -> None:
-        """Print one dim line, followed by marked text."""
+        """Print one line in dim style, followed by `marked`."""
         dim = "dim" if self._colour else ""
         self._screen.print(Text.assemble((visible(words), dim), marked or ""))
 
     def _refuse(self, words: str) -> None:
-        """Report an error in a command, and end the session unless it is interactive."""
+        """Report an invalid command, and end the session unless it is interactive."""
         say(words)
         if not self._messages.interactive:
             raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`cosd compare`: each model alone, every way to fuse the models, and baselines, on a user's own questions."""
+"""`cosd compare`: compares single models, every way to fuse them, and baselines, on a user's own questions."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from cosd_providers import Provider, ProviderError
 __all__ = ["Confirming", "Left", "compare", "resumable", "shown"]
 
 ANSWERS, RESULT = "answers.jsonl", "comparison.json"
-"""Files in the folder of a comparison: the journal and the result."""
+"""The files in the folder of a comparison: the answers so far, and the result."""
 _COUNTED = ("questions", "answered", "right", "failed", "billed", "asked", "spent", "money")
 _LINES = 10
-"""Number of progress lines if standard error is not a terminal."""
+"""The number of progress lines to print if standard error is not a terminal."""
 
 
 @with_options(ComparingOptions)
@@ -82,13 +82,14 @@ def compare(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
 ) -> None:
-    """Find out if fusing two or more models is worth it, on your own questions.
+    """Find out, on your own questions, whether fusing two or more models is worth it.
 
-    Each model answers alone. Then the models answer by every method that the servers can serve, each model drafting,
-    and by baselines. All answers are graded. Standard error gets the estimated cost and the progress, and standard
-    output the table. You are asked to confirm the cost unless you give --yes or --max-billed-tokens. Without a
-    terminal, one of these is required, unless all answers are known. Exit codes: 0; 1 if a server failed, or the
-    comparison is not complete; 2 for wrong usage or an invalid file; 130 when interrupted.
+    Each model answers alone. Then the models answer together by every method that the servers support, with each model
+    in turn as the draft, and by baselines. All answers are graded. The estimated cost and the progress go to standard
+    error, and the table to standard output. You are asked to confirm the cost unless you give --yes or
+    --max-billed-tokens. Without a terminal, one of these options is required, unless all answers are known. Exit codes:
+    0 on success; 1 if a server failed, or the comparison is not complete; 2 for wrong usage or an invalid file; 130
+    when interrupted.
     """
     with guarded(), ExitStack() as run:
         wanted = options.questions(questions, limit)
@@ -102,7 +103,7 @@ def compare(
             try:
                 found = run_async(_compare, wanted, draft, assistants, own, settings | {"confirm": confirming})
             except KeyboardInterrupt:
-                if not as_json and path.exists() and path.read_bytes().count(b"\n") > 1:  # more than its header
+                if not as_json and path.exists() and path.read_bytes().count(b"\n") > 1:  # more than a header
                     so_far = run_async(_known, wanted, *options.models(), own, settings | {"dry_run": True})
                     print(visible(comparison_report(so_far.model_copy(update={"stopped": "it was interrupted"}))))
                 raise
@@ -120,7 +121,7 @@ def compare(
 
 
 class _OwnOptions(TypedDict):
-    """Options of `cosd compare` that `cosd advise` lacks."""
+    """The options of `cosd compare` that `cosd advise` does not have."""
 
     development: float | None
     pairs: bool
@@ -146,22 +147,22 @@ async def _known(
     own: _OwnOptions,
     settings: ComparisonOptions,
 ) -> Comparison:
-    """The comparison of the answers that are already known, without asking a model."""
+    """Compare the answers that are already known. If `settings` contain `dry_run`, no model is asked."""
     return await compare_answers(examples, draft=draft, assistant=assistants, **own, **settings)
 
 
 def _export(found: Comparison, folder: Path, examples: list[Example]) -> None:
-    """Write the page, the table and the answers for other programs."""
+    """Write the report page, and the table and the answers in formats for other programs."""
     from cosd_api.comparison.exports import write_exports  # noqa: PLC0415 - only needed here
 
     write_exports(found, folder, examples)
 
 
 def _folder(out: Path) -> Path:
-    """The folder, created if it does not exist.
+    """Create the folder if it does not exist, and return it.
 
     Raises:
-        typer.BadParameter: the folder cannot be made.
+        typer.BadParameter: the folder cannot be created.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -172,12 +173,12 @@ def _folder(out: Path) -> Path:
 
 @dataclass
 class Confirming:
-    """Callback that shows the estimate and asks the user to confirm it.
+    """A callback that shows the estimated cost and asks the user to confirm it.
 
     Attributes:
-        dry_run: whether to print the estimate and decline it.
-        yes: whether to accept the estimate without a question.
-        declined: whether the user, or a dry run, has declined it.
+        dry_run: whether to print the estimate and then decline it.
+        yes: whether to accept the estimate without asking the user.
+        declined: whether the estimate was declined, by the user or because of `dry_run`.
     """
 
     dry_run: bool
@@ -186,11 +187,12 @@ class Confirming:
 
     @classmethod
     def of(cls, options: ComparingOptions, answers: Path | None) -> Self:
-        """The confirmation of a command.
+        """Create the callback for a command.
 
         Args:
-            options: options of the command.
-            answers: file of earlier answers. If it exists, it may have all answers, so `check` waits for the estimate.
+            options: the options of the command.
+            answers: the file with earlier answers. If it exists, it may contain all answers, so `check` is called only
+                when the estimate is known.
 
         Raises:
             typer.BadParameter: see `check`.
@@ -201,7 +203,7 @@ class Confirming:
         return made
 
     def check(self) -> None:
-        """Check that the user can confirm the cost, if it has to be confirmed.
+        """Check that the user can confirm the cost if a confirmation is needed.
 
         Raises:
             typer.BadParameter: a confirmation is needed, but there is no terminal.
@@ -218,7 +220,7 @@ class Confirming:
 
         Raises:
             typer.BadParameter: see `check`.
-            KeyboardInterrupt: the user has interrupted the question.
+            KeyboardInterrupt: the user interrupted the question.
         """
         if self.dry_run:
             print(estimate)
@@ -231,10 +233,10 @@ class Confirming:
 
 
 def _goes_on() -> bool:
-    """Ask the user to confirm. An interrupt ends the question, although a running event loop would only record it.
+    """Ask the user to confirm. An interrupt ends the question at once, even if an event loop is running.
 
     Raises:
-        KeyboardInterrupt: the question was interrupted.
+        KeyboardInterrupt: the user interrupted the question.
     """
     interrupted: list[int] = []
 
@@ -257,7 +259,7 @@ def _goes_on() -> bool:
 
 @contextmanager
 def resumable(answers: Path | None) -> Iterator[None]:
-    """Print how to resume after an interrupt or a server's failure; `answers` is the file of finished answers."""
+    """After an interrupt or a server's failure, print how to resume; `answers` is the file with finished answers."""
     try:
         yield
     except (KeyboardInterrupt, ProviderError):
@@ -268,7 +270,10 @@ def resumable(answers: Path | None) -> Iterator[None]:
 
 @contextmanager
 def shown() -> Iterator[Callable[[Sequence[Tally]], None]]:
-    """Progress on standard error: on a terminal, a table that appears with the first call; otherwise, some lines."""
+    """Show the progress on standard error: a table on a terminal, otherwise a few lines of text.
+
+    The table appears when the yielded function is first called.
+    """
     if not _on_terminal():
         yield _Plain()
         return
@@ -279,7 +284,7 @@ def shown() -> Iterator[Callable[[Sequence[Tally]], None]]:
         words = left(tallies)
         table = _table(tallies, live.console.size.height - bool(words))
         live.update(Group(table, Text(f"{words} left")) if words else table)
-        live.start()  # not earlier: a live table would erase what the user types; later calls have no effect
+        live.start()  # started only now, because a live table erases the user's input; later calls have no effect
 
     try:
         yield show
@@ -292,14 +297,14 @@ def _on_terminal() -> bool:
 
 
 class Left:
-    """Forecast of the remaining time, tokens and money, from this run so far.
+    """Forecasts the remaining time, tokens and money from the answers of this run so far.
 
-    It assumes that a contestant's remaining answers need as many tokens as its earlier answers did on average, or as
-    all answers did if it has none yet. It assumes that a token takes the average time so far. Answers that were known
-    before the run do not count.
+    A contestant's remaining answers are assumed to need as many tokens as its earlier answers did on average, or as all
+    answers did if the contestant has none yet. A token is assumed to take the average time so far. Answers that were
+    known before the run do not count.
 
     Args:
-        clock: returns the time in seconds.
+        clock: a function that returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -307,7 +312,10 @@ class Left:
         self._start: float | None = None
 
     def __call__(self, tallies: Sequence[Tally]) -> str:
-        """The forecast in words; empty at first, and when nothing is left. The first call starts the clock."""
+        """Return the forecast in words. The first call starts the clock.
+
+        The text is empty as long as there is no new answer, and when no answers are left.
+        """
         now = self._clock()
         self._start = now if self._start is None else self._start
         asked, spent = sum(one.asked for one in tallies), sum(one.spent for one in tallies)
@@ -323,14 +331,14 @@ class Left:
 
 
 class _Plain:
-    """Progress in lines, one for each tenth of the answers."""
+    """Prints the progress as lines of text, one for each tenth of the answers."""
 
     def __init__(self) -> None:
         self._next, self._total = 1, 0
         self._left = Left()
 
     def __call__(self, tallies: Sequence[Tally]) -> None:
-        """Print a line if the next tenth is done."""
+        """Print a line if another tenth of the answers is done."""
         left = self._left(tallies)
         total, done = sum(one.questions for one in tallies), sum(one.answered + one.failed for one in tallies)
         if total != self._total:  # a contestant was left out or questions were added, so the tenths have changed
@@ -344,17 +352,19 @@ class _Plain:
 
 
 def _table(tallies: Sequence[Tally], height: int) -> Table:
-    """The table of progress. If it would be too high, it has unfinished contestants first, and one row for the rest.
+    """Create the table of progress. If there are too many rows, unfinished contestants are preferred.
+
+    The contestants that do not fit share one row.
 
     Args:
-        tallies: tallies of all contestants.
-        height: height of the terminal, in lines.
+        tallies: the tallies of all contestants.
+        height: the height of the terminal, in lines.
     """
     table = Table(box=None, pad_edge=False)
     table.add_column("", no_wrap=True, overflow="ellipsis")
     for head in ("answered", "of", "right", "failed", "billed tokens"):
         table.add_column(head, justify="right", no_wrap=True)
-    room = max(1, height - 2)  # without the line of the heads and the line of the cursor
+    room = max(1, height - 2)  # one line is for the column heads, and one for the cursor
     several = [*enumerate(tallies)]
     if len(several) > room:
         several.sort(key=lambda one: one[1].answered + one[1].failed >= one[1].questions)

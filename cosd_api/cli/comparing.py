@@ -1,4 +1,4 @@
-"""Options that `cosd compare` and `cosd advise` share: questions, servers, methods, limits and the grader."""
+"""The options that `cosd compare` and `cosd advise` share: questions, servers, methods, limits and the grader."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PriceTexts = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraderOptions:
-    """Name and settings of a grader."""
+    """The name and the settings of a grader."""
 
     grader: Annotated[
         str,
@@ -66,10 +66,10 @@ class GraderOptions:
     ] = None
 
     def made(self) -> Grader:
-        """The grader.
+        """Create the grader.
 
         Raises:
-            SettingError: there is no such grader, a setting is missing, or the grader does not have a given setting.
+            SettingError: there is no such grader, a setting is missing, or the grader has no such setting.
         """
         given = {one.name: getattr(self, one.name) for one in fields(GraderOptions)}
         name = given.pop("grader")
@@ -78,7 +78,7 @@ class GraderOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparingOptions(GraderOptions):
-    """Questions, servers, methods and limits of a comparison."""
+    """The servers, methods, limits and other options of a comparison."""
 
     draft: DraftUrl
     assistant: AssistantUrls
@@ -116,7 +116,7 @@ class ComparingOptions(GraderOptions):
     ] = False
 
     def questions(self, path: Path, limit: int | None) -> list[Example]:
-        """The first questions of a file.
+        """Read the first `limit` questions of a file, or all if `limit` is None.
 
         Raises:
             typer.BadParameter: the file cannot be read.
@@ -128,16 +128,16 @@ class ComparingOptions(GraderOptions):
             raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="QUESTIONS") from error
 
     def models(self) -> tuple[Provider, list[Provider]]:
-        """The draft and the assistants; nothing is sent yet.
+        """Create the providers of the draft and the assistants. No request is sent yet.
 
         Raises:
-            typer.BadParameter: a URL is invalid, or only some models are named.
+            typer.BadParameter: a URL is invalid, or only some assistants' models are named.
         """
         draft = connect_server(self.draft, self.draft_model, "--draft")
         return draft, connect_assistants(self.assistant, self.assistant_model)
 
     def settings(self, path: Path | None) -> ComparisonOptions:
-        """The settings of a run that keeps its answers in the file `path`.
+        """Return the settings of a run that stores its answers in the file `path`.
 
         Raises:
             typer.BadParameter: a file of prices cannot be read.
@@ -161,7 +161,7 @@ class ComparingOptions(GraderOptions):
 
 
 def priced(texts: list[str] | None) -> dict[str, Price] | None:
-    """The prices in an option; None without the option.
+    """Read the prices from the values of an option; return None if the option is not given.
 
     Raises:
         typer.BadParameter: a file of prices cannot be read.

@@ -1,4 +1,4 @@
-"""Input and output on terminals and pipes: messages, errors, answers as they are written, progress bars."""
+"""Input and output on terminals and pipes: messages, errors, streamed answers and progress bars."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ def say(message: str) -> None:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Turn errors inside into one line and an exit code.
+    """Convert errors inside the block to a one-line message and an exit code.
 
     Raises:
-        typer.Exit: 1 after a failure, or if the reader of standard output has gone; 130 when interrupted.
+        typer.Exit: the exit code is 1 after a failure, or if the reader of standard output has closed the pipe, and 130
+            after an interrupt.
         typer.BadParameter: a setting is invalid (exit code 2).
     """
     try:
@@ -61,7 +62,7 @@ def guarded() -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno == _NO_READER:
             _discard_stdout()
-        else:  # a user should see no traceback
+        else:  # users should not see a traceback
             _log_frames(error)
             say(f"unexpected {type(error).__name__}: {error} (COSD_LOG=debug shows where)")
         raise typer.Exit(1) from error
@@ -69,7 +70,7 @@ def guarded() -> Iterator[None]:
 
 @contextmanager
 def _noting() -> Iterator[None]:
-    """Print warnings of deprecated names, which Python hides from users of a command."""
+    """Print warnings about deprecated names, which Python hides from users of a command by default."""
 
     def shown(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any, **last: Any
@@ -87,12 +88,12 @@ def _noting() -> Iterator[None]:
 
 
 def _log_frames(error: Exception) -> None:
-    """Log the origin of an error, but not the messages of its causes, which may quote a prompt."""
+    """Log where an error was raised, but not the messages of its causes, because these may quote a prompt."""
     _log.debug("%s raised at\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
 
 
 def _discard_stdout() -> None:
-    """Redirect standard output to the null device, because Python's flush at exit would fail without a reader."""
+    """Redirect standard output to the null device, because without a reader, Python's flush at exit would fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -100,19 +101,22 @@ def _discard_stdout() -> None:
 
 @contextmanager
 def progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on standard error, if that is a terminal; call it with the finished and the total number."""
+    """Show a progress bar if standard error is a terminal.
+
+    Call the yielded function with the number of finished items and the total number.
+    """
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 class Waiting:
-    """A line on the terminal with the time spent waiting for the first word; it appears after one second.
+    """A line on the terminal that shows the time spent waiting for the first word. It appears after one second.
 
-    Use it as a context manager, and call `over` at the first word.
+    Use an instance as a context manager, and call `over` when the first word arrives.
 
     Args:
-        shown: whether there is a terminal to show it.
+        shown: whether to show the line, because there is a terminal.
     """
 
     def __init__(self, *, shown: bool) -> None:
@@ -129,13 +133,13 @@ class Waiting:
         self.over()
 
     def say(self, message: str) -> None:
-        """Print one line to standard error, above the line of the waiting time."""
+        """Print one line to standard error, above the waiting time."""
         with self._lock:
             self._clear()
             say(message)
 
     def over(self) -> None:
-        """Remove the line for good."""
+        """Remove the waiting time permanently."""
         if not self._over.is_set():
             self._over.set()
             if self._thread is not None:
@@ -157,12 +161,12 @@ class Waiting:
 
 @contextmanager
 def without_echo(terminal: bool) -> Iterator[None]:
-    """Do not show what the user types inside the block; it becomes input after the block. Only on POSIX terminals."""
+    """Hide the user's input while the block runs, on POSIX terminals only. The input can be read after the block."""
     with ExitStack() as restored:
         if terminal and os.name != "nt":
             import termios  # noqa: PLC0415 - missing on Windows
 
-            with suppress(OSError, termios.error):  # not a real terminal
+            with suppress(OSError, termios.error):  # raised if standard input is not a real terminal
                 keyboard = sys.stdin.fileno()
                 before = termios.tcgetattr(keyboard)
                 silent = [*before]
@@ -173,10 +177,10 @@ def without_echo(terminal: bool) -> Iterator[None]:
 
 
 class Writer:
-    """Writer of tokens to standard output as they become final.
+    """Writes tokens to standard output as they become final.
 
     On a terminal, the assistants' words are green (unless `NO_COLOR` is set), and control characters are made visible.
-    Elsewhere, the text is unchanged.
+    In a pipe or a file, the text is unchanged.
     """
 
     def __init__(self, *, silent: bool = False) -> None:
@@ -196,13 +200,13 @@ class Writer:
             self._terminal.out(visible(token.text), style=style, end="")
 
     def end(self) -> None:
-        """Start a new line, unless the answer is empty or ends with a line feed."""
+        """Print a line feed, unless the answer is empty or already ends with one."""
         if self._last and not self._last.endswith("\n"):
             print(flush=True)
 
 
 class MessageReader:
-    r"""Reader of messages from standard input, one per line; a `\` at the end of a line continues the message.
+    r"""Reads messages from standard input, one per line; after a `\` at the end of a line, the message continues.
 
     On a terminal, the user can edit and recall lines if Python has readline; no history is saved. If standard input or
     output is a pipe, prompts go to standard error.
@@ -215,14 +219,14 @@ class MessageReader:
         self.interactive = sys.stdin.isatty()
         self._edited = self.interactive and sys.stdout.isatty()
         if self._edited:
-            with suppress(ImportError):  # not on Windows
-                import_module("readline")  # makes input() use it
+            with suppress(ImportError):  # Windows has no readline
+                import_module("readline")  # after this import, input() uses readline
 
     def message(self) -> str | None:
-        """The next message; None at the end of the input.
+        """Read the next message; return None at the end of the input.
 
         Raises:
-            KeyboardInterrupt: the user has pressed Ctrl-C.
+            KeyboardInterrupt: the user pressed Ctrl-C.
             typer.BadParameter: the input is not UTF-8.
         """
         lines: list[str] = []
@@ -241,7 +245,7 @@ class MessageReader:
             lines.append(line.removesuffix("\\"))
 
     def _line(self, prompt: str) -> str | None:
-        """The next line without its line feed; None at the end of the input."""
+        """Read the next line without its line feed; return None at the end of the input."""
         if self._edited:
             with suppress(EOFError):
                 return input(prompt)

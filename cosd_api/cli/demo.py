@@ -51,7 +51,7 @@ def demo(
 ) -> None:
     """Start three small models and fuse them: two answers in full, and a table of many.
 
-    With --real, a real model and two specialists of it answer six questions.
+    With --real, a real model and two fine-tuned versions of it answer six questions.
     """
     screen = console(record=svg is not None)
 
@@ -66,10 +66,10 @@ def demo(
 
 
 def servers(models: Models = None, real: Real = False) -> None:
-    """Run the three bundled models, or a real model and two specialists of it, on llama.cpp servers.
+    """Run the three bundled models, or a real model and two fine-tuned versions of it, on llama.cpp servers.
 
-    Standard output gets one line for each server: its name, a tab, and its URL. Ctrl-C or SIGTERM stops all servers and
-    ends the command with exit code 0.
+    For each server, a line with its name, a tab and its URL is printed to standard output. Ctrl-C or SIGTERM stops all
+    servers and ends the command with exit code 0.
     """
     with guarded():
         signal.signal(signal.SIGTERM, _interrupt)

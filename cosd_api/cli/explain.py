@@ -1,4 +1,4 @@
-"""`cosd explain`: why each token of a recorded answer is there, in the terminal or as a page."""
+"""`cosd explain`: shows why each token of a recorded answer is there, in the terminal or as a page."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def explain(
 ) -> None:
     """Show why each token of an answer is there.
 
-    Standard output gets the answer with marked replacements, and a table of the decisions. With --html, they go into
-    one file instead: the answer with a card for each token, the plane of the two probabilities, a timeline of all
-    requests, and their cost. The page loads nothing from the network. Exit codes: 0; 2 if the file is not a trace, or
-    a file cannot be read or written.
+    The answer, with marked replacements, and a table of the decisions are printed to standard output. With --html, a
+    page is written instead: the answer with a card for each token, a plot of the two probabilities, a timeline of all
+    requests, and their cost. The page loads nothing from the network. Exit codes: 0 on success; 2 if the file is not a
+    trace, or a file cannot be read or written.
     """
     if html is None and title is not None:
         raise typer.BadParameter("is the headline of a page: give --html, too", param_hint="--title")
@@ -66,7 +66,7 @@ def _load(path: Path) -> FusionResult:
 
 
 def _check(result: FusionResult) -> None:
-    """Report an inconsistent trace, which the command shows all the same."""
+    """Report an inconsistency in the trace, which the command shows nevertheless."""
     if not isinstance(result.settings.verifier, CustomVerifier):
         try:
             result.trace.replay()

@@ -1,4 +1,4 @@
-"""`cosd fuse`: one prompt, one fused answer."""
+"""`cosd fuse`: answers one prompt with fused models."""
 
 from __future__ import annotations
 
@@ -100,13 +100,14 @@ def fuse(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary and no notes on standard error.")] = False,
 ) -> None:
-    """Fuse one answer.
+    """Answer one prompt with fused models.
 
-    Standard output gets only the answer, as it becomes final, and a line end if the answer has none. Everything else
-    goes to standard error. Exit codes: 0; 1 if a server failed or a limit was reached (the text verified so far is on
-    standard output); 2 for wrong usage; 130 when interrupted. With --json, standard output gets one document at the
-    end. With exit code 1, the document is the partial result, with finish_reason "error" or "budget", or there is
-    none. The same is true of the file of --trace, and of --explain, which marks the answer as in Table 6 of the paper.
+    Only the answer is printed to standard output, as it becomes final, with a line end if the answer has none.
+    Everything else goes to standard error. Exit codes: 0 on success; 1 if a server failed or a limit was reached (the
+    text verified so far is on standard output); 2 for wrong usage; 130 when interrupted. With --json, one document is
+    printed at the end. With exit code 1, this document is the partial result, with finish_reason "error" or "budget";
+    if there is no partial result, no document is printed. The same applies to the file of --trace, and to --explain,
+    which marks the answer as in Table 6 of the paper.
     """
     with guarded():
         if as_json and explain:
@@ -141,7 +142,7 @@ def fuse(
 
 def _show(result: FusionResult, *, as_json: bool, explain: bool, trace: Path | None) -> None:
     """Print and save a complete or partial answer."""
-    if trace is not None:  # first, because the reader of standard output may have gone
+    if trace is not None:  # saved first, because printing fails if the reader of standard output is gone
         result.trace.save(trace)
     if as_json:
         print(result.model_dump_json(), flush=True)
@@ -168,7 +169,7 @@ async def _answer(
 
 
 def _asked(given: str, system: str | None, *, chat: bool) -> str | list[Message]:
-    """The prompt: text, the conversation on standard input, or a conversation with the text as the user's message."""
+    """Return the prompt: a text, the conversation on standard input, or the text as a user's message."""
     text = _read(given)
     messages = _messages(text) if given == "-" else None
     if messages is None and not (chat or system is not None):
@@ -178,10 +179,10 @@ def _asked(given: str, system: str | None, *, chat: bool) -> str | list[Message]
 
 
 def _messages(text: str) -> list[Message] | None:
-    """The conversation, if the text is one in JSON; None for any other text.
+    """Parse a conversation in JSON; return None for any other text.
 
     Raises:
-        typer.BadParameter: the text is a list of objects, and one of them is not a message.
+        typer.BadParameter: the text is a JSON list of objects, but one of the objects is not a message.
     """
     try:
         found: object = json.loads(text) if text.lstrip().startswith("[") else None
@@ -204,5 +205,5 @@ def _read(prompt: str) -> str:
         text = sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
         raise typer.BadParameter(f"standard input is not UTF-8 text at byte {error.start}") from None
-    # Editors and echo add a line end, which a model would read as part of the prompt.
+    # Editors and `echo` add a line end, which a model would read as part of the prompt.
     return text.removesuffix("\n").removesuffix("\r")

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the servers, verifiers and fusions that they describe."""
+"""The options that several commands share, and the servers, verifiers and fusions that these options describe."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ Timeout = Annotated[
 
 _NUMBERS = [name for name in NUMBERS if name != "seed"]
 _OF_VERIFIER = ("verifier", *_NUMBERS, "agreement", "tree")
-"""Options each of which replaces the verifier of a settings file."""
+"""If any of these options is given, the verifier of a settings file is replaced."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -149,13 +149,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mark of a field that represents several options; in an instance, the field is a mapping of their values."""
+    """Marks a field that represents several options. In an instance, the field is a mapping with their values."""
 
     options: tuple[inspect.Parameter, ...]
 
     @classmethod
     def of(cls, field: inspect.Parameter) -> tuple[inspect.Parameter, ...]:
-        """The options of a field: those in its mark, or the field itself if it has no mark."""
+        """Return the options that a field represents, or the field itself if it has no mark."""
         marks = [one for one in getattr(field.annotation, "__metadata__", ()) if isinstance(one, cls)]
         return marks[0].options if marks else (field,)
 
@@ -164,15 +164,15 @@ VerifierOptions = Annotated[Mapping[str, Any], Spread(tuple(verifier_parameters(
 
 
 def option_names(options: Callable[..., object]) -> list[str]:
-    """The names of the options in a dataclass; see `with_options`."""
+    """Return the names of all options in a dataclass; see `with_options`."""
     known = inspect.signature(options, eval_str=True).parameters.values()
     return [one.name for field in known for one in Spread.of(field)]
 
 
 def with_options(options: Callable[..., T]) -> Callable[[Callable[Concatenate[T, P], None]], Callable[..., None]]:
-    """Give a command the fields of a dataclass as options; the command receives an instance as its first argument.
+    """Add the fields of a dataclass to a command as options. The command receives an instance as its first argument.
 
-    In the help, the command's arguments come before the shared options, and its own options after them.
+    In the help, the command's arguments come first, then the shared options, then the command's own options.
     """
 
     def decorate(command: Callable[Concatenate[T, P], None]) -> Callable[..., None]:
@@ -191,7 +191,7 @@ def with_options(options: Callable[..., T]) -> Callable[[Callable[Concatenate[T,
             call(options(**fields), **given)
 
         signature = inspect.Signature([one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in everything])
-        vars(run)["__signature__"] = signature  # typer reads both
+        vars(run)["__signature__"] = signature  # typer reads the signature and the annotations
         run.__annotations__ = {one.name: one.annotation for one in everything}
         run.__name__, run.__doc__ = command.__name__, command.__doc__
         return run
@@ -201,7 +201,7 @@ def with_options(options: Callable[..., T]) -> Callable[[Callable[Concatenate[T,
 
 @dataclass(frozen=True, slots=True)
 class SharedOptions:
-    """Servers, verifier and limits of a fusion: the options of `cosd fuse`, `chat`, `batch` and `serve`."""
+    """The servers, the verifier and the limits of a fusion: the options of `cosd fuse`, `chat`, `batch` and `serve`."""
 
     context: typer.Context
     config: ConfigFile = None
@@ -227,7 +227,7 @@ class SharedOptions:
         return seed
 
     def fusion(self, read_timeout: float | None = None, **settings: Any) -> Fusion:
-        """The fusion; nothing is sent yet.
+        """Create the fusion that the options describe. No request is sent yet.
 
         Raises:
             typer.BadParameter: an option is invalid.
@@ -249,7 +249,7 @@ class SharedOptions:
         )
 
     def _configured(self, path: Path, read_timeout: float | None, settings: Mapping[str, Any]) -> Fusion:
-        """The fusion of a settings file, which options of the command line override.
+        """Create the fusion that a settings file describes. Options on the command line override the file.
 
         Raises:
             typer.BadParameter: an option is invalid, or the file cannot be read.
@@ -287,7 +287,7 @@ class SharedOptions:
             raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--config") from error
 
     def _with_seed(self, method: Method) -> Verifier | None:
-        """The verifier of a settings file with the seed of the command line; None if the verifier has no seed.
+        """Return the verifier of a settings file with the seed of the command line; None if nothing has to be changed.
 
         Raises:
             typer.BadParameter: neither the verifier nor the method uses a seed.
@@ -302,30 +302,30 @@ class SharedOptions:
         return None
 
     def given(self, option: str) -> bool:
-        """Test whether an option is on the command line, not in the environment."""
+        """Test whether an option is given on the command line, as opposed to the environment."""
         source = self.context.get_parameter_source(option)
         return source is not None and source.name == "COMMANDLINE"
 
     def limits(self, fusion: Fusion, **more: Any) -> AnswerLimits:
-        """The limits of an answer of this fusion.
+        """Return the limits for an answer of this fusion.
 
         Raises:
             typer.BadParameter: the timeout is invalid.
             SettingError: another limit is invalid.
         """
         method = fusion.settings.method
-        seed = self.seed if method.temperature or not method.hoisted else None  # otherwise it is the verifier's seed
+        seed = self.seed if method.temperature or not method.hoisted else None  # otherwise, the seed is the verifier's
         timeout = seconds(self.timeout, "--timeout")
         wanted: dict[str, Any] = {"max_tokens": self.max_tokens, "timeout": timeout, "seed": seed, **more}
         if self.config is not None:
             wanted = {**fusion.limits, **{name: one for name, one in wanted.items() if self.given(name)}}
         wanted["own"] = self.own(fusion)
         limits = AnswerLimits.checked(**wanted)
-        limits.seeded(method)  # refuses a seed without effect
+        limits.seeded(method)  # raises an error if the seed has no effect
         return limits
 
     def own(self, fusion: Fusion) -> dict[str, str]:
-        """The system messages for single models, by the name of the model.
+        """Return the system messages for single models, by the model's name.
 
         Raises:
             typer.BadParameter: there are more messages than assistants, or a file cannot be read.
@@ -341,7 +341,7 @@ class SharedOptions:
         return found
 
     def _method(self) -> Method | None:
-        """The method; None for CoSD, whose settings have their own options."""
+        """Create the method; return None for CoSD, whose settings have separate options."""
         given = [one.partition("=") for one in self.method_settings or []]
         if wrong := [name for name, equals, _ in given if not (name and equals)]:
             raise typer.BadParameter(f"{wrong[0]!r} is not NAME=VALUE", param_hint="--set")
@@ -353,7 +353,7 @@ class SharedOptions:
             return None
         try:
             return method_from_text(self.method, {name: value for name, _, value in given})
-        except OSError as error:  # a file that a setting names
+        except OSError as error:  # a file that a setting names cannot be read
             raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--set") from error
 
     def _verifier(self, *, seeded: bool = True) -> Verifier:
@@ -387,7 +387,7 @@ class SharedOptions:
                 raise typer.BadParameter(f"--{missing[0]} is required with {name}", param_hint="--verifier") from error
             hint = "/".join(f"--{option}" for option in taken)
             raise typer.BadParameter(_first(error), param_hint=hint) from error
-        except ValueError as error:  # of chow
+        except ValueError as error:  # raised for the former verifier `chow`
             raise typer.BadParameter(str(error), param_hint="--tau") from error
 
 
@@ -413,7 +413,7 @@ def _first(error: ValidationError) -> str:
 
 
 def seconds(given: float | None, option: str) -> float | None:
-    """The given time.
+    """Check a time in seconds, and return it.
 
     Raises:
         typer.BadParameter: the time is not a positive, finite number.
@@ -424,7 +424,7 @@ def seconds(given: float | None, option: str) -> float | None:
 
 
 def check_writable(path: Path, option: str, *read: Path | None) -> None:
-    """Check before long work that a file can be written, without writing to it.
+    """Check that a file can be written, without writing to it, before long work begins.
 
     Raises:
         typer.BadParameter: the file cannot be written, or is one of the files in `read`.
@@ -443,7 +443,7 @@ def check_writable(path: Path, option: str, *read: Path | None) -> None:
 
 
 def connect_server(url: str, model: str | None, option: str, read_timeout: float | None = None) -> Provider:
-    """The provider for a URL; nothing is sent yet.
+    """Create the provider for a URL. No request is sent yet.
 
     Raises:
         typer.BadParameter: the URL is invalid.
@@ -457,10 +457,10 @@ def connect_server(url: str, model: str | None, option: str, read_timeout: float
 
 
 def connect_assistants(urls: list[str], models: list[str] | None, read_timeout: float | None = None) -> list[Provider]:
-    """The providers of the assistants; nothing is sent yet.
+    """Create the providers of the assistants. No request is sent yet.
 
     Raises:
-        typer.BadParameter: a URL is invalid, or only some models are named.
+        typer.BadParameter: a URL is invalid, or only some assistants' models are named.
     """
     if models and len(models) != len(urls):
         words = f"{len(models)} given for {len(urls)} assistants: give one for each, in their order, or none"
@@ -469,7 +469,7 @@ def connect_assistants(urls: list[str], models: list[str] | None, read_timeout: 
 
 
 def _text(given: str, option: str) -> str:
-    """The text of an option, or of the file that it names after an @.
+    """Return the text of an option, or the content of the file if the text is `@` followed by a path.
 
     Raises:
         typer.BadParameter: the file cannot be read.

@@ -1,4 +1,4 @@
-"""`cosd probe`: finds out what servers can do, before they are fused."""
+"""`cosd probe`: finds out what servers can do, before their models are fused."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def probe_servers(
 ) -> None:
     """Find out what servers can do, from questions with known answers.
 
-    It sends a few dozen short requests to each server, and reports their number. Exit codes: 0; 1 if a server failed,
-    or can neither draft nor assist; 2 for wrong usage.
+    A few dozen short requests are sent to each server, and their number is reported. Exit codes: 0 on success; 1 if a
+    server failed, or can be neither a draft nor an assistant; 2 for wrong usage.
     """
     _check_counts(len(urls), (model, "--model"), (engine, "--engine"), (save, "--save"))
     with guarded():
@@ -86,7 +86,7 @@ def _save(report: ProbeReport, path: Path) -> None:
 async def _probed(
     urls: Sequence[str], models: Sequence[str], engines: Sequence[str], prompt: str
 ) -> list[ProbeReport | None]:
-    """The reports of the servers, in order; None in place of a server that failed, after a message about it."""
+    """Probe the servers and return their reports, in order. For a server that failed, print a line and return None."""
     reports: list[ProbeReport | None] = []
     for url, model, engine in zip_longest(urls, models, engines):
         if sys.stderr.isatty():
@@ -117,7 +117,7 @@ def _show(reports: Sequence[ProbeReport]) -> None:
 
 
 def _style(line: str, report: ProbeReport) -> str:
-    """The style of a line: green or red for a conclusion, bold for the server's name."""
+    """Return the style of a line: green or red for a conclusion, bold for the server's name."""
     if line.startswith("as a draft "):
         return "green" if report.can_draft else "red"
     if line.startswith("as an assistant "):
@@ -126,7 +126,7 @@ def _style(line: str, report: ProbeReport) -> str:
 
 
 def _together(reports: Sequence[ProbeReport]) -> str:
-    """The unit that a fusion of the servers would judge, in words."""
+    """Describe the unit that a fusion of the servers would judge."""
     found = definition_of(reports)
     tie = "" if found.tie is None else f" Ties: tie={in_digits(found.tie)}."
     return f'Together: {found} (unit="{found.unit}").{tie}'

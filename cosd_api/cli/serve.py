@@ -1,4 +1,4 @@
-"""`cosd serve`: a server of fusions over OpenAI's protocol."""
+"""`cosd serve`: serves fusions over OpenAI's protocol."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def serve(
 ) -> None:
     """Serve fusions over OpenAI's protocol: /v1/chat/completions, /v1/completions, /v1/models.
 
-    --draft and --assistant define one fusion, FILE several; without either, the bundled models are served. Clients need
-    one of the keys in COSD_SERVE_KEYS or FILE, if there are any. Standard output gets the URL when the server is ready.
-    Standard error gets the models that were found, the servers that do not answer, and a line of JSON for each request.
-    SIGHUP makes the command read the keys of FILE again. Ctrl-C or SIGTERM ends it: requests in progress have half a
-    minute to finish, and the exit code is 0.
+    --draft and --assistant define one fusion, and FILE can define several. Without any of these, the bundled models are
+    served. If COSD_SERVE_KEYS or FILE contains keys, clients need one of them. When the server is ready, its URL is
+    printed to standard output. The models that were found, the servers that do not answer, and a line of JSON for each
+    request go to standard error. After SIGHUP, the keys in FILE are read again. Ctrl-C or SIGTERM stops the server:
+    requests in progress have half a minute to finish, and the exit code is 0.
     """
     with guarded(), ExitStack() as stack:
         for module in ("starlette", "uvicorn", "prometheus_client"):
@@ -106,10 +106,10 @@ def _print_schema() -> None:
 
 
 def _config(file: Path | None, options: SharedOptions) -> GatewayConfig | None:
-    """The settings file, if one is given.
+    """Read the settings file; return None if no file is given.
 
     Raises:
-        typer.BadParameter: the file cannot be read, or options define a fusion, too.
+        typer.BadParameter: the file cannot be read, or a fusion is also defined by options.
         SettingError: the file is invalid.
     """
     from cosd_api.gateway.config import GatewayConfig  # noqa: PLC0415 - of an extra
@@ -128,7 +128,7 @@ def _config(file: Path | None, options: SharedOptions) -> GatewayConfig | None:
 
 @contextmanager
 def _fusions(config: GatewayConfig | None, options: SharedOptions, name: str) -> Iterator[Mapping[str, Fusion]]:
-    """The fusions to serve, by name. If neither a file nor options define one, the bundled models are started."""
+    """Yield the fusions to serve, by name. If neither a file nor options define a fusion, start the bundled models."""
     if config is not None:
         yield {each: Fusion.load(one) for each, one in config.fusions.items()}
     elif options.config is not None or options.draft or options.assistant:
@@ -139,7 +139,7 @@ def _fusions(config: GatewayConfig | None, options: SharedOptions, name: str) ->
 
 
 def _fusion(options: SharedOptions) -> Fusion:
-    """The fusion of the command line, with the command line's limits for every answer."""
+    """Create the fusion that the command line defines, with the command line's limits for every answer."""
     fusion = options.fusion()
     limits: Any = asdict(options.limits(fusion))
     own: Any = {name: limits[name] for name in _OF_AN_ANSWER if options.given(name) and limits[name] is not None}
@@ -149,7 +149,7 @@ def _fusion(options: SharedOptions) -> Fusion:
 
 @contextmanager
 def _logged_to_stderr() -> Iterator[None]:
-    """Write the access log, and logged failures, to standard error."""
+    """Write the access log and log messages about failures to standard error."""
     from cosd_api.gateway.exchange import ACCESS_LOG  # noqa: PLC0415 - with the rest
     from cosd_api.gateway.log_writer import LogLineFormatter, LogWriter  # noqa: PLC0415
 
@@ -171,7 +171,7 @@ def _logged_to_stderr() -> Iterator[None]:
 
 
 def _reading_keys(gateway: Gateway, file: Path, host: str) -> Callable[[int, FrameType | None], None]:
-    """The handler of the signal that makes the gateway read its keys again."""
+    """Create the handler for the signal that makes the gateway read its keys again."""
     from cosd_api.gateway.config import GatewayConfig, keys_of  # noqa: PLC0415 - of an extra
     from cosd_api.gateway.server import check_host  # noqa: PLC0415
 
@@ -191,9 +191,9 @@ def _reading_keys(gateway: Gateway, file: Path, host: str) -> Callable[[int, Fra
                 say(f"the keys were read again: {names}; all other settings stay as they were at the start")
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if terminal and not os.isatty(0):  # the terminal was closed
+        if terminal and not os.isatty(0):  # the signal means that the terminal was closed
             _interrupt(number, frame)
-        threading.Thread(target=read, name="cosd-keys", daemon=True).start()  # so that no request waits
+        threading.Thread(target=read, name="cosd-keys", daemon=True).start()  # no request has to wait
 
     return handle
 

@@ -1,4 +1,4 @@
-"""Expensive answers: a note and a limit before they are generated."""
+"""Expensive answers: before they are generated, a note is printed and a limit is set."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from cosd_providers import Message, ProviderError
 __all__ = ["bounded"]
 
 _DEAR = 10
-"""An answer is expensive if its expected bill exceeds the draft's own bill by more than this factor."""
+"""An answer is expensive if its expected tokens exceed this multiple of the tokens that the draft alone would bill."""
 _BOUND = 10
-"""Multiple of the expected tokens at which an expensive answer stops."""
+"""The limit on the billed tokens of an expensive answer, as a multiple of the expected tokens."""
 _PATIENCE = 20.0
-"""Longest time for measuring the models' speed, in seconds."""
+"""The longest time to spend on measuring the models' speed, in seconds."""
 
 
 async def bounded(
@@ -41,21 +41,21 @@ async def bounded(
     told: bool = False,
     announce: Callable[[str], None] = say,
 ) -> AnswerLimits:
-    """Limit the billed tokens of an expensive answer, and announce its expected tokens, its time and the limit.
+    """Limit the billed tokens of an expensive answer, and announce its expected tokens, expected time and limit.
 
-    Answers by CoSD keep their limits, and so do answers that have a limit of billed tokens. The limits also stay if the
-    answer cannot be estimated: it will fail with a better message, or continue without the failed model. If the method
-    makes no forecast, the note says that nothing limits its answers.
+    The limits do not change if the method is CoSD, or if billed tokens are already limited. They do not change either
+    if the cost cannot be estimated because a server failed: the answer will then fail with a better message, or
+    continue without the failed model. If the method makes no forecast, the note says so, and no limit is set.
 
     Args:
         fusion: the open fusion that will answer.
-        prompt: text or a conversation.
-        limits: limits of the answer.
-        told: whether a note was announced already; if so, nothing is measured or announced.
-        announce: called with the note, one line.
+        prompt: a text or a conversation.
+        limits: the limits of the answer.
+        told: whether a note was announced earlier; if so, nothing is measured or announced.
+        announce: called with the note, which is one line.
 
     Returns:
-        The limits, with a limit of billed tokens if the answer is expensive.
+        The limits, including a limit on billed tokens if the answer is expensive.
 
     Raises:
         SettingError: the prompt or a limit is invalid.
@@ -88,7 +88,7 @@ async def bounded(
 
 
 async def _seconds(fusion: Fusion, prompt: str | Sequence[Message], estimate: Estimate) -> float | None:
-    """The expected time of an answer, in seconds; None if a model does not answer, or is too slow to be measured."""
+    """Return the expected time of an answer in seconds; None if a model fails, or is too slow to be measured."""
     special = fusion.settings.on_special_tokens
     with suppress(ProviderError), move_on_after(_PATIENCE):
         speeds = await measure_speeds(fusion.endpoints, prompt, on_special_tokens=special)

@@ -44,9 +44,9 @@ from cosd_providers import ContextLengthError, Provider, ProviderError
 __all__ = ["collect", "train", "train_gate", "tune_rule"]
 
 FormerMethod = Literal["defer", "co-llm"]
-"""Values of a hidden option from the time when gates on hidden states belonged to a method of their own."""
+"""The values of a hidden option from the time when gates on hidden states belonged to a separate method."""
 
-_SHOWN = 3  # limit on the failed examples that are listed
+_SHOWN = 3  # the largest number of failed examples that are listed
 
 
 def collect(
@@ -86,10 +86,10 @@ def collect(
 ) -> None:
     """Compare two models at every place of known answers.
 
-    For each example, both servers get one request if they score text or accept several texts at once. The assistant's
-    server gets a second request if the tokenizers differ. Each example is saved as soon as it is done, and the same
-    command resumes an interrupted run. Standard output gets the counts. Exit codes: 0; 1 if a server failed; 2 for
-    wrong usage or an invalid file; 130 when interrupted.
+    For each example, one request is sent to each server if the servers score text or accept several texts at once. If
+    the tokenizers differ, a second request is sent to the assistant's server. Each example is saved as soon as it is
+    done, and the same command resumes an interrupted run. The counts are printed to standard output. Exit codes: 0 on
+    success; 1 if a server failed; 2 for wrong usage or an invalid file; 130 when interrupted.
     """
     with guarded():
         try:
@@ -140,13 +140,13 @@ async def _collect(
 
 @contextmanager
 def _resumable(path: Path | None) -> Iterator[None]:
-    """Print the example and how to resume after an interrupt or a server's failure."""
+    """After an interrupt or a server's failure, print how to resume, and the example that was in progress."""
     try:
         yield
     except (KeyboardInterrupt, ProviderError) as error:
         if path is not None and path.exists():
             say(f"finished examples are in {path}: run the same command again to resume")
-        notes = getattr(error, "__notes__", [])  # they name the example
+        notes = getattr(error, "__notes__", [])  # the notes name the example
         if notes and isinstance(error, ContextLengthError):
             say("cosd collect --on-error skip leaves out examples that are too long")
         for note in notes:
@@ -156,7 +156,7 @@ def _resumable(path: Path | None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class DataOptions:
-    """The data for training or tuning, and the servers that compare the models if the data are examples."""
+    """The data for training or tuning, and the servers that are needed if the data are examples."""
 
     data: Annotated[
         Path,
@@ -178,7 +178,7 @@ class DataOptions:
     ] = None
 
     def servers(self) -> tuple[Provider | None, list[Provider]]:
-        """The draft and the assistants that are given; nothing is sent yet."""
+        """Create the providers of the draft and the assistants that are given. No request is sent yet."""
         draft = None if self.draft is None else connect_server(self.draft, self.draft_model, "--draft")
         return draft, connect_assistants(self.assistant or [], self.assistant_model)
 
@@ -190,10 +190,10 @@ class DataOptions:
         listed: int | None = None,
         hidden_states: bool = False,
     ) -> Samples:
-        """The samples in the file, or new samples of its examples.
+        """Load the samples stored in the file, or collect new samples from the file's examples.
 
         Raises:
-            typer.BadParameter: a file cannot be read or written, or there are examples but no servers.
+            typer.BadParameter: a file cannot be read or written, or the file has examples but no servers are given.
             SettingError: the file contains neither samples nor examples, or is damaged.
             ProviderError: a server failed.
         """
@@ -236,7 +236,9 @@ def train(
     ] = None,
     min_leaf: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Least number of places per leaf; by default, it is chosen likewise."),
+        typer.Option(
+            min=1, metavar="N", help="Smallest number of places per leaf; by default, cross-validation chooses it."
+        ),
     ] = None,
     keep_agreeing: Annotated[
         bool, typer.Option("--keep-agreeing", help="Also train on places where both models are right.")
@@ -252,9 +254,10 @@ def train(
 ) -> None:
     """Train a decision tree that chooses between draft and assistant, for cosd fuse --tree.
 
-    Three examples are enough. With five or more, the tree is compared with the rule on held-out examples. Standard
-    output gets the tree and this comparison, and standard error the reasons to doubt the tree. Samples need no server.
-    Exit codes: 0; 1 if a server failed; 2 for wrong usage, or data with nothing to learn from; 130 when interrupted.
+    Three examples are enough. With five or more, the tree is compared with the rule on held-out examples. The tree and
+    this comparison are printed to standard output, and reasons to doubt the tree to standard error. If DATA contains
+    samples, no server is needed. Exit codes: 0 on success; 1 if a server failed; 2 for wrong usage, or data with
+    nothing to learn from; 130 when interrupted.
     """
     with guarded():
         check_sklearn()
@@ -305,10 +308,10 @@ def train_gate(
 ) -> None:
     """Train a gate that hands single tokens to the assistant, for cosd fuse --method defer --set gate=FILE.
 
-    The models must have the same tokenizer. Samples from cosd collect --listed need no server; to train on hidden
-    states, give --hidden-states to both commands. Standard output gets the gate and its results on held-out examples,
-    and standard error the reasons to doubt the gate. Exit codes: 0; 1 if a server failed; 2 for wrong usage, or data
-    with nothing to learn from; 130 when interrupted.
+    The models must have the same tokenizer. If DATA contains samples from cosd collect --listed, no server is needed.
+    To train on hidden states, give --hidden-states to both commands. The gate and its results on held-out examples are
+    printed to standard output, and reasons to doubt the gate to standard error. Exit codes: 0 on success; 1 if a server
+    failed; 2 for wrong usage, or data with nothing to learn from; 130 when interrupted.
     """
     with guarded():
         if method == "co-llm":
@@ -354,16 +357,17 @@ def tune_rule(
     folds: Annotated[int, typer.Option(min=2, metavar="N", help="Folds of the comparison.")] = 5,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the bootstrap and the folds.")] = 0,
 ) -> None:
-    """Find the alpha and beta that decide best.
+    """Find the alpha and beta with which the rule decides best.
 
-    Samples need no server. Standard output gets a map of the decisions that each pair gets right, the recommended pair,
-    and a comparison of the rule, the tuned rule and the tree on held-out examples. With --answers, every example is
-    fused, and its answers are searched for its target. Exit codes: 0; 1 if a server failed; 2 for wrong usage or
-    insufficient data.
+    If DATA contains samples, no server is needed. The output is a map of the share of right decisions for each pair of
+    alpha and beta, the recommended pair, and a comparison of the rule, the tuned rule and the tree on held-out
+    examples. With --answers, every example is also answered with every pair, and an answer counts as right if it
+    contains the example's target. Exit codes: 0 on success; 1 if a server failed; 2 for wrong usage or insufficient
+    data.
     """
     with guarded():
         alphas, betas = alpha or QUARTERS, beta or QUARTERS
-        # Invalid options should fail before the long work begins.
+        # Invalid options should be reported before the long work begins.
         check_grid(alphas, betas)
         check_sklearn(COMPARING)
         if png is not None:
@@ -393,7 +397,8 @@ def tune_rule(
                     )
                 results.append(answered)
                 _show(answered)
-            _recommend(results[-1])  # right answers matter more than right decisions
+            # The last result counts most, because right answers matter more than right decisions.
+            _recommend(results[-1])
             if png is not None:
                 save_heatmaps([one.panel for one in results], png)
                 say(f"wrote {png}")
@@ -403,7 +408,7 @@ def tune_rule(
 
 
 def _show(tuned: GridTuning) -> None:
-    """Print the report without the recommendation, the map in colour, and the warnings."""
+    """Print the map in colour, the findings and the warnings, but not the recommendation."""
     console = Console(highlight=False, soft_wrap=True)
     console.print(heatmap(tuned.panel, colour=has_colour(console)))
     print(f"\n{tuned.findings()}\n", flush=True)
@@ -414,6 +419,6 @@ def _show(tuned: GridTuning) -> None:
 def _recommend(tuned: GridTuning) -> None:
     print(tuned.advice())
     if tuned.recommended != RuleVerifier():
-        alpha, beta = (repr(bound).removesuffix(".0") for bound in (tuned.best.alpha, tuned.best.beta))  # every digit
+        alpha, beta = (repr(bound).removesuffix(".0") for bound in (tuned.best.alpha, tuned.best.beta))  # all digits
         print(f"To use it: cosd fuse ... --alpha {alpha} --beta {beta}")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Options for the verifiers whose settings are numbers, derived from these settings."""
+"""Command-line options for the verifiers whose settings are numbers. The options are derived from these settings."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from cosd_api.extend import KINDS, in_words, numbers_of
 __all__ = ["DEFAULT", "FORMER", "NUMBERS", "VERIFIERS", "verifier_parameters"]
 
 DEFAULT = "rule"
-"""Kind of the verifier that decides if the user chooses none."""
+"""The kind of the default verifier."""
 VERIFIERS: Mapping[str, Mapping[str, FieldInfo]] = {
     kind: found for kind in KINDS if (found := numbers_of(kind)) is not None
 }
-"""The verifiers whose settings are numbers, or that have none, by kind; each setting is an option of the same name."""
+"""The settings of the verifiers whose settings are all numbers, or that have none, by the verifier's kind and the
+setting's name. Each setting is an option of the same name."""
 FORMER: Mapping[str, Sequence[str]] = {"chow": ("tau",)}
-"""Former names of verifiers, with their settings; see `present_verifier`."""
+"""The former names of verifiers, with the names of their settings; see `present_verifier`."""
 _OF_PAPER = f"The paper's rule: --alpha {RuleVerifier.paper().alpha:g} --beta {RuleVerifier.paper().beta:g}."
 _OF_FORMER = "chow (tau) is agreement with alpha = 1 - tau, and ends with release 0.2."
 SEED = "seed"
-"""Name of the setting that verifiers and answers have in common."""
+"""The name of the setting that verifiers and answers have in common."""
 NUMBERS = tuple(dict.fromkeys([*(name for several in VERIFIERS.values() for name in several), SEED]))
-"""Names of all these settings."""
+"""The names of all settings in `VERIFIERS`, and the seed."""
 
 
 def verifier_parameters() -> list[Parameter]:
-    """The option for the kind of the verifier, and one option for each setting."""
+    """Create the option for the kind of the verifier, and one option for each setting."""
     kinds: Any = Literal[(*VERIFIERS, *FORMER)]
     found = [_parameter("verifier", kinds, typer.Option(help=f"{_choice()} {_OF_PAPER} {_OF_FORMER}"))]
     for name in NUMBERS:
@@ -48,7 +49,7 @@ def _parameter(name: str, annotation: Any, option: Any) -> Parameter:
 
 
 def _choice() -> str:
-    """The help for the kind: all kinds with their settings, those with the same settings together."""
+    """Write the help for the kind: all kinds with their settings, grouped by equal settings."""
     groups: list[str] = []
     for settings, alike in groupby(VERIFIERS, key=lambda kind: tuple(VERIFIERS[kind])):
         kinds = " or ".join(f"the {kind}" if kind == DEFAULT else kind for kind in alike)
@@ -58,7 +59,10 @@ def _choice() -> str:
 
 
 def _help(name: str, users: Mapping[str, FieldInfo]) -> str:
-    """The help for a setting: its description, its default, and its verifiers unless the default verifier has it."""
+    """Write the help for a setting: its description, its default, and the verifiers that have it.
+
+    The verifiers are left out if the default verifier has the setting.
+    """
     words = next((field.description for field in users.values() if field.description), name)
     if name == SEED:
         drawn = "Seed for methods that draw"

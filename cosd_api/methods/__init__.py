@@ -1,1 +1,1 @@
-"""The methods: ways to fuse several models into one text. Each method has a module of its own."""
+"""The fusion methods. Each method has its own module."""

@@ -1,19 +1,19 @@
-"""AdaFuse (arXiv 2601.06022): a model proposes one word if it is unsure and more if it is confident.
+"""AdaFuse (arXiv 2601.06022): each model proposes one word if it is unsure, or several words if it is confident.
 
-All models score the proposals, and the best one is written.
+All models score all proposals, and the best proposal is written.
 
 ::
 
-    1   every model writes a span; it ends after the first word of which the model is not
-        confident, but at the latest after `words` words                                     `span`
-    2   a model that is not confident of its first word makes more proposals: its
-        continuation after each of the `beams` - 1 next most probable first tokens, up to
-        the end of the first word                                                            `_beam`
-    3   equal proposals count as one; if only one is left, it is taken
-    4   every model scores every proposal: the mean negative log-likelihood (NLL) of the
+    1   every model writes a span of words, which ends after the first word of which the
+        model is not confident, or after `words` words                                       `span`
+    2   a model that is not confident of its first word makes more proposals: it starts
+        from each of the `beams` - 1 next most probable first tokens, and writes up to the
+        end of the first word                                                                `_beam`
+    3   equal proposals count as one; if only one proposal is left, it is taken
+    4   every model scores every proposal by the mean negative log-likelihood (NLL) of the
         proposal's tokens in the model's own encoding
-    5   the proposal with the least mean of these means, outliers excluded, is taken; of
-        equals the first listed                                                              `_combined`
+    5   the NLLs of each proposal are averaged over the models, excluding outliers; the
+        proposal with the lowest average is taken, or the first one if several are equal     `_combined`
     6   if the winning model ended after its proposal, the answer ends
 
 A model is **confident** of a word if the probability of the token that contains the word's first byte exceeds that of
@@ -21,17 +21,17 @@ the next most probable token by at least `margin`. If that token has no alternat
 character of several tokens), the next token is assumed to have all the remaining probability.
 
 **Words** and the ends of answers are defined as in `cool`: a word ends where every model ends a word, the white space
-before a word is a part of it, and the last word of a text may still grow. A model proposes its whole text if it ends,
-if it has written `LONGEST` tokens without completing its span, if it has reached `max_tokens`, or if its context is
-full; the proposal includes its end of sequence if the model wrote one. The end of sequence may also be one of the next
-tokens in step 2. After any other next token, the model continues from the token's id. A model that takes no ids
-continues from its own encoding of the answer followed by that token.
+before a word is part of it, and the last word of a text may still grow. A model proposes all the text that it has
+written if it wrote its end of sequence, if it has written `LONGEST` tokens without completing its span, if it has
+reached `max_tokens`, or if its context is full. The proposal includes the end of sequence if the model wrote one. One
+of the first tokens in step 2 may also be the end of sequence. After any other first token, the model continues from the
+token's id. If its server accepts no ids, the model encodes the answer followed by that token, and continues from there.
 
 **Outliers.** If three or more models score a proposal, the largest and the smallest NLL are excluded if the largest is
 more than `outliers` times the smallest.
 
 Results record exp(NLL), which is the perplexity, and exp of the mean, which is the geometric mean of the perplexities.
-In all other respects steps 3 to 6 are the same as in `cool` (`perplexity.choose`).
+In all other respects, steps 3 to 6 are the same as in `cool` (`perplexity.choose`).
 """
 
 from __future__ import annotations
@@ -56,25 +56,26 @@ from cosd_api.methods.words import common_ends, unicode_words
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Token, WordEnds
 
-_TOKENS = 5  # tokens of a winning proposal, on average
-_UNSURE = 0.25  # the share of spans at whose beginning a model is unsure
-_DIFFERENT = 0.5  # the share of spans about which the models differ
+_TOKENS = 5  # the assumed average number of tokens in a winning proposal
+_UNSURE = 0.25  # the assumed share of spans at whose beginning a model is unsure
+_DIFFERENT = 0.5  # the assumed share of spans about which the models differ
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaFuse(ByPerplexity):
-    """AdaFuse: spans of one to three words, longer if a model is confident, with alternatives if it is not.
+    """AdaFuse: each model proposes a span of words, longer if it is confident, and the best span is written.
 
-    Every model proposes the next span of words, and all models score every proposal. The span with the lowest mean
-    negative log-likelihood (NLL) is written. This is the method of arXiv 2601.06022, for two or more models with any
-    tokenizers. Each model must score text and list its most probable tokens. The answer streams span by span.
+    Every model proposes the next span of one to three words. A model that is not confident of its first word also
+    proposes alternatives. All models score every proposal, and the span with the lowest mean negative log-likelihood
+    (NLL) is written. This is the method of arXiv 2601.06022, for two or more models with any tokenizers. Each model
+    must score text and list its most probable tokens. The answer streams span by span.
 
     Attributes:
         normalisation: the divisor of a proposal's NLL, `"token"`, `"byte"` or `"sum"`; see `CoolFusion`.
-        margin: the least difference between a model's two largest probabilities at which it counts as confident,
-            in [0, 1].
+        margin: the smallest difference, in [0, 1], between a model's two largest probabilities at which the model
+            counts as confident.
         words: the largest number of words in a span, at least 1.
-        beams: the number of proposals of a model that is unsure, including its own span; at least 1.
+        beams: the number of proposals that an unsure model makes, including its own span; at least 1.
         outliers: a ratio of at least 1. If three or more models score a proposal, and its largest NLL is more than
             `outliers` times its smallest, both are excluded.
 
@@ -100,7 +101,7 @@ class AdaFuse(ByPerplexity):
 
     @property
     def listed(self) -> int:
-        """The number of alternatives that each model must list with each of its tokens."""
+        """The number of alternatives that each model must list for each of its tokens."""
         return max(self.beams - 1, 1)
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
@@ -145,7 +146,7 @@ class AdaFuse(ByPerplexity):
     async def _beam(
         self, writer: AnswerWriter, model: int, words: Sequence[WordEnds], passage: Passage
     ) -> ProposedText:
-        """Step 2: return the model's proposal after another first token."""
+        """Step 2: return the proposal that starts with the only token of `passage`, an alternative first token."""
         [first] = passage.tokens
         room = min(writer.left, LONGEST) - 1
         if room and not first.end and not first_word(first.data, words):
@@ -160,7 +161,7 @@ class AdaFuse(ByPerplexity):
         return _proposal(passage, first_word(passage.data, words))
 
     def span(self, tokens: Sequence[Token], words: Sequence[WordEnds]) -> int:
-        """Step 1: return the length in bytes of the span at the beginning of `tokens`; 0 if it is not complete."""
+        """Step 1: return the length in bytes of the span at the beginning of `tokens`; 0 if no span is complete."""
         ends, start = common_ends(_text(tokens), words), 0
         for number, end in enumerate(ends, 1):
             if number == self.words or not self._is_sure(_token_at(tokens, start)):
@@ -169,26 +170,26 @@ class AdaFuse(ByPerplexity):
         return 0
 
     def _is_sure(self, token: Token) -> bool:
-        """Test whether a model is confident of the word that begins in this token."""
+        """Test whether the model that wrote this token is confident of the word that begins in it."""
         if token.prob is None:
             return False
         second = next((one.prob or 0.0 for one in token.alternatives), 1 - token.prob)
         return token.prob - second >= self.margin
 
     def _combined(self, logs: Sequence[float]) -> float:
-        """Step 5: return the mean of the models' NLLs, outliers excluded."""
+        """Step 5: return the mean of the models' NLLs, excluding outliers."""
         ordered = sorted(logs)
         if len(ordered) > 2 and ordered[-1] > self.outliers * ordered[0]:
             ordered = ordered[1:-1]
         return math.fsum(ordered) / len(ordered) if math.isfinite(ordered[-1]) else math.inf
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002
-        """Forecast the cost: a continuation for each proposal, and its score by every model; see `Method.cost`."""
+        """Forecast the cost of writing and scoring the proposals; see `Method.cost`."""
         n, models = plan.max_tokens, plan.models
         spans, proposals = n / _TOKENS, models * (1 + _UNSURE * (self.beams - 1))
         writes, scores = spans * (1 + _UNSURE * (self.beams - 1)), spans * _DIFFERENT * proposals
         asked, read = prompt.scored(prompt.expected + n / 2, _TOKENS)
-        # At most, every token is a span of its own, and each proposal for it is scored.
+        # In the most expensive case, every token is a span of its own, and every proposal for it is scored.
         spans_at_most = most_segments(prompt, n)
         most_asked = n + models * spans_at_most.requests
         written = spans * LONGEST / 2
@@ -207,7 +208,7 @@ class AdaFuse(ByPerplexity):
 
 
 def _proposal(passage: Passage, length: int) -> ProposedText:
-    """Return the first `length` bytes of a model's passage; the whole passage if it ended before `length` was known."""
+    """Propose the first `length` bytes of a model's passage, or all of it if it has ended or `length` is 0."""
     if passage.end is not None or not length:
         ends = bool(passage.tokens) and passage.tokens[-1].end
         return ProposedText(passage.data, ends, passage.tokens, passage)
@@ -215,7 +216,7 @@ def _proposal(passage: Passage, length: int) -> ProposedText:
 
 
 def first_word(data: bytes, words: Sequence[WordEnds]) -> int:
-    """Return the length in bytes of the first word that ends for all models; 0 if it is not complete."""
+    """Return the length in bytes of the first word on whose end all models agree; 0 if no such word is complete."""
     return next(iter(common_ends(data, words)), 0)
 
 

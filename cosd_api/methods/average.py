@@ -3,20 +3,20 @@
 ::
 
     1   the first model writes a few tokens ahead, greedily: x~_1, x~_2, ...                       `write`
-    2   all other models list their most probable tokens at each of these places                   `_asked`
+    2   every other model lists its most probable tokens at each of these places                   `_asked`
     3   E = w_1 M_1 + w_2 M_2 + ... over all tokens that any model lists                           `_means`
     4   x~_i is kept if every model would write it, or if its mean exceeds 1/2                     `_decide`
-    5   otherwise the token with the largest mean is written, which may be x~_i                    `_decide`
-    6   after the first token that is not x~_i, the other tokens written ahead are thrown away     `write`
+    5   otherwise, the token with the largest mean is written, which may be x~_i                   `_decide`
+    6   if that token is not x~_i, the tokens written ahead after it are thrown away               `write`
 
-A model's probability of an unlisted token is at most the probability that its list leaves over. So each mean has a
+A model's probability for an unlisted token is at most 1 minus the sum of its listed probabilities. So each mean has a
 lower and an upper bound. The largest mean is *proved* if its lower bound exceeds the upper bound of every other token,
-listed or not. Until then the models are asked for longer lists. If they list no more tokens, the token with the largest
-lower bound is written, and a warning reports the number of such places.
+listed or not. While it is not proved, the models are asked for longer lists. If they list no more tokens, the token
+with the largest lower bound is written, and a warning reports the number of places where this happened.
 
-If means are equal, x~_i wins, then the end of sequence, then the token that is first in the order of bytes.
+If means are equal, x~_i has priority, then the end of sequence, then the token whose bytes sort first.
 
-With `temperature=1` each token is drawn from E instead; `mixture` describes the steps.
+With `temperature=1`, each token is drawn from E instead; the module `mixture` describes the steps.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ class Average(Weighted):
     This is a baseline of the CoSD paper. The method needs two or more models that share a tokenizer and list their most
     probable tokens. The first model writes ahead, and the other models are asked about every token.
 
-    With `temperature=1` each token is drawn from that mean (arXiv 2605.00419): a model is drawn by its weight, and then
-    draws the token from its own distribution. This needs no lists; a model only has to draw tokens. The `seed` of an
-    answer determines both draws.
+    With `temperature=1`, each token is drawn from that mean (arXiv 2605.00419): a model is selected at random in
+    proportion to its weight, and then draws the token from its own distribution. The models need not list tokens; they
+    only have to draw them. The `seed` of an answer determines both random choices.
 
     Attributes:
         weights: the weights of the models, in the order of the models; numbers of at least 0, not all 0. Only their
             ratios count. None weighs all models equally; `"route"` weighs them by the prompt, as `Route` does.
         tau: the temperature of the weights for `weights="route"`, above 0.
-        ahead: the number of tokens that the first model writes before the other models are asked, at least 1. It
-            changes only the cost.
-        listed: the number of tokens to list at each place, at least 1. More are requested if they do not prove the
-            choice, so it changes only the cost as long as the endpoints list enough tokens.
+        ahead: the number of tokens that the first model writes before the other models are asked, at least 1. This
+            number changes only the cost.
+        listed: the number of tokens to list at each place, at least 1. If they do not prove the choice, more tokens
+            are requested. So this number changes only the cost, as long as the endpoints list enough tokens.
         temperature: 0 for the most probable token of the mean, 1 to draw the token from the mean. With 1, leave out
             `ahead` and `listed`.
 
@@ -104,14 +104,14 @@ class Average(Weighted):
         return replace(self, temperature=temperature)
 
     def options(self) -> dict[str, Any]:
-        """Return the method's own settings, as a result records them: only those that apply at its temperature."""
+        """Return the method's own settings that apply at its temperature, as a result records them."""
         found = super().options()
         for name in ("ahead", "listed") if self.temperature else ("temperature",):
             del found[name]
         return found
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
-        """Refuse a model that does not list tokens or, with `temperature=1`, does not draw; see `Method.examine`."""
+        """Refuse a model that lists no tokens or, with `temperature=1`, draws no tokens; see `Method.examine`."""
         if self.temperature:
             check_sampling(models, f"{self.name!r} with a temperature")
         else:
@@ -119,7 +119,7 @@ class Average(Weighted):
         return super().examine(models, unit)
 
     async def write(self, writer: AnswerWriter) -> None:
-        """Write one answer to its end."""
+        """Write one answer."""
         if self.temperature:
             await MeanDraws(writer, self.shares).write()
             return
@@ -170,7 +170,7 @@ class Average(Weighted):
         return [None if proposal is None else proposal.tokens[0] for proposal in proposals]
 
     async def _chosen(self, writer: AnswerWriter, ahead: RoundStart, at: int, place: Listing) -> MeanChoice:
-        """Lines 4 and 5: choose a token, with longer lists until the choice is proved or no model lists more tokens."""
+        """Lines 4 and 5: choose a token; request longer lists until the choice is proved, or no list grows."""
         choice, listed = self._decide(writer, place), self.listed
         while not choice.proved:
             listed *= 2
@@ -183,7 +183,7 @@ class Average(Weighted):
     async def _asked_again(
         self, writer: AnswerWriter, ahead: RoundStart, at: int, place: Listing, listed: int
     ) -> Listing:
-        """List more tokens at a place. For this, the first model writes again from where it wrote ahead."""
+        """List more tokens at a place. To do so, the first model writes again from the start of its round."""
         drafted = place[0]
         question = Question(len(writer.text), () if drafted is None else (drafted.data,))
 
@@ -197,7 +197,7 @@ class Average(Weighted):
         return {model: _longer(place[model], token) for model, token in found.items()}
 
     def _decide(self, writer: AnswerWriter, place: Listing) -> MeanChoice:
-        """Lines 3 to 5: choose the token with the largest mean, as far as the lists show it."""
+        """Lines 3 to 5: choose the token that has the largest mean according to the lists."""
         drafted = place[0]
         assert drafted is not None
         if all(token is not None and key_of(token) == key_of(drafted) for token in place.values()):
@@ -216,7 +216,7 @@ class Average(Weighted):
         return _choice(writer, place, means, best, proved=proved or least > SURE)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """Forecast the cost: rounds of the first model, and places of the other models; see `Method.cost`."""
+        """Forecast the cost of one answer at one model; see `Method.cost`."""
         if self.temperature:
             share = self.shares(plan.models, range(plan.models)).get(model, 0.0)
             return self.with_weights(cost_of_draws(plan, model, share, prompt), prompt)
@@ -246,7 +246,7 @@ class Average(Weighted):
 def Mixture(  # noqa: N802 - it was a class
     *, weights: tuple[float, ...] | Literal["route"] | None = None, tau: float = 1.0
 ) -> Average:
-    """Return `Average(temperature=1)`, of which this is the former name; causes a `DeprecationWarning`."""
+    """Return `Average(temperature=1)`. `Mixture` is its former name, and causes a `DeprecationWarning`."""
     outdated("Mixture(...)", "Average(temperature=1, ...)")
     return Average(weights=weights, tau=tau, temperature=1)
 
@@ -261,8 +261,8 @@ class RoundStart:
 
     Attributes:
         text: the answer up to this point.
-        before: the first model's passage with which the text ends, and which the first model continues; None if the
-            text does not end with such a passage.
+        before: the first model's passage at the end of the text, which the first model continues; None if the text is
+            empty, or ends with a token that the first model did not write ahead.
     """
 
     text: bytes
@@ -270,21 +270,22 @@ class RoundStart:
 
 
 def _size(place: Listing) -> int:
-    """Return the number of tokens that all models list at a place."""
+    """Return the total number of tokens in all models' lists at a place."""
     return sum(1 + len(token.alternatives) for token in place.values() if token is not None)
 
 
 def _longer(one: Token | None, other: Token | None) -> Token | None:
-    """Return `other` if it is the same token with a longer list of alternatives, or if `one` is None; else `one`."""
+    """Return `other` if `one` is None, or if both are the same token and `other` has more alternatives; else `one`."""
     if one is None or other is None:
         return one or other
     return other if key_of(one) == key_of(other) and len(other.alternatives) > len(one.alternatives) else one
 
 
 def _means(place: Listing, weights: Mapping[int, float]) -> dict[Key, MeanBounds]:
-    """Line 3: return the bounds of the mean of every listed token, x~ first, then in the order of bytes."""
+    """Line 3: return bounds on the mean of every listed token: x~ first, then the other tokens sorted by bytes."""
     lists = {model: probs_of(token) for model, token in place.items()}
-    # The least listed probability is no bound: a list may lack a probable token that is only a part of a character.
+    # The smallest listed probability is no upper bound for unlisted tokens, because a list may lack a probable token
+    # that is only part of a character.
     most = {model: max(0.0, 1 - math.fsum(probs.values())) for model, probs in lists.items()}
     found: dict[Key, MeanBounds] = {}
     drafted, *_ = lists[0]
@@ -295,14 +296,14 @@ def _means(place: Listing, weights: Mapping[int, float]) -> dict[Key, MeanBounds
 
 
 def _unlisted(place: Listing, weights: Mapping[int, float]) -> float:
-    """Return the largest possible mean of an unlisted token, which may have all the probability that is left over."""
+    """Return the largest possible mean of an unlisted token, which may have all probability that the lists lack."""
     return sum(weight * max(0.0, 1 - math.fsum(probs_of(place[model]).values())) for model, weight in weights.items())
 
 
 def _choice(
     writer: AnswerWriter, place: Listing, means: Mapping[Key, MeanBounds], best: Key, *, proved: bool
 ) -> MeanChoice:
-    """Return the choice of a token, with the record of the tokens that were compared with it."""
+    """Create the choice of the token `best`, with a record of the tokens that were compared with it."""
     writers: dict[Key, list[int]] = {}
     for model, token in place.items():
         if token is not None:

@@ -1,4 +1,4 @@
-"""Base classes of all methods. A method is a way to fuse, with its settings; it creates the run of each answer."""
+"""Base classes of all fusion methods. A method has settings, and creates the object that writes each answer."""
 
 from __future__ import annotations
 
@@ -50,31 +50,31 @@ _FORMER: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
     "mixture": ("average", {"temperature": 1}, "Average(temperature=1), --method average --temperature 1"),
     "co-llm": ("defer", {}, "Defer(gate=...), --method defer --set gate=FILE"),
 }
-"""Former names of methods: the present method, the settings that the name implied, and the replacement to suggest."""
+"""For each former name of a method: its present name, the settings that the name implied, and a suggestion to show."""
 
 Models = Sequence[tuple[str, ServerInfo]]
-"""The models of a fusion, draft first: each model's name in results, and the known facts about its server."""
+"""The models of a fusion, draft first: each model's name in results, and information about its server."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """A way to fuse, with its settings. Pass an instance, or its name, as `method`.
+    """A fusion method and its settings. Pass an instance, or the method's name, as `method`.
 
     Attributes:
         name: the name of the method.
         accepts: the settings of `Fusion` that apply to the method.
         hoisted: the method's own settings that can also be passed to `Fusion` directly.
-        decides: the basis of the method's decisions, for messages.
+        decides: what the method bases its decisions on, as a phrase for error messages.
         symmetric: whether all models have the same role, so that they can be passed as `models`.
         ordered: whether the answer depends on the order of the models although all have the same role.
         most_models: the largest number of models that the method accepts; None for no limit.
         compares_tokenizers: whether the method depends on whether the models share a tokenizer.
-        one_tokenizer: whether the method is refused unless the models are known to share a tokenizer.
+        one_tokenizer: whether the method requires models that are known to share a tokenizer.
         accepts_messages_only: whether the method accepts models that do not continue a partial answer
             (`Capabilities.continues`).
-        why_greedy: the reason why the method draws no tokens, for messages.
-        temperature: 0 if the models write their most probable tokens; 1 if tokens are drawn, and each answer has a
-            seed.
+        why_greedy: the reason why the method does not draw tokens, as a clause for error messages.
+        temperature: 0 if the models write their most probable tokens; 1 if tokens are drawn at random, so that each
+            answer has a seed.
     """
 
     name: ClassVar[str]
@@ -91,17 +91,17 @@ class Method(ABC):
 
     @property
     def judge(self) -> Verifier | None:
-        """The verifier that decides between the models' tokens, as results record it; None if the method has none."""
+        """The verifier that decides between the models' tokens, for results to record; None if there is no verifier."""
         return None
 
     @property
     def asks_by_ids(self) -> bool:
-        """True if models with the same ids are compared by id, as in Algorithm 1, token by token."""
+        """True if models with the same ids are compared token by token, by their ids, as in Algorithm 1."""
         return False
 
     @property
     def own_paths(self) -> bool:
-        """True if each model that takes ids is asked after its own path through the answer."""
+        """True if each model whose server accepts ids is sent its own path, which is its own ids of the answer."""
         return False
 
     @property
@@ -110,7 +110,7 @@ class Method(ABC):
         return 0.0
 
     def at_temperature(self, temperature: float | None) -> Method:
-        """Return the same method at `temperature`, 0 or 1; None keeps the method's own.
+        """Return the same method at `temperature`, which is 0 or 1; None keeps the present temperature.
 
         Raises:
             SettingError: the temperature is neither 0 nor 1, or the method does not support it.
@@ -120,25 +120,25 @@ class Method(ABC):
         return self._at(temperature)
 
     def _at(self, temperature: float) -> Method:
-        """Return the method at the other temperature, if it supports that; see `at_temperature`."""
+        """Return the method at the other temperature, if the method supports it; see `at_temperature`."""
         if temperature:
             words = f"temperature is not accepted by the method {self.name!r}: {self.why_greedy}"
             raise SettingError(f"{words}. Leave it out")
         raise SettingError(f"temperature=0 is not accepted by the method {self.name!r}, which draws. Leave it out")
 
     def with_unit(self, unit: Unit | None) -> Method:  # noqa: ARG002 - a hook
-        """Return the same method with this unit, if the method has a setting `unit` that is still None."""
+        """Return the same method with the setting `unit` set, if the method has that setting and it is None."""
         return self
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002 - a hook
         """Check that the models have the capabilities that the method needs.
 
         Args:
-            models: the models, draft first, with the known facts about their servers.
-            unit: the unit that the user chose; None if the user chose none.
+            models: the models, draft first, with information about their servers.
+            unit: the unit that the user chose; None if no unit was chosen.
 
         Returns:
-            Warnings that every answer carries.
+            Warnings to attach to every answer.
 
         Raises:
             UnsupportedError: a model lacks a capability; the message names a remedy.
@@ -146,10 +146,14 @@ class Method(ABC):
         return ()
 
     def examine_unit(self, unit: Unit, endpoint: str) -> None:  # noqa: B027 - a hook
-        """Check that the method can judge by a unit: the user's choice, or the unit that the tokenizers allow.
+        """Check that the method can judge by a unit, which the user chose or the tokenizers determine.
+
+        Args:
+            unit: the unit.
+            endpoint: the draft's endpoint, for the error.
 
         Raises:
-            UnsupportedError: the method cannot judge by this unit. The error carries `endpoint`, the draft's.
+            UnsupportedError: the method cannot judge by this unit.
         """
 
     def check_models(self, count: int) -> None:
@@ -163,7 +167,7 @@ class Method(ABC):
 
     @abstractmethod
     def start(self, job: AnswerJob) -> Run:
-        """Create the run of one answer."""
+        """Create the `Run` that writes one answer."""
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost | None:  # noqa: ARG002 - a hook
         """Forecast the cost of one answer at one model.
@@ -171,7 +175,7 @@ class Method(ABC):
         Args:
             plan: the planned answer.
             model: the index of the model; 0 is the draft.
-            prompt: the prompt as this model reads it.
+            prompt: the length of the prompt in this model's tokens.
 
         Returns:
             The cost; None if the method makes no forecast.
@@ -183,7 +187,7 @@ class Method(ABC):
         return Assumptions("as the method reckons", "the same")
 
     def options(self) -> dict[str, Any]:
-        """Return the method's own settings, as a result records them."""
+        """Return the method's own settings in the form that results record."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
@@ -195,7 +199,7 @@ class DraftFirst(Method):
 
     @property
     def own_paths(self) -> bool:
-        """True if tokens are drawn."""
+        """True if tokens are drawn at random."""
         return bool(self.temperature)
 
     @abstractmethod
@@ -203,7 +207,7 @@ class DraftFirst(Method):
         """Create the decoder of one answer."""
 
     def start(self, job: AnswerJob) -> Run:
-        """Create the run of one answer."""
+        """Create the `Run` that writes one answer."""
         return Driver(self.decoder(job), job)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
@@ -220,24 +224,24 @@ class DraftFirst(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class Written(Method):
-    """A method whose work is one coroutine, which asks the models and writes the text that it decides on."""
+    """A method that is implemented as one coroutine, `write`, which asks the models and writes the answer."""
 
     @property
     def own_paths(self) -> bool:
-        """True, because `AnswerWriter` asks each model after its own path."""
+        """True, because `AnswerWriter` sends each model its own path; see `Method.own_paths`."""
         return True
 
     @abstractmethod
     async def write(self, writer: AnswerWriter) -> None:
-        """Write one answer to its end."""
+        """Write one answer."""
 
     def start(self, job: AnswerJob) -> Run:
-        """Create the run of one answer."""
+        """Create the `Run` that writes one answer."""
         return AnswerWriter(job, self.write)
 
 
 def is_registered(method: Method) -> bool:
-    """Test whether a name and settings describe the method fully: its class must be in `METHODS`, not a subclass."""
+    """Test whether the method's name and settings are enough to recreate it: its class must be one in `METHODS`."""
     return method.name in METHODS and type(method) is method_class(method.name)
 
 
@@ -260,7 +264,7 @@ def method_named(name: str, *, also: Sequence[str] = (), **options: Any) -> Meth
 
 
 def present_name(name: str) -> tuple[str, Mapping[str, Any]]:
-    """Return the present name of a method, and the settings that a former name implies.
+    """Return the present name of a method, and any settings that its former name implies.
 
     A former name causes a `DeprecationWarning`.
     """
@@ -272,12 +276,12 @@ def present_name(name: str) -> tuple[str, Mapping[str, Any]]:
 
 
 def recorded_name(name: str) -> tuple[str, Mapping[str, Any]]:
-    """Like `present_name`, for names in records: a former name causes no warning."""
+    """Like `present_name`, but without a warning for former names, because the name comes from a record."""
     return _FORMER[name][:2] if name in _FORMER else (name, {})
 
 
 def method_from_text(name: str, options: Mapping[str, str]) -> Method:
-    """Create a method from its name, with options as text: `{"align": "true"}`, several numbers as `"2,1"`.
+    """Create a method from its name and from settings as text, such as `{"align": "true"}` or `{"weights": "2,1"}`.
 
     Raises:
         SettingError: there is no such method or setting, or a value does not have the type of its setting.
@@ -287,7 +291,7 @@ def method_from_text(name: str, options: Mapping[str, str]) -> Method:
     read: dict[str, Any] = {}
     for option, value in options.items():
         if option not in hints:
-            read[option] = value  # `method_named` refuses it
+            read[option] = value  # `method_named` below refuses this option
             continue
         adapter = TypeAdapter[Any](hints[option])
         try:
@@ -302,7 +306,7 @@ def method_from_text(name: str, options: Mapping[str, str]) -> Method:
 
 
 def method_class(name: str, also: Sequence[str] = ()) -> type[Method]:
-    """Return the class of a method, by its present or former name.
+    """Return the class of the method with this present or former name.
 
     `also` contains other names that the caller accepts, for the error message.
 

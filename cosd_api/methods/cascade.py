@@ -2,27 +2,28 @@
 
 ::
 
-    1   the draft answers alone, greedily: to its end, a stop string or max_tokens
+    1   the draft answers alone, greedily, up to its end of sequence, a stop string or
+        max_tokens
     2   Q is a quantile of the negative log probabilities (natural logarithms) of the
         answer's tokens                                                                     `level`
-    3   if Q > tau the assistant answers alone, and its answer is taken; otherwise the
+    3   if Q > tau, the assistant answers alone, and its answer is taken; otherwise, the
         draft's answer is taken                                                             `defers`
 
-This is a language model cascade as in arXiv 2404.10136. Such a cascade decides by a quantile of the uncertainty of the
-tokens, because the mean over a whole answer hides the few tokens that matter.
+This is a language model cascade as in arXiv 2404.10136. It decides by a quantile of the tokens' uncertainty, because
+the mean over a whole answer hides the few tokens that matter.
 
 **The quantile** is computed by nearest rank: of n values in ascending order, it is the value at rank
-ceil(quantile * n); for quantile 0, it is the first value. So it is always the value of one of the tokens: quantile 1
-selects the most surprising token, and 0.5 the (lower) median.
+ceil(quantile * n); for quantile 0, it is the first value. So Q is always the value of one of the tokens: quantile 1
+selects the most surprising token, and quantile 0.5 the (lower) median.
 
-**Tokens** are the draft's own; a character of several tokens counts as one token. The answer is first cut before a stop
-string. If the cut goes through a token, the token's whole probability counts; an end of sequence after the cut does not
-count. If the answer ends by itself, its end of sequence is one of the tokens. A token of unknown probability does not
-count; on some servers the end of sequence is such a token. If no token is left, the draft's answer is taken. If Q
-exceeds tau only by rounding, it counts as equal.
+**Tokens** are the draft's own tokens; a character that consists of several tokens counts as one token. A stop string
+and everything after it are first cut off. If the cut splits a token, the token counts with its whole probability. If
+the answer ends by itself, its end of sequence is one of the tokens. A token whose probability is unknown does not
+count; on some servers, the end of sequence is such a token. If no token counts, the draft's answer is taken. If Q
+exceeds tau only by a rounding error, the two count as equal.
 
 With `on_assistant_error="draft"`, the draft's answer is taken if the assistant fails before it has written anything. If
-the assistant fails later, the draft continues from the text so far.
+the assistant fails later, the draft continues the text that has been written so far.
 """
 
 from __future__ import annotations
@@ -51,11 +52,13 @@ class Cascade(Written):
 
     The draft was unsure if a quantile of the negative log probabilities of its answer's tokens is above `tau`. This is
     a cascade of two language models with any tokenizers (arXiv 2404.10136). Only the draft has to report the
-    probabilities of its tokens. The draft's answer arrives whole, when it is complete; the assistant's answer streams.
+    probabilities of its tokens. The draft's answer is not streamed: it arrives when it is complete. The assistant's
+    answer is streamed.
 
     Attributes:
         quantile: the quantile that decides, in [0, 1]; 1 is the largest negative log probability.
-        tau: the threshold of the quantile in nats, at least 0. For example, 0.69 is a probability of one half.
+        tau: the threshold for the quantile, in nats, at least 0. For example, 0.69 corresponds to a probability of one
+            half.
 
     Raises:
         SettingError: a setting is out of its range.
@@ -111,7 +114,7 @@ class Cascade(Written):
         return found is not None and found - self.tau > ROUNDING * self.tau
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """Forecast the cost: the draft's answer, and sometimes the assistant's, too; see `Method.cost`."""
+        """Forecast the cost of one answer at one model; see `Method.cost`."""
         n, most = plan.max_tokens, prompt.most + FINER * plan.max_tokens
         if model == 0:
             return Cost(Bounds(1, 1, 2), Bounds(prompt.least + 1, prompt.expected + n, 2 * most), n)
@@ -132,11 +135,11 @@ class Cascade(Written):
 
 
 def level(tokens: Sequence[Token], quantile: float) -> float | None:
-    """Step 2: return the quantile of the tokens' negative log probabilities, by nearest rank; None if none is known."""
+    """Step 2: return the quantile of the tokens' negative log probabilities; None if no probability is known."""
     surprises = sorted(
         -math.log(token.prob) + 0.0 if token.prob else math.inf for token in tokens if token.prob is not None
     )
     if not surprises:
         return None
-    rank = math.ceil(round(quantile * len(surprises), 9))  # rounded, because 0.07 * 100 is a little more than 7
+    rank = math.ceil(round(quantile * len(surprises), 9))  # rounded, because 0.07 * 100 is slightly above 7
     return surprises[max(rank, 1) - 1]

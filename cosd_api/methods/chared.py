@@ -1,43 +1,44 @@
-"""CharED (arXiv 2407.11009): the models write byte by byte, always the byte with the largest weighted mean.
+"""CharED (arXiv 2407.11009): the answer is written byte by byte; each byte has the largest weighted mean probability.
 
 ::
 
-    1   a model that has no branches at the end of the text, or whose token may end
-        there, lists its `listed` most probable next tokens                                  `Branches.asked`
-    2   what a model may write next is a table of byte strings (its branches), each
-        with a mass; the masses sum to 1                                                     `Branches`
+    1   a model lists its `listed` most probable next tokens if it has no branches at the
+        end of the text, or if one of its tokens may end there                               `Branches.asked`
+    2   the strings that a model may write next are kept in a table of byte strings (its
+        branches), each with a probability mass; the masses sum to 1                         `Branches`
     3   the mass of a symbol (a byte, or the end of sequence) is the mass of all strings
         that begin with it; its probability is the weighted mean of its masses over the
         models                                                                               `_step`
     4   the symbol with the largest mean is written
-    5   each model keeps only the strings that begin with this symbol, and removes it
-        from them; their masses are scaled to sum to 1 again                                 `Branches.follow`
-    6   back to 1 if a model has to be asked, otherwise to 3; the end of sequence ends the
-        answer
+    5   each model keeps only the strings that begin with this symbol, and removes the
+        symbol from them; the masses are scaled to sum to 1 again                            `Branches.follow`
+    6   the end of sequence ends the answer; otherwise the steps continue at 1 if a model
+        has to be asked, and at 3 if not
 
-**Branches.** A string in a table is the rest of a token. The empty string means *a token ends here*; its mass is the
-mass of the tokens that end where the text ends. If this mass exceeds `ENDS`, both kinds of branches are kept: the
-longer tokens stay in the table, and the mass of the ended tokens is distributed over the model's next tokens (step 1).
-The model lists these after the id of the token that ended, or after the text encoded again if it takes no ids. If the
-mass is at most `ENDS`, the empty string is dropped. Equal strings are one branch, wherever their tokens began. A branch
-dies when a byte is written that does not continue it. A model whose branches have all died is asked at the end of the
-text, as at the beginning.
+**Branches.** A string in a table is the part of a token that is not yet written. The empty string means *a token ends
+here*; its mass is the mass of the tokens that end where the text ends. If this mass exceeds `ENDS`, both kinds of
+branches are kept: the longer tokens stay in the table, and the mass of the ended tokens is distributed over the model's
+next tokens (step 1). The model lists its next tokens after the id of the token that ended. If its server accepts no
+ids, the text is encoded again instead. If the mass is at most `ENDS`, the empty string is dropped. Equal strings form
+one branch, wherever their tokens began. A branch is removed when a byte is written that does not continue it. A model
+that has no branches left is asked at the end of the text, as it was at the beginning.
 
 **Lists.** The probabilities that a model lists are divided by their sum, so unlisted tokens have no probability. Lists
-contain only tokens of whole characters, and the end of sequence. If the most probable token is one character of several
-tokens, it has no alternatives. It then counts as certain, and a warning reports how often this happened. If such a
-character remains incomplete (which happens only before the end of sequence), the end follows its bytes.
+contain only tokens of whole characters, and the end of sequence. If the most probable token is one character that
+consists of several tokens, it has no alternatives. It then counts as certain, and a warning reports how often this
+happened. If such a character remains incomplete, which happens only before the end of sequence, the end follows its
+bytes.
 
-**Characters.** A model can read only whole characters, so no model is asked inside a character. A model whose branches
-die there is silent until the character is complete. The mean is then over the other models, at least one of which
-continues.
+**Characters.** A model can read only whole characters, so no model is asked inside a character. A model that loses its
+last branch inside a character does not contribute until the character is complete. The mean is then over the other
+models, at least one of which still has branches.
 
-**Ties.** If means are equal, the symbol wins that the first model finds more probable, then the second model, and so
-on. If symbols are still equal, the end of sequence wins, then the lowest byte. Numbers count as equal if they differ
-only by rounding.
+**Ties.** If several symbols have equal means, the symbol that the first model finds most probable is written. If that
+model finds several of them equally probable, the second model decides, and so on. If symbols are still equal, the end
+of sequence is preferred, then the lowest byte. Numbers count as equal if they differ only by a rounding error.
 
 **Tokens.** A token of the answer is the text between two places where a model is asked, in whole characters; the end of
-sequence is a token, too. A token streams as soon as its bytes are known, because it needs no further request.
+sequence is a token, too. A token is streamed as soon as its bytes are known, because it needs no further request.
 `max_tokens` counts these tokens. It also limits the requests to each model, because no model is asked more than once
 for a token.
 """
@@ -65,26 +66,26 @@ ENDS = 1e-3
 """The mass of "a token ends here" above which a model is asked for its next tokens."""
 
 LEAST = 20
-"""The least value of `listed`."""
+"""The smallest allowed value of `listed`."""
 
 END: Key = (b"", True)
-_HERE: Key = (b"", False)  # a token ends here
+_HERE: Key = (b"", False)  # the branch that means "a token ends here"
 _PARTS = 4  # the largest number of raw tokens in one character
 
 
 @dataclass(frozen=True, kw_only=True)
 class CharED(Weighted):
-    """CharED: the models write byte by byte, always the byte with the largest weighted mean (arXiv 2407.11009).
+    """CharED: each byte of the answer is the byte with the largest weighted mean probability (arXiv 2407.11009).
 
     This is a baseline of the CoSD paper. It needs two or more models with any tokenizers. Each model must list its most
-    probable tokens, including the end of sequence, and is asked with one request for each token of the answer.
+    probable tokens, including the end of sequence, and receives one request for each token of the answer.
 
     Attributes:
         weights: the weights of the models, in the order of the models; numbers of at least 0, not all 0. Only their
             ratios count. None weighs all models equally; `"route"` weighs them by the prompt, as `Route` does.
         tau: the temperature of the weights for `weights="route"`, above 0.
-        listed: the number of most probable tokens that each model lists, at least 20. All other tokens count as having
-            no probability.
+        listed: the number of most probable tokens that each model lists, at least 20. All other tokens are treated as
+            having probability 0.
 
     Raises:
         SettingError: a setting is invalid.
@@ -106,7 +107,7 @@ class CharED(Weighted):
         return super().examine(models, unit)
 
     async def write(self, writer: AnswerWriter) -> None:
-        """Write one answer to its end."""
+        """Write one answer."""
         models = {model: Branches() for model in writer.models}
         alone = 0
         try:
@@ -120,10 +121,10 @@ class CharED(Weighted):
                 writer.warn(f"{words}: it counts as certain")
 
     async def _ask(self, writer: AnswerWriter, models: dict[int, Branches]) -> int:
-        """Step 1: ask the models; lost models leave the mean.
+        """Step 1: ask the models for their next tokens, and remove models that have failed from `models`.
 
         Returns:
-            The number of models that listed a single token that is not certain.
+            The number of models that listed only one token although its probability is below 1.
         """
         alone = 0
 
@@ -147,7 +148,7 @@ class CharED(Weighted):
         return alone
 
     def _write_token(self, writer: AnswerWriter, models: Mapping[int, Branches]) -> None:
-        """Steps 3 to 6: write the bytes up to the next place where a model has to be asked."""
+        """Steps 3 to 6: write one token, which ends at the next place where a model has to be asked."""
         data, steps = b"", list[ByteStep]()
         while True:
             here = self._step(writer.count, models, data)
@@ -181,7 +182,7 @@ class CharED(Weighted):
         return ByteStep(before, best[0], means, probs, rests)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002
-        """Forecast the cost of one answer at one model: a request for each token; see `Method.cost`."""
+        """Forecast the cost of one answer at one model; see `Method.cost`."""
         n = plan.max_tokens
         tokens = Bounds(
             prompt.least + 1,
@@ -204,8 +205,8 @@ class Branches:
     """The strings that one model may write next (step 2).
 
     Attributes:
-        rests: the masses of the strings, which sum to 1. If there are none, the model has to be asked, or is silent
-            inside a character.
+        rests: the masses of the strings, which sum to 1. If it is empty, the model has to be asked as soon as the text
+            ends with a whole character.
         number: the number of the last request to the model.
         end_name: the name of the model's end of sequence in its latest list that contained one.
     """
@@ -216,7 +217,7 @@ class Branches:
 
     @property
     def due(self) -> bool:
-        """True if the model has to be asked here."""
+        """True if the model has to be asked before the next byte is written."""
         return not self.rests or self.rests.get(_HERE, 0.0) > ENDS
 
     def asked(self, token: Token, listed: int, number: int) -> None:
@@ -231,7 +232,7 @@ class Branches:
         self.end_name = next((one.name for one in (token, *token.alternatives) if one.end), self.end_name)
 
     def settle(self) -> None:
-        """Drop the tokens that ended here, unless the model has to be asked."""
+        """Drop the tokens that end here, unless the model has to be asked."""
         if not self.due and self.rests.pop(_HERE, None) is not None:
             self._normalise()
 
@@ -251,7 +252,7 @@ class Branches:
         return found
 
     def follow(self, symbol: Key) -> None:
-        """Step 5: keep only what continues the symbol that was written."""
+        """Step 5: keep only the strings that begin with the written symbol, and remove it from them."""
         byte, end = symbol
         self.rests = {} if end else {(data[1:], ends): m for (data, ends), m in self.rests.items() if data[:1] == byte}
         self._normalise()
@@ -269,7 +270,7 @@ class ByteStep:
         before: the bytes of the same token that are already written.
         symbol: the symbol that is written: a byte, or the end of sequence.
         means: the mean of every symbol.
-        probs: the masses of the symbols, by model; silent models are missing.
+        probs: the masses of the symbols, by model; models that have no branches are missing.
         rests: for each model and symbol, the model's most probable string that begins with the symbol.
     """
 
@@ -280,7 +281,7 @@ class ByteStep:
     rests: Mapping[int, Mapping[Key, bytes]]
 
     def favourite(self, model: int) -> Key:
-        """Return the model's most probable symbol; if several are equal, preferably the symbol that is written."""
+        """Return the model's most probable symbol; of equally probable ones, preferably the symbol that is written."""
         probs = self.probs[model]
         most = max(probs.values())
         likely = [symbol for symbol in sorted(probs, key=_order) if probs[symbol] >= most * (1 - ROUNDING)]
@@ -288,22 +289,22 @@ class ByteStep:
 
 
 def _settled(models: Collection[Branches]) -> bool:
-    """Step 6: test whether any model has to be asked here; the other models drop the tokens that ended here."""
+    """Step 6: test whether any model has to be asked; all other models drop their tokens that end here."""
     for one in models:
         one.settle()
     return any(one.due for one in models)
 
 
 def _order(symbol: Key) -> tuple[bool, bytes]:
-    """Return the sort key of a symbol: the end of sequence comes first, then the bytes."""
+    """Return the sort key of a symbol; the end of sequence comes first, then the bytes in ascending order."""
     return not symbol[1], symbol[0]
 
 
 def _record(writer: AnswerWriter, data: bytes, steps: Sequence[ByteStep]) -> tuple[int, DecidedSegment]:
-    """Return the model to which a token is ascribed, and the record of the first symbol about which the models differ.
+    """Return the model to which a token is attributed, and a record of the first symbol on which the models differ.
 
-    A token is ascribed to the first model that would have written all of it. If there is none, it is ascribed to the
-    model that finds it most probable.
+    A token is attributed to the first model that would have written all of it. If no model would have, the token is
+    attributed to the model that finds it most probable.
     """
     heard = [model for model in steps[0].probs if all(model in one.probs for one in steps)]
     models = [model for model in heard if all(one.favourite(model) == one.symbol for one in steps)]
@@ -332,6 +333,6 @@ def _record(writer: AnswerWriter, data: bytes, steps: Sequence[ByteStep]) -> tup
 
 
 def _scores(writer: AnswerWriter, here: ByteStep, symbol: Key) -> tuple[tuple[float | None, ...], float]:
-    """Return 1 / probability of a symbol for each model, and 1 / its mean."""
+    """Return 1 / probability of a symbol for each model, and 1 / mean probability."""
     probs = [here.probs.get(model) for model in range(writer.count)]
     return tuple(None if one is None else inverse(one.get(symbol, 0.0)) for one in probs), inverse(here.means[symbol])

@@ -1,43 +1,43 @@
-"""Cool-Fusion (arXiv 2407.19807): the models propose segments, and choose one of them together.
+"""Cool-Fusion (arXiv 2407.19807): the models propose segments of text, and choose one of them together.
 
 ::
 
-    1   every model continues its own path through the prompt and the answer so far, until
-        some prefix of its new text ends with a word for every model; the longest such
+    1   every model continues the prompt and the answer so far, from its own ids, until
+        some prefix of its new text ends where every model ends a word; the longest such
         prefix is its segment                                               (2.2)     `_segment`
-    2   equal segments count as one; if only one is left, it is taken
+    2   equal segments count as one; if only one segment is left, it is taken
     3   every model scores every segment by its perplexity, over the
         segment's tokens in the model's own encoding                        (2.3, equation 2)
-    4   the segment with the least arithmetic mean over the models is
-        taken; of equals the first listed                                   (equation 3)
+    4   the segment whose perplexity has the lowest arithmetic mean over the
+        models is taken, or the first one listed if several are equal       (equation 3)
     5   if the winning model ended after its segment, the answer ends       (2.3)
 
 `perplexity.choose` implements steps 2 to 4.
 
 **Words.** If a model's tokenizer is known (`connect(url, tokenizer=...)`), words are the pieces into which it splits a
 text before it encodes them. Otherwise they are Unicode's words (`words.unicode_words`). The last word of a text does
-not count, because it may still grow. White space is a part of the word after it. With `align`, each model's segment
-ends with a word of its own. That makes a difference only between models whose own words are known.
+not count, because it may still grow. White space is part of the word after it. With `align`, each model's segment ends
+at a word of that model alone. This setting makes a difference only if the tokenizer of at least one model is known.
 
 **A segment** is never empty. A model that ends before any word is complete proposes its whole text, followed by its end
 of sequence as one more token; if it wrote no text, it proposes that token alone. A model also proposes its whole text,
-without an end, in three other cases: if it has written `LONGEST` tokens without a common word (for example, a long
-number, or a script without spaces of which its tokenizer makes one word), if it has reached `max_tokens`, or if its
-context is full. A segment may end inside a token of the model that wrote it. That token is cut, and the probability of
-the part is unknown. If the answer ends inside a token of a model that is asked after ids, the model continues after
-that token, so its new text begins with the rest of the token.
+without an end, in three other cases: if it has written `LONGEST` tokens without reaching a common end of a word (for
+example, in a long number, or in a script without spaces that its tokenizer does not split), if it has reached
+`max_tokens`, or if its context is full. A segment may end inside a token of the model that wrote it. That token is cut,
+and the probability of the remaining part is unknown. If the answer ends inside a token of a model that continues its
+own ids, the model continues after that token, so its new text begins with the rest of the token.
 
-**Scores.** A model scores its own tokens of the answer so far followed by the segment, as far as they end after the
-answer so far. A token that begins in the answer and ends in the segment is scored whole. A model that is asked after
-ids encodes the segment together with the text that the proposing model wrote after it, and a token that crosses the end
-of the segment is scored whole, too. A segment that a stop string cuts is scored uncut, because stop strings are
-searched for only in the answer. `max_tokens` counts the tokens of the winning segments.
+**Scores.** A model scores those tokens of its own encoding that end inside the segment. A token that begins in the
+answer so far and ends in the segment counts with its whole probability. A model that continues its own ids encodes the
+segment together with the text that the proposing model wrote after it, and a token that crosses the end of the segment
+counts with its whole probability, too. If a stop string would cut a segment, the uncut segment is scored, because stop
+strings are searched for only in the answer. `max_tokens` counts the tokens of the winning segments.
 
-**Costs.** A model's text beyond its segment is used again if the answer follows it, and a model need not score its own
-text, whose probabilities are known. Both hold only if the model reads the text as the tokens that it wrote
-(`AnswerWriter.reads_as`), so that a new request would have the same result.
+**Costs.** The text that a model wrote beyond its segment is used again if the answer continues with it. A model need
+not score its own text, because the probabilities are known. Both savings apply only if the model reads the text as the
+tokens that it wrote (`AnswerWriter.reads_as`), so that a new request would have the same result.
 
-With `rerank`, this answer is one candidate, and the whole answer of each model is another; see `rerank`.
+With `rerank`, the fused answer is one candidate, and each model's whole answer is another; see the module `rerank`.
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ from cosd_providers.contract import Token, WordEnds
 LONGEST = 32
 """The largest number of tokens that a model writes for one segment."""
 
-_TOKENS = 2  # tokens of a segment, on average
-_DIFFERENT = 0.5  # the share of segments about which the models differ
+_TOKENS = 2  # the assumed average number of tokens in a segment
+_DIFFERENT = 0.5  # the assumed share of segments about which the models differ
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoolFusion(ByPerplexity):
     """Cool-Fusion: each model proposes the next words, all models score each proposal, and the best one is written.
 
-    The best proposal is the one with the least mean perplexity over all models (arXiv 2407.19807, section 2). The
+    The best proposal is the one with the lowest mean perplexity over all models (arXiv 2407.19807, section 2). The
     method needs two or more models with any tokenizers, each of which scores text (`Capabilities.score`). The answer
-    streams segment by segment; a segment is one word or a few.
+    streams segment by segment; a segment is usually one or a few words.
 
     Attributes:
         normalisation: the divisor of a segment's negative log-likelihood. `"token"` divides by the number of the
             scoring model's tokens, which gives the usual perplexity; `"byte"` divides by the bytes of the text;
-            `"sum"` does not divide (equation 2 as printed), which favours short segments.
-        align: whether each model's segment ends at a word of that model, not at a word that all models have in common
-            (the paper's Cool-align).
-        rerank: whether to compare the fused answer with the whole answers of the models, as `Rerank` does (the paper's
-            Cool+Rerank). The answer then arrives whole.
+            `"sum"` does not divide (the published equation 2), which favours short segments.
+        align: whether each model's segment may end wherever that model ends a word (the paper's Cool-align), instead of
+            only where all models end a word.
+        rerank: whether to compare the fused answer with each model's own answer, as `Rerank` does (the paper's
+            Cool+Rerank). The answer is then not streamed.
 
     Raises:
         SettingError: there is no such normalisation.
@@ -106,15 +106,12 @@ class CoolFusion(ByPerplexity):
             writer.end_with(winner.passage)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """Forecast the cost: a new continuation after each difference, and scores of the other proposals there.
-
-        See `Method.cost`.
-        """
+        """Forecast the cost of writing and scoring the segments; see `Method.cost`."""
         n, models = plan.max_tokens, plan.models
         differences = n / _TOKENS * _DIFFERENT
         scores = differences * (models - 1)
         asked, read = prompt.scored(prompt.expected + n / 2, _TOKENS)
-        # At most, there is a new continuation for each token, and each proposal there is scored.
+        # In the most expensive case, each token needs a new continuation, and every proposal for it is scored.
         segments = most_segments(prompt, n)
         requests = Bounds(1, 1 + differences + scores * asked, n + models * segments.requests)
         written = (1 + differences) * LONGEST / 2
@@ -135,7 +132,7 @@ class CoolFusion(ByPerplexity):
         )
 
     async def _fuse(self, writer: AnswerWriter) -> None:
-        """Steps 1 to 5, until the answer is over."""
+        """Repeat steps 1 to 5 until the answer is complete."""
         found = await writer.ask_all(writer.splitter)
         splitters = {model: split or unicode_words for model, split in found.items()}
         if self.align and not any(found.values()):
@@ -158,12 +155,12 @@ class CoolFusion(ByPerplexity):
 
 @dataclass(frozen=True, slots=True)
 class MostSegments:
-    """The highest cost at one model: every token of the answer begins a segment of the greatest length.
+    """The highest cost at one model, assuming that a segment of the greatest length begins at every token.
 
     Attributes:
-        requests: the number of requests that score one segment at each place.
-        scored: the number of tokens billed for these scores.
-        written: the number of tokens billed for a continuation at each place.
+        requests: the number of requests for scoring one segment at each place.
+        scored: the number of tokens billed for scoring these segments.
+        written: the number of tokens billed for one continuation at each place.
     """
 
     requests: int
@@ -172,7 +169,7 @@ class MostSegments:
 
 
 def most_segments(prompt: Reading, tokens: int) -> MostSegments:
-    """Compute the highest cost of the segments of an answer of `tokens` tokens."""
+    """Compute the highest cost of the segments of an answer that has `tokens` tokens."""
     requests = scored = written = 0
     for left in range(tokens, 0, -1):
         before, segment = prompt.most + FINER * (tokens - left), FINER * min(LONGEST, left)
@@ -191,7 +188,7 @@ async def _segment(writer: AnswerWriter, model: int, words: Sequence[WordEnds]) 
     passage = await writer.read_on(
         model, max_tokens=room, ahead=min(writer.left, LONGEST), enough=lambda tokens: complete(tokens) > 0
     )
-    if passage.end is not None:  # no word is complete, or the last one may not grow any more
+    if passage.end is not None:  # either no word is complete, or the last word cannot grow any more
         ends = bool(passage.tokens) and passage.tokens[-1].end
         return ProposedText(passage.data, ends, passage.tokens, passage)
     return ProposedText.of(passage, complete(passage.tokens))

@@ -4,22 +4,23 @@
 
      1-3   the draft model writes greedily: x~_1, x~_2, ...                               `drafted`, `_append`
      4-7   each assistant reports its own tokens at the same places: x^_1, x^_2, ...      `answered`, `watched`
-     8     for each token, in the order of the text:
+     8     for each token in turn:
      9         if x~ != x^ and p < alpha and q > beta * p     (rule)                      `alignment.judge`
     10         or x~ != x^ and T(p, q) = 1                    (tree)                      `alignment.judge`
     11             keep the draft before x~, and replace x~ by x^                         `_replace`
-    12-13          throw away the rest of the draft, and draft again from there           `_discard_after`
-    14     text that no assistant contests is kept                                        `_settle`
+    12-13          throw away the rest of the draft, and draft again after x^             `_discard_after`
+    14     keep the text that no assistant contests                                       `_settle`
 
 All steps overlap: the draft keeps streaming while questions are in progress, and answers may arrive in any order. A
 replacement is put into the text as soon as its token is judged, even if an earlier token is still waiting for its
 verdict. If the earlier token is replaced later, the text after it is thrown away. So the text depends only on the
-models and the verifier. It does not depend on the order or timing of events, the length of drafts, or the batches of
-questions, all of which the `Schedule` controls.
+models and the verifier. It does not depend on the order or timing of events, the length of drafts, or the grouping of
+questions into requests, all of which the `Schedule` controls.
 
-If the answer may continue without an assistant (`survives`), an assistant that fails for good is lost at the first
-place of the text for which it gave no answer. Its answers about later places are discarded, and drafting restarts after
-that token, as after a replacement. So the answer depends on the place of the failure, not on its time.
+If the answer may continue without an assistant (`survives`), an assistant that fails permanently is lost at the first
+place of the text about which it gave no answer. Its answers about later places are discarded, and drafting restarts
+after the token at that place, as after a replacement. So the answer depends on the place of the failure, not on its
+time.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ from cosd_api.verification import RuleVerifier, Verifier, decides_by_place, dige
 from cosd_providers.contract import DraftEnd, Proposal, ServerInfo, Token
 from cosd_providers.errors import UnsupportedError
 
-_SURE = 0.99  # a verifier that contests a token of this probability contests nearly every token
+_SURE = 0.99  # a verifier that contests a token with this probability contests nearly every token
 
 
 class Phase(Enum):
@@ -74,17 +75,17 @@ class Phase(Enum):
 class CoSD(DraftFirst):
     """Collaborative Speculative Decoding: Algorithm 1 of the paper (arXiv 2502.08020), with its rule or its tree.
 
-    The draft writes greedily. If the verifier prefers an assistant's token or word, it replaces the draft's, and the
-    draft continues from there. With `unit="token"`, this is greedy decoding of a next-token distribution of its own;
-    see `log_likelihood`.
+    The draft writes greedily. If the verifier prefers an assistant's token or word, that token or word replaces the
+    draft's, and the draft continues after it. With `unit="token"`, the result is the greedy decoding of a well-defined
+    next-token distribution; see `log_likelihood`.
 
     Attributes:
         verifier: decides each disagreement between the draft and an assistant. The default is `RuleVerifier()`;
             `RuleVerifier.paper()` has the paper's thresholds.
-        unit: the draft tokens that are judged together, `"token"` or `"word"`. None chooses by comparing the
-            tokenizers; see `Fusion`.
-        temperature: 0 for Algorithm 1; 1 to draw every token from the next-token distribution instead, which needs
-            `unit="token"`.
+        unit: the unit of text that is judged, `"token"` or `"word"`. None chooses by comparing the tokenizers; see
+            `Fusion`.
+        temperature: 0 for Algorithm 1; 1 to draw every token at random from that next-token distribution, which
+            requires `unit="token"`.
 
     Raises:
         SettingError: a setting is invalid.
@@ -119,7 +120,7 @@ class CoSD(DraftFirst):
         return self if self.unit is not None else replace(self, unit=unit)
 
     def start(self, job: AnswerJob) -> Run:
-        """Create the run of one answer.
+        """Create the `Run` that writes one answer.
 
         Raises:
             UnsupportedError: the method cannot judge by the unit of this answer; see `examine_unit`.
@@ -149,7 +150,7 @@ class CoSD(DraftFirst):
             raise UnsupportedError(words, endpoint=endpoint, hint=hint)
 
     def options(self) -> dict[str, Any]:
-        """Return no options: a result records the verifier and the unit in fields of their own."""
+        """Return no options, because a result records the verifier and the unit in separate fields."""
         return {}
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
@@ -207,7 +208,7 @@ class CoSD(DraftFirst):
 
     @property
     def asks_by_ids(self) -> bool:
-        """True unless tokens are drawn, or the verifier uses hidden states."""
+        """True unless tokens are drawn at random, or the verifier uses hidden states."""
         return not self.temperature and not needs_of(self.verifier).draft_states
 
     @property
@@ -219,7 +220,7 @@ class CoSD(DraftFirst):
         """Create the decoder of one answer.
 
         Raises:
-            UnsupportedError: words are judged, and the verifier needs data about single tokens.
+            UnsupportedError: the unit is a word, but the verifier needs data about single tokens.
         """
         self.examine_unit(job.unit, job.turns[0].provider.name)
         return CoSDDecoder.of(job, self.verifier)
@@ -229,7 +230,7 @@ def _check_lists(name: str, info: ServerInfo, wanted: int) -> None:
     """Refuse an assistant that lists fewer tokens at a place than the verifier needs.
 
     Raises:
-        UnsupportedError: the message names a remedy.
+        UnsupportedError: the assistant is refused; the message names a remedy.
     """
     most = info.capabilities.top_k
     if most < wanted:
@@ -241,10 +242,10 @@ def _check_lists(name: str, info: ServerInfo, wanted: int) -> None:
 
 
 def check_draft(info: ServerInfo, verifier: Verifier) -> None:
-    """Refuse a draft that does not report the data that the verifier needs: lists of tokens, or hidden states.
+    """Refuse a draft that does not report the lists of tokens or the hidden states that the verifier needs.
 
     Raises:
-        UnsupportedError: the message names a remedy.
+        UnsupportedError: the draft is refused; the message names a remedy.
     """
     needs, can = needs_of(verifier), info.capabilities
     wanted, most = needs.draft_alternatives, can.top_k
@@ -269,7 +270,7 @@ def check_draft(info: ServerInfo, verifier: Verifier) -> None:
 
 
 class CoSDDecoder:
-    """One fused answer in progress: a `Decoder`.
+    """A `Decoder` for one fused answer in progress.
 
     Args:
         verifier: the verifier, such as the rule or the tree.
@@ -277,21 +278,21 @@ class CoSDDecoder:
         max_tokens: the greatest length of the answer, including its end of sequence.
         stop: stop strings, as UTF-8; the answer ends before the first of them.
         skip: whether to omit questions whose answers could not change the text.
-        survives: tells whether the answer may continue without an assistant that has failed with this error. By
-            default it may not.
+        survives: a function that returns True if the answer may continue without an assistant that has failed with
+            this error. By default, the answer may not continue.
         without: the assistants that were lost before the answer began, and the error of each.
         pace: the settings of the schedule.
-        prompt: the draft model's prompt, for verifiers that decide by the place.
-        tie: the greatest difference of log probabilities that counts as a tie; see `alignment.judge`.
-        ends: ids that end the text of at least one model. Each counts as the end whichever model writes it.
+        prompt: the draft model's prompt, for verifiers whose decisions depend on the place.
+        tie: the greatest difference between log probabilities that counts as a tie; see `alignment.judge`.
+        ends: the end-of-sequence ids of all models. Each of them ends the answer, whichever model writes it.
 
     Attributes:
         prompt: a digest of the draft model's prompt.
-        judge: the verifier, with the settings that units pass to it.
+        judge: the verifier, with all settings that are needed to judge a unit.
         response: the answer so far.
-        units: the units whose tokens are not final.
-        schedule: the drafts and questions.
-        lost: the assistants without which the answer continues.
+        units: the units whose tokens are not final yet.
+        schedule: decides when drafts and questions are started.
+        lost: the assistants that have failed, and without which the answer continues.
         phase: the phase of the answer.
         now, late: see `Decoder`.
     """
@@ -327,13 +328,13 @@ class CoSDDecoder:
         self.phase = Phase.RUNNING
         self.now, self.late = 0.0, False
         self._survives = survives
-        self._failed = False  # true as soon as any request has failed
+        self._failed = False  # True once any request has failed
         self._counts = Report()
         self._settled_units = 0
 
     @classmethod
     def of(cls, job: AnswerJob, verifier: Verifier) -> Self:
-        """Create the decoder of one answer, with the limits and the schedule of its job."""
+        """Create the decoder of one answer from the settings of its job."""
         return cls(
             verifier,
             max_tokens=job.max_tokens,
@@ -350,11 +351,11 @@ class CoSDDecoder:
 
     @property
     def finished(self) -> Finish | None:
-        """The reason why the answer ended; None while it is not complete."""
+        """The reason why the answer ended; None until the answer is complete."""
         return self.response.over if self.phase is Phase.FINISHED else None
 
     def report(self) -> Report:
-        """Report the answer so far, with its counts."""
+        """Report the text so far, with counts such as the number of replacements."""
         hedges = self.schedule.hedges
         return replace(
             self._counts,
@@ -368,7 +369,7 @@ class CoSDDecoder:
     # --------------------------------------------------------------------------------------------------- the events
 
     def start(self) -> list[Command]:
-        """Line 1: start the draft, and the requests that do not need a draft token."""
+        """Line 1: start the draft, and the requests to assistants that need no draft token."""
         early: list[Command] = []
         if self._ids and self.judge.ever:
             heard = [at for at in range(self.assistants) if at not in self.lost]
@@ -395,7 +396,7 @@ class CoSDDecoder:
         return self._proceed([])
 
     def draft_failed(self, draft: int, error: Exception) -> list[Command]:
-        """Handle a failure of the draft. The answer fails if it needs more draft after the text so far is settled."""
+        """Handle a failure of the draft. The answer fails if it is incomplete when all tokens so far are settled."""
         if draft != self.schedule.drafts.under_way:
             self.schedule.hedges.failed(draft)
             return []
@@ -408,7 +409,7 @@ class CoSDDecoder:
         if self.schedule.questions.early(ask, proposals):
             return self._proceed([])
         assistant, asked = self.schedule.questions.take(ask)
-        if not asked:  # the request was cancelled
+        if not asked:  # the question was cancelled
             return []
         commands: list[Command] = []
         if assistant == DRAFT:
@@ -420,7 +421,7 @@ class CoSDDecoder:
                     self._hear(unit, other, verdict.pending, verdict.ask, commands)
             return self._proceed(commands)
         for (unit, verdict), proposal in zip(asked, proposals, strict=True):
-            # Otherwise the unit is already void, perhaps because of an answer just before this one.
+            # A unit that is not waiting is already void, perhaps because of the proposal before this one.
             if unit.waiting and not verdict.done:
                 self._hear(unit, assistant, proposal, ask, commands)
         return self._proceed(commands)
@@ -428,9 +429,9 @@ class CoSDDecoder:
     def _hear(
         self, unit: DraftUnit, assistant: int, proposal: Proposal | None, ask: int, commands: list[Command]
     ) -> None:
-        """Judge a unit by an assistant's proposal. If the draft's own probability is missing, request it first.
+        """Judge a unit by an assistant's proposal. If the draft's own probability is unknown, request it first.
 
-        The draft stops writing during that request, because its server may have room for one request only.
+        The draft stops writing during that request, because its server may accept only one request at a time.
         """
         asking = unit.lacks_p
         unit.hear(assistant, proposal, self.judge, ask)
@@ -446,15 +447,15 @@ class CoSDDecoder:
             self._discard_after(unit, commands)
 
     def ask_failed(self, ask: int, error: Exception) -> list[Command]:
-        """Handle a failed request to an assistant. The answer fails only if it has to wait for that request's verdict.
+        """Handle a failed request to an assistant. The answer fails only if it cannot continue without the verdict.
 
-        The request may be about text that is thrown away later. So that success does not depend on timing, questions
-        that failed together are asked again one by one. A question about the start of the answer that was sent before
-        the draft began is asked again, too.
+        The request may be about text that is thrown away later, and success should not depend on timing. Therefore,
+        places whose common request failed are asked about again one by one. A question about the start of the answer
+        is also asked again if it was sent before the draft began.
         """
         early = self.schedule.questions.is_early(ask)
         assistant, asked = self.schedule.questions.take(ask)
-        if not asked:  # the request was cancelled, or it was early and no unit waits for it
+        if not asked:  # the question was cancelled, or it was sent early and no unit waits for it
             return self._proceed([])
         self._failed = True
         if assistant == DRAFT:
@@ -467,24 +468,24 @@ class CoSDDecoder:
         return self._proceed([])
 
     def watched(self, watch: int, token: Token) -> list[Command]:
-        """Lines 6 to 10: accept an assistant's token at the next place, from its watch."""
+        """Lines 6 to 10: accept the next token from an assistant's watch."""
         return self._proceed([]) if self.schedule.watches.wrote(watch, token) else []
 
     def watch_ended(self, watch: int, end: DraftEnd) -> list[Command]:
-        """Handle the end of a watch. A single question then shows whether the assistant can still answer."""
+        """Handle the end of a watch. A single question then finds out whether the assistant can still answer."""
         self.schedule.watches.ended(watch, failed=end.reason in ("context", "filter"))
         return self._proceed([])
 
     def watch_failed(self, watch: int, error: Exception) -> list[Command]:  # noqa: ARG002 - the question will say why
-        """Handle the failure of a watch. A single question then shows whether the failure matters."""
+        """Handle the failure of a watch. A single question then finds out whether the failure matters."""
         self.schedule.watches.ended(watch, failed=True)
         return self._proceed([])
 
     def stop_here(self, finish: Finish) -> None:
-        """End the answer after its emitted tokens; later events are ignored.
+        """End the answer after its emitted tokens, and ignore later events.
 
-        Text that is held back because it may be the beginning of a stop string is left out. So the answer is always a
-        prefix of the complete answer.
+        Text that is held back because a stop string may begin there is left out. So the result is always a prefix of
+        the complete answer.
         """
         if self.phase is not Phase.FINISHED:
             self.units.clear()
@@ -506,7 +507,7 @@ class CoSDDecoder:
         self.units.append(unit)
         response.place(Placed(token, draft=draft, at=self.now))
         self._complete(unit, commands)
-        # A hedge, for example, may be longer than the answer.
+        # A draft may have requested more tokens than the answer still needs, for example if it is a hedge.
         too_long = response.over and drafts.left and (foreign or not token.end)
         if too_long or response.stopped:  # later tokens would never be judged
             commands.extend(drafts.cancel())
@@ -518,18 +519,18 @@ class CoSDDecoder:
             self.response.over = cut_short(end)
 
     def _complete(self, unit: DraftUnit, commands: list[Command]) -> None:
-        """Ask every assistant about a token that could be replaced."""
+        """Prepare the questions to every assistant about the unit, if its token could be replaced."""
         unit.complete(self.assistants, self.judge.contestable, self.lost)
         if unit.waiting:
             self.schedule.questions.more = True
             self.schedule.watches.claim(unit)
-            if unit.heard:  # no assistant is left to ask
+            if unit.heard:  # all assistants are lost, so none can be asked
                 self._decide(unit, commands)
             elif self._ids and not unit.first:
                 self._hear_early(unit, commands)
 
     def _hear_early(self, unit: DraftUnit, commands: list[Command]) -> None:
-        """Judge the first unit by the answers that arrived before it, or let it wait for early requests in progress."""
+        """Judge the first unit by answers that arrived before the unit itself, or wait for the early requests."""
         self.schedule.questions.join_early(unit)
         for assistant, verdict in enumerate(unit.verdicts):
             known = self.schedule.questions.first(assistant)
@@ -540,7 +541,7 @@ class CoSDDecoder:
     # ------------------------------------------------------------------------------------------------ verification
 
     def _decide(self, unit: DraftUnit, commands: list[Command]) -> None:
-        """Lines 8 to 10: decide a unit that all assistants have answered; the most confident replacement wins."""
+        """Lines 8 to 10: decide about a unit that all assistants have answered; the most confident replacement wins."""
         unit.state = State.JUDGED
         token = self.response.tokens[unit.first]
         token.asked, token.decisions, token.verified = (
@@ -553,7 +554,7 @@ class CoSDDecoder:
             self._replace(unit, winner, commands)
 
     def _replace(self, unit: DraftUnit, winner: Verdict, commands: list[Command]) -> None:
-        """Lines 11 to 13: keep the draft before the unit, write the assistant's word, and draft again from there."""
+        """Lines 11 to 13: keep the draft before the unit, write the assistant's word, and draft again after it."""
         self._discard_after(unit, commands)
         draft = self.response.tokens[unit.first].draft
         self.response.cut_back(unit.first)
@@ -576,14 +577,14 @@ class CoSDDecoder:
         commands.extend(self.schedule.questions.void())
 
     def _lose(self, commands: list[Command]) -> bool:
-        """Continue without the failed assistants for which the answer is waiting, if it may; True if it does."""
+        """Try to continue without the failed assistants for which the first unit waits; return True on success."""
         unit = self.units[0] if self.units else None
         if unit is None or not unit.waiting or unit.p_error is not None:
             return False
         undone = [(at, verdict) for at, verdict in enumerate(unit.verdicts) if not verdict.done]
         failed = {at: verdict.error for at, verdict in undone if verdict.error is not None}
         if not failed or len(failed) < len(undone) or self._error() is not None:
-            return False  # an assistant that has not answered yet may be certain: then the failures do not matter
+            return False  # an assistant that has not answered yet may be certain; the failures then do not matter
         for assistant, error in failed.items():
             verdict = unit.verdicts[assistant]
             self.lost[assistant] = Loss(unit.first, error)
@@ -597,14 +598,14 @@ class CoSDDecoder:
         return True
 
     def _error(self) -> Exception | None:
-        """The first error that the answer cannot survive at the place where it waits; None if there is none."""
+        """Return the error at the first open place that makes the answer fail; None if there is no such error."""
         if not (self.units and self.units[0].waiting):
             return self.schedule.drafts.error
         if self.units[0].p_error is not None:
             return self.units[0].p_error
         for verdict in self.units[0].verdicts:
             if not verdict.done and (verdict.error is None or not self._survives(verdict.error)):
-                return verdict.error  # None if this assistant has not answered: if it is certain, later errors are moot
+                return verdict.error  # None if this assistant may still answer; if it is certain, no later error counts
         return None
 
     def _settle(self, commands: list[Command]) -> None:
@@ -632,13 +633,13 @@ class CoSDDecoder:
     # ------------------------------------------------------------------------------------------------ after an event
 
     def _follow(self, commands: list[Command]) -> None:
-        """Judge the units that watches have answered."""
+        """Judge the units for which the watches have already written an answer."""
         while (answer := self.schedule.watches.answer(self.units, self.response)) is not None:
             commands.append(Heard(answer.watch, answer.assistant))
             self._hear(answer.unit, answer.assistant, answer.proposal, answer.watch, commands)
 
     def _proceed(self, commands: list[Command]) -> list[Command]:
-        """Settle units, and end the answer if it is complete; otherwise follow the schedule."""
+        """Settle units, and end the answer if it is complete; otherwise let the schedule choose the next requests."""
         if self.phase is not Phase.RUNNING:
             return []
         self._follow(commands)
@@ -659,7 +660,7 @@ class CoSDDecoder:
         return commands if hedge is None else self._take_over(hedge, commands)
 
     def _take_over(self, hedge: Hedge, commands: list[Command]) -> list[Command]:
-        """Make a hedge the draft: its tokens so far are appended, and later tokens are tokens of the draft."""
+        """Make a hedge the new draft: append the tokens that it has written so far."""
         for token in hedge.tokens:
             if self.response.over is None:
                 commands.extend(self._append(token, hedge.started.draft))

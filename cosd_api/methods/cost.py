@@ -13,28 +13,28 @@ from cosd_providers.hidden_states import SEARCH, STRETCH
 SPECIAL = 8
 """The largest number of special tokens around a prompt."""
 FINER = 2
-"""The largest number of tokens that a model reads or writes for one token of the answer."""
+"""The largest number of a model's own tokens that correspond to one token of the answer."""
 ROUNDS = 8
-"""The largest number of requests for one place or one text: mostly one is enough, but a long word needs more."""
+"""The largest number of requests for one place or one text. One is usually enough, but a long word needs more."""
 
 SCORED = "a text that is scored is read once, or, by llama.cpp, once for each of its tokens"
-"""The assumption about the expected cost of scores, in words."""
+"""A description of the assumption about the expected cost of scoring a text."""
 HIGHEST_SCORED = f"a text that is scored is read {ROUNDS} times, or, by llama.cpp, three times for each of its tokens"
-"""The assumption about the highest cost of scores, in words."""
+"""A description of the assumption about the highest cost of scoring a text."""
 
 # For servers that score a text token by token:
-_LISTED = 64  # prompts in one request
-_IMPROBABLE = 0.15  # the share of tokens that need one more request
+_LISTED = 64  # the number of prompts in one request
+_IMPROBABLE = 0.15  # the assumed share of tokens that need one more request
 _PROMPTS = 3  # the largest number of prompts for one token
 _ENDS = 40  # the largest number of prompts for the end of sequence
 
-_UNDONE = 2  # how often the text after one token of the answer is written, at most
-_WRITTEN = 4  # tokens that an assistant typically writes about one place
+_UNDONE = 2  # the largest number of times that the text after one token of the answer is written
+_WRITTEN = 4  # the number of tokens that an assistant typically writes about one place
 _CHAIN = 12  # the largest number of tokens that an assistant writes about one place
-_SHARE = 0.1  # the share of tokens that an assistant is asked about, if no past answer is known
-_REPLACED = 1 / 3  # the share of these tokens that are replaced
-_LONGER = 1.5  # tokens that are drafted, or that a watch writes, for one token of the answer
-_AHEAD = 8  # tokens that a hedged draft writes before the verdict
+_SHARE = 0.1  # the assumed share of tokens about which an assistant is asked, if no past answer is known
+_REPLACED = 1 / 3  # the assumed share of the tokens about which an assistant is asked that are replaced
+_LONGER = 1.5  # the assumed number of tokens that the draft or a watch writes for one token of the answer
+_AHEAD = 8  # the assumed number of tokens that a hedge writes before the verdict is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +44,12 @@ class Plan:
     Attributes:
         max_tokens: the greatest number of tokens in the answer.
         models: the number of models.
-        pace: the schedule of methods that draft.
+        pace: the settings of the schedule, for methods that draft.
         skip: whether to omit questions whose answers could not change the text.
         contested: the assumed share of the draft's tokens that an assistant's answer could change.
         lookahead: the number of tokens that the draft may write after the answer's last token, so that the last word
-            can be encoded; 0 unless the models have different ids. If it is not 0, perhaps no word is ever ready to be
-            judged, and no assistant is asked.
+            can be encoded; 0 unless the models have different ids. If it is not 0, an answer may end before any word is
+            ready to be judged, and then no assistant is asked.
     """
 
     max_tokens: int
@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def longest(self) -> int:
-        """The largest number of tokens that a draft may write one after another."""
+        """The largest number of tokens that a draft may write without a restart."""
         return self.max_tokens + self.lookahead
 
     @property
@@ -72,14 +72,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The number of tokens in the prompt as one model reads it, with facts about the model's endpoint.
+    """The length of the prompt in one model's tokens, with facts about the model's endpoint.
 
     Attributes:
         least: the lowest possible number of tokens.
-        expected: the expected number.
-        most: the highest possible number.
+        expected: the expected number of tokens.
+        most: the highest possible number of tokens.
         by_token: whether the endpoint scores a text token by token; see `Capabilities.scores_by_token`.
-        pauses: whether a draft on the endpoint continues from its own tokens, so that its first request is short.
+        pauses: whether a draft on this endpoint continues from its own tokens, so that its first request can be short.
     """
 
     least: int
@@ -96,7 +96,7 @@ class Reading:
         return math.ceil(tokens / _LISTED) + _IMPROBABLE * tokens, places * (before + tokens / 2 + 1)
 
     def most_scored(self, before: int, tokens: int) -> tuple[int, int]:
-        """Like `scored`, but return the largest possible numbers."""
+        """Return the largest possible numbers of requests and billed tokens; see `scored`."""
         if not self.by_token:
             return ROUNDS, ROUNDS * (before + tokens + 1)
         within = _PROMPTS * (tokens * before + tokens * (tokens + 1) // 2)  # each prompt reads the text before it
@@ -106,7 +106,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A number with its lowest and highest possible values. `expected` holds if no past answer is known."""
+    """The lowest, expected and highest values of a number. `expected` applies if no past answer is known."""
 
     low: int
     expected: float
@@ -130,11 +130,11 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """The assumptions of a forecast, in words.
+    """The assumptions on which a forecast is based, in words.
 
     Attributes:
-        expected: the assumptions of the expected cost, if no past answer is known.
-        high: the assumptions of the highest cost.
+        expected: the assumptions about the expected cost, which apply if no past answer is known.
+        high: the assumptions about the highest cost.
     """
 
     expected: str
@@ -147,7 +147,7 @@ class Assumptions:
 def draft_cost(plan: Plan, prompt: Reading) -> Cost:
     """Forecast the cost of a draft that is verified while it is written."""
     n, pace = plan.max_tokens, plan.pace
-    # Each hedge is a request that reads the whole text before it, and writes a few tokens.
+    # Each hedge is a request that reads the whole text so far, and writes a few tokens.
     hedges = n * plan.share * pace.hedge
     replaced = plan.share * _REPLACED
     drafts = 1 + hedges + n * replaced + (n / pace.draft_length if pace.draft_length else 0)
@@ -167,9 +167,9 @@ def draft_cost(plan: Plan, prompt: Reading) -> Cost:
 
 
 def _with_states(cost: Cost, plan: Plan, prompt: Reading) -> Cost:
-    """Add the cost of the draft's hidden states, for which it reads each stretch and the text before it once more."""
+    """Add the cost of the draft's hidden states: the draft reads each stretch, and all text before it, once more."""
     n, stretch = plan.max_tokens, min(STRETCH, plan.pace.draft_length or STRETCH)
-    drafts, most = cost.requests, 1 + n // STRETCH + SEARCH  # `most`: the largest number of passes for one draft
+    drafts, most = cost.requests, 1 + n // STRETCH + SEARCH  # `most` is the largest number of passes for one draft
     passes = drafts.expected + n / stretch
     requests = Bounds(drafts.low + 1, drafts.expected + passes, drafts.high * (1 + most))
     read = passes * (prompt.expected + n / 2)
@@ -178,12 +178,12 @@ def _with_states(cost: Cost, plan: Plan, prompt: Reading) -> Cost:
 
 
 def assistant_cost(plan: Plan, model: int, prompt: Reading, *, always: bool) -> Cost:
-    """Forecast the cost of an assistant that is asked about places of a draft: one request for each place, or a watch.
+    """Forecast the cost of an assistant that is asked about places of a draft, by one request per place or by a watch.
 
     Args:
-        plan: the planned answer; its `pace` tells which assistants watch.
+        plan: the planned answer; its `pace` determines which assistants watch.
         model: the index of the assistant; the first one is 1.
-        prompt: the prompt as the assistant reads it.
+        prompt: the length of the prompt in the assistant's tokens.
         always: whether the assistant is certain to be asked as soon as any token is ready to be judged.
     """
     n = plan.max_tokens
@@ -216,14 +216,14 @@ def draft_first_assumptions(plan: Plan) -> Assumptions:
 
 
 def _chain(plan: Plan) -> int:
-    """Return the largest number of tokens that an assistant writes about one place, including those after a word."""
+    """Return the largest number of tokens that an assistant writes about one place, including any after the word."""
     return _CHAIN + 4 * plan.lookahead
 
 
 def _drafted(plan: Plan) -> int:
-    """Return the largest number of tokens that are drafted and asked about, if the draft restarts after each token."""
+    """Return the largest number of drafted tokens that assistants judge, if the draft restarts after every token."""
     n = plan.longest
     bounds = [bound for bound in (plan.pace.draft_length, plan.pace.max_ahead) if bound is not None]
-    open_unit = LONGEST + 1 + (FARTHEST if plan.lookahead else 0)  # a unit that is begun is always completed
+    open_unit = LONGEST + 1 + (FARTHEST if plan.lookahead else 0)  # a unit that has begun is always completed
     ahead = min(min(bounds) + open_unit, n) if bounds else n
     return _UNDONE * (ahead * (n - ahead) + ahead * (ahead + 1) // 2)

@@ -6,24 +6,24 @@
     2   s_i is the probability of deferral at the place of x~_i                        `TrainedGate.probability`
     3   x~_i is kept while s_i <= eta
     4   at the first s_i > eta, the assistant writes its most probable token
-    5   the draft continues after this token
+    5   the draft continues after the assistant's token
 
-There are two gates. Each is a verifier and states the data that the draft has to report (`Needs`)::
+There are two kinds of gates. Each is a verifier, and states the data that the draft has to report (`Needs`)::
 
-    s_i = sigma(theta . features)       features of the draft's list of probable tokens there    `DeferralVerifier`
+    s_i = sigma(theta . features)       features of the draft's list of tokens at this place     `DeferralVerifier`
     s_i = sigma(bias + theta . h_i)     h_i is the draft's last hidden state before x~_i            `CoLLMVerifier`
 
-The second gate is that of Co-LLM (Shen et al., ACL 2024). Hardly any API reports hidden states, so the first gate uses
-data that APIs do report.
+The second gate is the gate of Co-LLM (Shen et al., ACL 2024). Hardly any API reports hidden states, so the first gate
+uses data that APIs do report.
 
-With the first gate, models with the same ids are asked after ids. Models on servers that take no ids are asked after
-the text, which each model encodes by itself. With hidden states, all models are asked after the text. The draft
-continues from its own tokens if x~_i is kept, and from its encoding of the text after an assistant's token. Hidden
-states are requested for one stretch of the draft at a time, while the draft continues. Each state belongs to one place,
-so the text does not depend on the length of the stretches.
+With the first gate, models with the same ids are sent ids. Models on servers that accept no ids are sent the text,
+which each model encodes by itself. With hidden states, all models are sent the text. If x~_i is kept, the draft
+continues from its own tokens. After an assistant's token, the draft encodes the text again. Hidden states are requested
+for one stretch of the draft at a time, while the draft continues. Each state belongs to one place, so the answer does
+not depend on the length of the stretches.
 
-These are the steps of Algorithm 1 with a verifier that replaces every differing token wherever the gate opens, so the
-decoder is that of `CoSD`. Both models must share a tokenizer.
+These are the steps of Algorithm 1 with a verifier that replaces every differing token wherever the gate opens, so
+`Defer` uses the decoder of `CoSD`. Both models must share a tokenizer.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from cosd_providers.errors import UnsupportedError
 class Defer(DraftFirst):
     """Deferral: a trained gate hands over single tokens to the assistant (Co-LLM, Shen et al., ACL 2024, or similar).
 
-    The draft writes. If the gate opens, the assistant writes one token, and the draft continues after it. The method
-    needs one assistant with the draft's tokenizer. There are two kinds of gates. A `DeferralVerifier` uses the draft's
-    lists of probable tokens. A `CoLLMVerifier`, the gate of Co-LLM, uses the draft's hidden state; only llama.cpp's own
-    server reports it, if it is started with `--embeddings --pooling none`.
+    The draft writes. When the gate opens, the assistant writes one token, and the draft continues after that token. The
+    method needs one assistant with the draft's tokenizer. There are two kinds of gates. A `DeferralVerifier` uses the
+    draft's lists of probable tokens. A `CoLLMVerifier`, the gate of Co-LLM, uses the draft's hidden states, which only
+    llama.cpp's own server reports, if it is started with `--embeddings --pooling none`.
 
     Attributes:
-        gate: the trained gate, the path of its file, or its fields as a mapping. It is required, because a gate is
-            trained for one pair of models.
+        gate: the trained gate, the path of its file, or its fields as a mapping. There is no default, because each gate
+            is trained for one pair of models.
 
     Raises:
         SettingError: no gate is given, or the gate is invalid.
@@ -78,7 +78,7 @@ class Defer(DraftFirst):
 
     @property
     def judge(self) -> Gate:
-        """The gate."""
+        """The gate, which is a verifier."""
         assert isinstance(self.gate, Gate)
         return self.gate
 
@@ -88,11 +88,14 @@ class Defer(DraftFirst):
         return not self.judge.needs.draft_states
 
     def options(self) -> dict[str, Any]:
-        """Return the method's own settings, as a result records them: the gate in the form of its file."""
+        """Return the gate in the format of its file, as a result records it."""
         return {"gate": self.judge.model_dump(mode="json")}
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
-        """Refuse a draft that lacks data for the gate, or an assistant without probabilities; see `Method.examine`."""
+        """Refuse a draft that does not report the data for the gate, or an assistant that reports no probabilities.
+
+        See `Method.examine`.
+        """
         for name, info in models:
             if not info.capabilities.probs:
                 words = f"the {name} does not report the probabilities of its tokens"

@@ -3,15 +3,16 @@
 ::
 
     1   the draft model draws some tokens ahead: x_1, x_2, ... ~ M_p                              `_drafted`
-    2   x~_i = argmax M_p and p_i = max M_p are read from its list at each place                  `_preferred`
-    3   each assistant reports x^_i = argmax M_q and q_i = max M_q where they could matter        `_heard`
-    4   the gate opens if x~_i != x^_i and the verifier decides to replace, from p_i and q_i      `_judged`
-    5   x_i is kept until the gate opens; there, a token drawn from M_q is written instead        `_write_token`
+    2   x~_i = argmax M_p and p_i = max M_p are read from the draft's list at each place          `_preferred`
+    3   each assistant reports x^_i = argmax M_q and q_i = max M_q at contestable places          `_heard`
+    4   the gate opens if x~_i != x^_i and the verifier, given p_i and q_i, decides to replace    `_judged`
+    5   x_i is kept while the gate is closed; if it opens, a token drawn from M_q replaces x_i    `_write_token`
     6   after that token, the draft model draws again
 
 The gate uses the most probable tokens, never the drawn token. So only the text before a token decides whether the token
-is drawn from M_p or from M_q. Its distribution is therefore exactly P_F, although lists of tokens are incomplete. If
-the draft's list does not show its most probable token, the draft is asked for that token, too.
+is drawn from M_p or from M_q. The token's distribution is therefore exactly the gated mixture P_F, although lists of
+tokens are incomplete. If the draft's list does not show its most probable token, the draft is asked for that token in
+another request.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.errors import UnsupportedError
 
 AHEAD = 16
-"""The number of tokens that are drawn in one request, unless `draft_length` is given."""
-_LISTED = 8  # alternatives to list with each drawn token
+"""The default number of tokens to draw in one request; `draft_length` overrides it."""
+_LISTED = 8  # the number of alternatives to list for each drawn token
 
 
 def check_sampling(models: Models, needed_by: str) -> None:
     """Check that every model draws tokens from its own distribution, including the end of sequence.
 
     Raises:
-        UnsupportedError: a model does not.
+        UnsupportedError: a model does not draw such tokens.
     """
     for name, info in models:
         can = info.capabilities
@@ -49,7 +50,7 @@ def check_sampling(models: Models, needed_by: str) -> None:
 
 
 def check_draws(models: Models, needed_by: str) -> tuple[str, ...]:
-    """Check that every model draws tokens, even if not from its own distribution.
+    """Check that every model draws tokens, whether or not it draws them from its own distribution.
 
     Returns:
         Warnings about models that are not known to draw from their own distribution.
@@ -71,7 +72,7 @@ def check_draws(models: Models, needed_by: str) -> tuple[str, ...]:
 
 
 def check_gate(models: Models) -> None:
-    """Check that every model draws tokens, and reports the probabilities by which the mixture is gated.
+    """Check that every model draws tokens, and reports the probabilities that open or close the gate.
 
     Raises:
         UnsupportedError: a model lacks one of these capabilities.
@@ -88,7 +89,7 @@ def check_gate(models: Models) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _OwnPick:
-    """A model's most probable token at a place; `prob` is None if its probability is unknown."""
+    """A model's most probable token at a place; `prob` is None if the probability is unknown."""
 
     token: Token
     prob: float | None
@@ -101,7 +102,7 @@ class GatedDraws:
     Args:
         writer: writes the answer.
         verifier: the gate.
-        prompt: the draft model's prompt, for verifiers that decide by the place.
+        prompt: the draft model's prompt, for verifiers whose decisions depend on the place.
     """
 
     def __init__(self, writer: JudgedWriter, verifier: Verifier, prompt: str) -> None:
@@ -111,7 +112,7 @@ class GatedDraws:
         self._prompt = digest_of(prompt)
 
     async def write(self) -> None:
-        """Write the answer to its end."""
+        """Write the answer."""
         writer, before = self._writer, None
         while not writer.over:
             passage = await self._drafted(before)
@@ -123,7 +124,7 @@ class GatedDraws:
             for at, token in places:
                 choices = {model: found[at] for model, found in heard.items() if at in found}
                 if await self._write_token(token, preferred[at], choices, passage.number, asked=at in contested):
-                    before = None  # an assistant drew the token, so the draft continues from the text
+                    before = None  # the draft cannot continue its own tokens, because an assistant drew this one
                 if writer.over or before is None:
                     break
             else:
@@ -145,7 +146,7 @@ class GatedDraws:
         )
 
     async def _preferred(self, places: Sequence[tuple[int, Token]]) -> dict[int, _OwnPick]:
-        """Line 2: return the draft's most probable token at each place, by the byte offset of the place."""
+        """Line 2: return the draft's most probable token at each place; the keys are the places' byte offsets."""
         found: dict[int, _OwnPick] = {}
         for at, token in places:
             best = most_probable(token)
@@ -161,13 +162,13 @@ class GatedDraws:
         return found
 
     def _could_change(self, at: int, preferred: _OwnPick) -> bool:
-        """Test whether an assistant has to be asked about a place."""
+        """Test whether an assistant has to be asked about the place at byte `at`."""
         if preferred.prob is None:
             return False
         return not self._writer.skip or self._at(at).contestable(preferred.prob)
 
     async def _heard(self, passage: Passage, contested: Mapping[int, _OwnPick]) -> dict[int, dict[int, _OwnPick]]:
-        """Line 3: return each assistant's most probable tokens at the contested places, by model and byte offset."""
+        """Line 3: return each assistant's most probable tokens at contested places, by model, then by byte offset."""
         text = self._writer.text + passage.data
         questions = [Question(at, (one.token.data,)) for at, one in contested.items()]
 
@@ -181,7 +182,7 @@ class GatedDraws:
         return await self._writer.ask_all(ask, assistants)
 
     def _judged(self, at: int, mine: _OwnPick, heard: Mapping[int, _OwnPick]) -> dict[int, Decision]:
-        """Line 4: return the decision about each assistant that answered at a place."""
+        """Line 4: return the verifier's decision about each assistant that answered at a place."""
         verifier, found = self._at(at), dict[int, Decision]()
         for model, theirs in heard.items():
             agreed = key_of(theirs.token) == key_of(mine.token)
@@ -204,7 +205,7 @@ class GatedDraws:
     async def _write_token(
         self, drawn: Token, mine: _OwnPick, heard: Mapping[int, _OwnPick], number: int, *, asked: bool
     ) -> bool:
-        """Line 5: write the draft's token, or a token that an assistant draws; True if an assistant drew it."""
+        """Line 5: write the draft's token, or a token that an assistant draws; return True if an assistant drew it."""
         writer = self._writer
         at = len(writer.text)
         decisions = self._judged(at, mine, heard)
@@ -228,7 +229,7 @@ class GatedDraws:
                 )
                 writer.put(passage.tokens[0], model, judged, number=number)
                 return True
-            del decisions[model]  # this model has just failed, or its context is full
+            del decisions[model]  # this assistant has just failed, or its context is full
         verified = writer.complete or not self._could_change(at, mine)
         judged = Judged(decisions=tuple(decisions.values()), verified=verified, asked=asked)
         writer.put(drawn, 0, judged, number=number)
@@ -239,7 +240,7 @@ class GatedDraws:
 
 
 def _choice(proposal: Proposal | None) -> _OwnPick | None:
-    """Return a model's own token from its proposal; None if there is no proposal."""
+    """Return the first token of a model's proposal; None if there is no proposal."""
     if proposal is None:
         return None
     return _OwnPick(proposal.tokens[0], proposal.tokens[0].prob, proposal.strategy)

@@ -9,7 +9,7 @@ from cosd_providers.contract import Token
 from cosd_providers.errors import UnsupportedError
 
 ROUNDING = 1e-9
-"""The relative difference up to which two means count as equal, because it may be due to rounding."""
+"""Two means count as equal up to this relative difference, which may be due to rounding."""
 
 Key = tuple[bytes, bool]
 """A token's bytes, and whether it is the end of sequence."""
@@ -19,12 +19,12 @@ def lists_needed(models: Models, method: str, *, others: int = 1) -> None:
     """Check that every model lists its most probable tokens, including the end of sequence.
 
     Args:
-        models: the models with their known facts.
+        models: the models, with information about their servers.
         method: the name of the method that needs the lists.
         others: the number of tokens that the method needs in addition to the most probable one.
 
     Raises:
-        UnsupportedError: a model lists no tokens, too few tokens, or not the end of sequence.
+        UnsupportedError: a model lists no tokens or too few, or does not list the end of sequence.
     """
     for name, info in models:
         can = info.capabilities
@@ -46,18 +46,18 @@ def key_of(token: Token) -> Key:
 
 
 def is_joined(token: Token) -> bool:
-    """Test whether a token is one character of several tokens.
+    """Test whether a token was joined from several tokens that together make up one character.
 
-    Such a token has no alternatives. A plain token may lack them, too, if the endpoint does not know the text of the
-    next most probable token. ASCII text never counts as joined, because no ASCII character consists of several tokens.
+    A joined token has no alternatives. An ordinary token may also have none, if the endpoint does not know the text of
+    the next most probable token. ASCII text never counts as joined, because an ASCII character is never split.
     """
     return token.prob is None or (token.prob < 1 and not token.alternatives and not token.data.isascii())
 
 
 def most_probable(token: Token) -> list[Token]:
-    """Return the most probable token at the place of a token, or several tokens that are equally probable.
+    """Return the most probable token at the place of `token`, or several tokens that are equally probable.
 
-    The list is empty if these are not known, because an unlisted token may be more probable.
+    The list is empty if the most probable token is unknown, because an unlisted token may be more probable.
     """
     if is_joined(token):
         return []
@@ -68,5 +68,5 @@ def most_probable(token: Token) -> list[Token]:
 
 
 def probs_of(token: Token | None) -> dict[Key, float]:
-    """Return the probabilities that a model lists at a place, in the model's order."""
+    """Return the probabilities of a token and its alternatives, in the model's order."""
     return {} if token is None else {key_of(one): one.prob or 0.0 for one in (token, *token.alternatives)}

@@ -11,12 +11,12 @@ from cosd_api.methods.lists import ROUNDING, Key, key_of
 from cosd_providers.contract import Token
 
 SURE = 0.5
-"""A token whose mean exceeds this number has the largest mean, because all means sum to at most 1."""
+"""A token whose mean exceeds this number must have the largest mean, because all means sum to at most 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeanBounds:
-    """A lower and an upper bound of a token's probability, or of its mean probability."""
+    """A lower and an upper bound on a token's probability, or on its mean probability."""
 
     low: float
     high: float
@@ -29,7 +29,7 @@ class MeanChoice:
     Attributes:
         token: the token.
         model: the first model that would write the token; if none would, the model that finds it most probable.
-        segment: the record of the choice.
+        segment: the record of the choice, for the result.
         proved: whether the token's mean is proved to be the largest.
     """
 
@@ -42,18 +42,18 @@ class MeanChoice:
     def of(
         cls, token: Token, model: int, contenders: Sequence[Contender], reason: str, *, at: int = 0, proved: bool = True
     ) -> MeanChoice:
-        """Create the choice of a token from the contenders, of which it is number `at`."""
+        """Create the choice of a token from all contenders; the token is the contender with the index `at`."""
         return cls(replace(token, alternatives=()), model, DecidedSegment(tuple(contenders), at, reason), proved)
 
 
 def mean_of(several: Iterable[tuple[float, MeanBounds]]) -> MeanBounds:
-    """Compute the weighted mean of several bounds, each of which is given with its weight."""
+    """Compute the weighted mean of several bounds from pairs of weight and bounds."""
     bounds = [*several]
     return MeanBounds(sum(weight * one.low for weight, one in bounds), sum(weight * one.high for weight, one in bounds))
 
 
 def largest(means: Mapping[Key, MeanBounds]) -> Key:
-    """Return the token with the largest lower bound; of equals the first listed."""
+    """Return the token with the largest lower bound; if several are equal, the first one listed."""
     best, *_ = means
     for key, mean in means.items():
         if mean.low > means[best].low * (1 + ROUNDING):
@@ -62,7 +62,7 @@ def largest(means: Mapping[Key, MeanBounds]) -> Key:
 
 
 def is_proved(best: Key, means: Mapping[Key, MeanBounds]) -> bool:
-    """Test whether `best` wins for certain: no other token can have a larger mean, or an equal one and come first."""
+    """Test whether `best` must win: no other token can have a larger mean, or an equal mean and an earlier position."""
     least, before = means[best].low, True
     for key, mean in means.items():
         if key == best:
@@ -73,25 +73,25 @@ def is_proved(best: Key, means: Mapping[Key, MeanBounds]) -> bool:
 
 
 def reason_for(best: Key, means: Mapping[Key, MeanBounds]) -> str:
-    """Describe the means of the best token and of the second best in words."""
+    """Describe in words the means of the best token and the second-best token."""
     second = max((mean.high for key, mean in means.items() if key != best), default=0.0)
     return f"largest mean probability: {means[best].low:.2g} against {second:.2g} at most"
 
 
 def contender(key: Key, models: Iterable[int], probs: Iterable[float | None], mean: MeanBounds) -> Contender:
-    """Return the record of a token that `models` would write: 1 / its probability for each model, and 1 / its mean."""
+    """Return the record of a token that `models` would write, with 1 / its probability per model and 1 / its mean."""
     scores = tuple(None if prob is None else inverse(prob) for prob in probs)
     exact = mean.high - mean.low <= ROUNDING * mean.high
     return Contender(tuple(model - 1 for model in models), *key, scores, inverse(mean.low) if exact else None)
 
 
 def token_of(key: Key, listed: Iterable[Token | None]) -> Token:
-    """Find the first token with this key among some tokens and their alternatives."""
+    """Find the first token with this key among the given tokens and their alternatives."""
     return next(
         one for token in listed if token is not None for one in (token, *token.alternatives) if key_of(one) == key
     )
 
 
 def inverse(prob: float) -> float:
-    """Return 1 / `prob`, which is the perplexity of a single token; infinite for 0."""
+    """Return 1 / `prob`, which is the perplexity of a single token; infinity if `prob` is 0."""
     return 1 / prob if prob else math.inf

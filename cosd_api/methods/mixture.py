@@ -1,15 +1,15 @@
-"""Draws from the weighted mean of all models' distributions: chance selects the model that draws each token.
+"""Draws from the weighted mean of all models' distributions: a random choice selects the model that draws each token.
 
 ::
 
-    1   for each place a model is drawn: model i with probability w_i                    `_run`
+    1   for each place, a model is chosen at random: model i with probability w_i        `_run`
     2   this model draws the token from its own distribution: x ~ M_i                    `_drawn`
-    3   consecutive places that fall to one model are one request to it                  `write`
+    3   consecutive places of the same model share one request                           `write`
 
 Each token x is drawn with probability w_1 M_1(x) + w_2 M_2(x) + ..., which is its probability in the mean
 E = w_1 M_1 + w_2 M_2 + ... So answers have the same distribution as if they were drawn from averaged distributions,
 although no distribution has to be known (a mixture of experts, arXiv 2605.00419). After another model's turn, a model
-that takes no ids continues from the text.
+whose server accepts no ids continues from the text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DRAWN = Assumptions(
     "before it",
     "every token falls to this model, in a request of its own",
 )
-"""The assumptions of `cost_of_draws`, in words."""
+"""A description of the assumptions that `cost_of_draws` makes."""
 
 
 class MeanDraws:
@@ -34,7 +34,8 @@ class MeanDraws:
 
     Args:
         writer: writes the answer.
-        shares: returns the weights of the models that are left, from the number of all models and their indices.
+        shares: a function that returns the weights of the remaining models, given the number of all models and the
+            indices of the remaining ones.
     """
 
     def __init__(self, writer: AnswerWriter, shares: Callable[[int, Sequence[int]], Mapping[int, float]]) -> None:
@@ -42,13 +43,13 @@ class MeanDraws:
         self._given = shares
 
     async def write(self) -> None:
-        """Write the answer to its end."""
+        """Write the answer."""
         writer, place = self._writer, 0
         while not writer.over:
             model, length = self._run(place)
             passage = await self._drawn(model, place, length)
             if passage is None:
-                continue  # the model is lost, so the place falls to another model
+                continue  # the model is lost, so another model is chosen for this place
             if passage.tokens:
                 share = self._shares()[model]
                 tokens = passage.tokens
@@ -62,7 +63,7 @@ class MeanDraws:
         return self._given(self._writer.count, self._writer.models)
 
     def _run(self, place: int) -> tuple[int, int]:
-        """Lines 1 and 3: return the model of a place, and the number of consecutive places that fall to it."""
+        """Lines 1 and 3: choose the model for a place; return it with the number of consecutive places it gets."""
         model = self._model(place)
         length = 1
         while length < self._writer.left and self._model(place + length) == model:
@@ -70,9 +71,9 @@ class MeanDraws:
         return model, length
 
     def _model(self, place: int) -> int:
-        """Line 1: return the model of one place; places are counted in tokens."""
+        """Line 1: choose the model for one place; places are counted in tokens."""
         writer, shares = self._writer, self._shares()
-        # After the loss of a model, a new number must be drawn, because the old one is known to select that model.
+        # After a model is lost, a new random number is needed, because the old one is known to select that model.
         lost = [model for model in range(writer.count) if model not in writer.models]
         chance = writer.chance.number("model", place, *lost)
         below = 0.0
@@ -80,10 +81,10 @@ class MeanDraws:
             below += share
             if chance < below:
                 return model
-        return max(model for model, share in shares.items() if share)  # rounding left the sum below `chance`
+        return max(model for model, share in shares.items() if share)  # rounding kept the sum below `chance`
 
     async def _drawn(self, model: int, place: int, length: int) -> Passage | None:
-        """Line 2: let one model draw some tokens, on its own path; None if the model is lost."""
+        """Line 2: let one model draw up to `length` tokens; return None if the model is lost."""
         writer = self._writer
 
         async def draw(model: int) -> Passage:
@@ -96,7 +97,7 @@ class MeanDraws:
 
 
 def cost_of_draws(plan: Plan, model: int, share: float, prompt: Reading) -> Cost:
-    """Forecast the cost of an answer at a model with the weight `share`: one request for each of its runs."""
+    """Forecast the cost at a model with the weight `share`: one request for each run of consecutive places."""
     n = plan.max_tokens
     runs = share + (n - 1) * share * (1 - share)
     high = n * ROUNDS if share or model == 0 else 0

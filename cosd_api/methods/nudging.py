@@ -1,40 +1,40 @@
 """Nudging (ACL 2025, arXiv 2410.09300): a large base model writes while it is confident, else a small aligned model.
 
-The paper's *base model* B is the draft here, and its *nudging model* N is the assistant.
+The paper's *base model* B is the draft, and its *nudging model* N is the assistant.
 
 ::
 
     1   N writes a nudge: its next 16 tokens                                                    `Nudged.write`
-    2   if N ends within them, the whole nudge is written, and the answer is over               `Nudged.write`
-    3   otherwise the words of the nudge are taken one by one. The first is always taken.
-        After each word B is asked for its own text. B takes over if it is confident (its
-        top-1 probability is at least gamma), or if its first token is a prefix of the
+    2   if N ends the answer within them, the whole nudge is written, and the answer ends       `Nudged.write`
+    3   otherwise, the words of the nudge are taken one by one; the first word is always
+        taken. After each word, B is asked for its own text. B takes over if it is confident
+        (its top-1 probability is at least gamma), or if its first token is a prefix of the
         nudge's next word                                                                       `BaseTurn`
     4   if B never takes over, all words but the last are taken; back to 1                      `Nudged._taken`
-    5   if B takes over, it writes its first token, and more as long as it is confident;
+    5   if B takes over, it writes its first token, and more tokens while it is confident;
         back to 1                                                                               `BaseTurn`
 
 **Words** are defined by N's tokenizer if it is known, otherwise by Unicode (`words.unicode_words`). The white space
-before a word is a part of it. The last word of a nudge may be unfinished, so it is taken only if it is the only word.
-The taken words may end inside a token of N. That token is cut, and the probability of the part is unknown.
+before a word is part of it. The last word of a nudge may be unfinished, so it is taken only if it is the only word.
+The taken words may end inside a token of N. That token is cut, and the probability of the remaining part is unknown.
 
-**B's end of sequence** is never written, because only N ends an answer. B does not count as confident if it would end
-the answer, or if the probability of its token is unknown.
+**B's end of sequence** is never written, because only N ends an answer. B does not count as confident if its token is
+the end of sequence, or if the probability of its token is unknown.
 
-**Guards.** If a nudge equals each of the three nudges before it, it is not written, and the answer ends (`stop_reason`
-is `"repetition"`). The tokens after B's first are divided into passages of 16 tokens; the last passage of a turn may be
-shorter. B's turn ends before a passage that repeats text of the answer, if the passage has 16 tokens or more than five
-words separated by white space.
+**Guards against repetition.** If a nudge equals each of the three nudges before it, it is not written, and the answer
+ends (`stop_reason` is `"repetition"`). The tokens of B's turn after the first token are divided into passages of 16
+tokens; the last passage of a turn may be shorter. If a passage repeats text of the answer, and has 16 tokens or more
+than five words separated by white space, it is not written, and B's turn ends.
 
-**Streaming.** A nudge is written when it is complete. A token of B is written as soon as its passage so far differs
-from all text in the answer before the passage, so no token is ever taken back.
+**Streaming.** A nudge is written when it is complete. A token of B is written as soon as the passage that contains it
+is known to differ from all earlier text of the answer, so no token is ever taken back.
 
 **Limits.** `max_tokens` counts the tokens of both models; a cut token counts as one. The limit only cuts the answer and
-changes nothing before the cut: N always writes 16 tokens, and B completes its last passage if it may be a repetition.
-If a model cannot continue (its context is full, or a filter intervened), its text so far is written, and the answer is
-over.
+changes nothing before the cut: N always writes 16 tokens, and B completes its last passage if that passage may be a
+repetition. If a model cannot continue (its context is full, or a filter intervened), the text that it has written is
+kept, and the answer ends.
 
-With `on_assistant_error="draft"`, B continues alone, to its own end, if N fails.
+With `on_assistant_error="draft"`, B continues alone up to its own end of sequence if N fails.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ BASE, NUDGER = 0, 1
 """The indices of the two models."""
 
 PASSAGE = 16
-"""The number of B's tokens in a passage, which is compared with the answer before it."""
+"""The number of B's tokens in a passage. Each passage is compared with the answer before it, to find repetitions."""
 
 SAME = 3
-"""The largest number of equal nudges in a row."""
+"""The largest number of equal nudges that are written in a row."""
 
-_FEW = 5  # the largest number of words in a short passage that may be repeated
+_FEW = 5  # a passage of fewer than `PASSAGE` tokens may repeat earlier text if it has at most this number of words
 _TURN = 10  # the assumed number of tokens from one nudge to the next
 _TAKEN = 2  # the assumed number of words that are taken from a nudge
 
@@ -76,12 +76,13 @@ class Nudging(Written):
     """Nudging: the draft, a large *base model*, writes while it is confident; otherwise the assistant writes.
 
     This is the method of arXiv 2410.09300 (ACL 2025), for one assistant and any tokenizers. The assistant is the
-    *nudging model*, which is small and aligned. It begins the answer, writes the words of which the base model is not
-    confident, and is the only model that ends the answer. Only the base model has to report the probabilities of its
-    tokens. The answer streams nudge by nudge, and token by token while the base model writes.
+    *nudging model*, which is small and aligned. It begins the answer, writes whenever the base model is not confident,
+    and is the only model that ends the answer. Only the base model has to report the probabilities of its tokens. The
+    answer streams nudge by nudge, and token by token while the base model writes.
 
     Attributes:
-        gamma: the base model is confident if its most probable token has at least this probability, in [0, 1].
+        gamma: the probability, in [0, 1], that the base model's most probable token must have for the base model to
+            count as confident.
         nudge_tokens: the number of tokens in a nudge, at least 1. If the nudging model's answer to the prompt is no
             longer than this, it is the whole answer.
 
@@ -114,7 +115,7 @@ class Nudging(Written):
         await Nudged(self, writer).write()
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """Forecast the cost: a request for each nudge, and one after each word taken from it; see `Method.cost`."""
+        """Forecast the cost of one answer at one model; see `Method.cost`."""
         n, most = plan.max_tokens, prompt.most + FINER * (plan.max_tokens + self.nudge_tokens)
         if model == NUDGER:
             requests = Bounds(1, min(n, 1 + n / _TURN), n)
@@ -150,7 +151,7 @@ class Nudged:
         self._same = 0  # the number of equal nudges in a row, including the last one
 
     async def write(self) -> None:
-        """Steps 1 to 5, until the answer is over."""
+        """Repeat steps 1 to 5 until the answer is complete."""
         writer = self.writer
         split = (await writer.ask_all(writer.splitter, [NUDGER])).get(NUDGER) or unicode_words
 
@@ -172,14 +173,14 @@ class Nudged:
                 await self._taken(passage, split)
 
     async def _taken(self, passage: Passage, split: WordEnds) -> None:
-        """Steps 3 to 5: take words of a nudge, and write B's turn after them."""
+        """Steps 3 to 5: take words from a nudge, and let B write its turn if it takes over."""
         writer, data, ends = self.writer, passage.data, ends_of_words(passage.data, split)
         for end, behind in pairwise(ends):
             first = passage.first(end)
             room = writer.left - len(first)
             cut = len(first[-1].data) < len(
                 passage.tokens[len(first) - 1].data
-            )  # a cut token is longer if more words are taken
+            )  # more of a cut token may always be taken, because it counts as one token
             if room + cut <= 0 and self._same < SAME:
                 self.nudge(passage, end, "the answer is as long as it may be")
                 return
@@ -192,7 +193,7 @@ class Nudged:
             self.nudge(passage, ends[-2], "the base model is not confident after any of its words")
 
     def nudge(self, passage: Passage, end: int, reason: str) -> None:
-        """Write the first words of a nudge; end the answer instead if they were written too often in a row."""
+        """Write a nudge up to byte `end`; end the answer instead if the same text was written too often in a row."""
         data = passage.data[:end]
         self._same = self._same + 1 if data == self._last else 1
         self._last = data
@@ -209,18 +210,18 @@ class Nudged:
         self.close(NUDGER, start, reason)
 
     def close(self, model: int, start: int, reason: str) -> None:
-        """Record the segment that a model wrote, from byte `start` to the end of the answer."""
+        """Record that a model wrote the segment from byte `start` to the end of the answer so far."""
         entry = Contender((model - 1,), self.writer.text[start:], self.writer.ended)
         self.writer.segments.append(DecidedSegment((entry,), 0, reason))
 
 
 class BaseTurn:
-    """Steps 3 and 5: one request to B after a word of a nudge, and B's turn if it takes over.
+    """Steps 3 and 5: one request to B after a word of a nudge, and B's turn if B takes over.
 
     Args:
         answer: the answer in progress.
         passage: the nudge as N wrote it.
-        end: the byte of the nudge at which the word ends.
+        end: the byte offset in the nudge at which the word ends.
         following: the next word of the nudge.
     """
 
@@ -230,19 +231,19 @@ class BaseTurn:
         self._nudge = passage
         self._end = end
         self._following = following
-        self._start: int | None = None  # where B's segment begins, as soon as B has written
+        self._start: int | None = None  # the byte at which B's segment begins; None until B takes over
         self._reason = ""
         self._number = 0  # the number of the request
         self._taken = False
-        self._passage: list[Token] = []  # tokens of B that are held back
-        self._length = 0  # the number of tokens in the passage
-        self._new = False  # whether the passage is known not to repeat the answer before it
+        self._passage: list[Token] = []  # the tokens of B's current passage that are held back
+        self._length = 0  # the number of tokens in the current passage
+        self._new = False  # True if the current passage is known not to repeat earlier text of the answer
 
     async def run(self, room: int) -> bool:
         """Ask B, and write its turn if it takes over.
 
         Args:
-            room: the number of B's tokens for which the answer still has room.
+            room: the number of tokens that B may still write before the answer reaches its limit.
 
         Returns:
             True if B has taken over.
@@ -257,7 +258,7 @@ class BaseTurn:
         return self._taken
 
     def _take(self, item: Token | DraftEnd, number: int) -> bool:
-        """Handle a token of B, or its end; True if the request is over."""
+        """Handle a token of B, or the end of B's stream; return True if the request is over."""
         self._number = number
         if isinstance(item, DraftEnd):
             return self._stopped(item)
@@ -270,14 +271,14 @@ class BaseTurn:
             return True
         self._passage.append(item)
         self._length += 1
-        if not self._new:  # no token of the passage is written yet
+        if not self._new:  # all tokens of the passage are still held back
             self._new = b"".join(token.data for token in self._passage) not in self._writer.text
         if self._new:
             self._release()
         return self._writer.over or (self._length == PASSAGE and self._complete())
 
     def _begin(self, token: Token) -> bool:
-        """Handle B's first token, with which B takes over or not; True if the request is over."""
+        """Handle B's first token, which decides whether B takes over; return True if the request is over."""
         gamma = self._answer.gamma
         if self._confident(token):
             self._reason = f"the base model is confident: {_shown(token.prob)} >= {gamma:g}"
@@ -297,7 +298,7 @@ class BaseTurn:
         return not token.end and token.prob is not None and token.prob >= self._answer.gamma
 
     def _complete(self) -> bool:
-        """Write the tokens held back of a complete passage, or drop a repetition; True if B's turn is over."""
+        """Write the held-back tokens of a complete passage, or drop a repetition; return True if B's turn is over."""
         held = b"".join(token.data for token in self._passage)
         repeated = bool(held) and not self._new and (self._length == PASSAGE or len(held.split()) > _FEW)
         if repeated:
@@ -313,7 +314,7 @@ class BaseTurn:
             self._passage = []
 
     def _stopped(self, end: DraftEnd) -> bool:
-        """Handle the end of the request; if B cannot continue, the answer ends, too."""
+        """Handle the end of the stream. If B cannot continue, the answer ends, too. The request is always over."""
         if end.reason in ("context", "filter"):
             if not self._taken:
                 self._taken = True

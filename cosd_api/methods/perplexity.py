@@ -1,13 +1,13 @@
-"""Perplexities of proposed texts, and the choice between these texts, for Cool-Fusion, reranking and AdaFuse.
+"""Perplexities of proposed texts, and the choice between the texts, for Cool-Fusion, reranking and AdaFuse.
 
 ::
 
     PPL_v(s) = exp(mean of -log p_v(t) over the tokens t of s)          (equation 2; v's own tokens)     `perplexity`
     s* = argmin over s of the mean of PPL_v(s) over the models v        (equation 3; arithmetic)         `mean`, `least`
 
-The equations are from Cool-Fusion (arXiv 2407.19807). As printed, equation 2 has a sum, but the perplexities that the
-paper reports (Table 3) can only be means, so `normalisation="token"` is the default. `"sum"` follows the printed
-equation. `"byte"` divides by the bytes of the text, which makes models with long and short tokens comparable.
+The equations are from Cool-Fusion (arXiv 2407.19807). The published equation 2 has a sum, but the perplexities that the
+paper reports (Table 3) can only be means, so `normalisation="token"` is the default. `"sum"` follows the published
+equation. `"byte"` divides by the number of bytes of the text, which makes models with long and short tokens comparable.
 
 All computations use logarithms, so that the sum over a long text does not overflow.
 """
@@ -31,14 +31,15 @@ from cosd_providers.contract import Token
 from cosd_providers.errors import UnsupportedError
 
 Normalisation = Literal["token", "byte", "sum"]
-"""The divisor of a text's negative log-likelihood: its tokens, its bytes (the end counts as one), or 1."""
+"""The divisor of a text's negative log-likelihood: its number of tokens, its number of bytes (the end of sequence
+counts as one byte), or 1."""
 
 ROUNDING = 1e-9
-"""The difference of two log mean perplexities up to which the texts count as equal."""
+"""The largest difference between the logarithms of two mean perplexities at which the texts count as equal."""
 
 
 def perplexity(tokens: Sequence[Token], normalisation: Normalisation) -> float | None:
-    """Compute the logarithm of a text's perplexity; None if it has no tokens, or a token of unknown probability."""
+    """Compute the logarithm of a text's perplexity; None if there are no tokens, or a probability is unknown."""
     probs = [token.prob for token in tokens]
     known = [prob for prob in probs if prob is not None]
     if not known or len(known) < len(probs):
@@ -54,13 +55,13 @@ def perplexity(tokens: Sequence[Token], normalisation: Normalisation) -> float |
 
 
 def mean(logs: Sequence[float]) -> float:
-    """Compute the logarithm of the arithmetic mean of perplexities from their logarithms."""
+    """Compute the logarithm of the arithmetic mean of perplexities, which are given as logarithms."""
     most = max(logs)
     return most if math.isinf(most) else most + math.log(math.fsum(math.exp(one - most) for one in logs) / len(logs))
 
 
 def least(means: Sequence[float | None]) -> int:
-    """Return the index of the least mean, of equals the first; 0 if the first text has no mean to compare with."""
+    """Return the index of the lowest mean, the first one if several are equal; 0 if the first text has no mean."""
     if means[0] is None:
         return 0
     best = min(one for one in means if one is not None)
@@ -71,7 +72,7 @@ def scores_needed(models: Models, method: str) -> None:
     """Check that every model reports the probabilities of a given text.
 
     Raises:
-        UnsupportedError: a model does not report them.
+        UnsupportedError: a model does not report these probabilities.
     """
     for name, info in models:
         if not (info.capabilities.score and info.capabilities.probs):
@@ -114,8 +115,8 @@ class ProposedText:
         tokens: the tokens of the first model that proposed the text.
         passage: the passage of which these tokens are a part.
         models: the models that propose the text, in the order in which they were added.
-        own: the tokens of each model that wrote the text in one go.
-        ahead: what the first of these models wrote after the text.
+        own: the tokens of each model that wrote the whole text in one request.
+        ahead: the text that the first of `models` wrote after this text.
     """
 
     text: bytes
@@ -128,7 +129,7 @@ class ProposedText:
 
     @classmethod
     def of(cls, passage: Passage, length: int) -> ProposedText:
-        """Create a proposal from the first `length` bytes of a passage, without an end."""
+        """Create a proposal, without an end of sequence, from the first `length` bytes of a passage."""
         tokens = passage.first(length)
         return cls(passage.data[:length], False, tokens, passage, ahead=passage.data[length:])
 
@@ -146,9 +147,9 @@ class ProposedTexts:
         self._found: dict[tuple[bytes, bool], ProposedText] = {}
 
     def add(self, model: int, one: ProposedText, *, own: bool = True) -> None:
-        """Add a model's proposal; equal texts that end alike count as one proposal.
+        """Add a model's proposal; equal texts with the same `end` count as one proposal.
 
-        `own` tells whether the model wrote all tokens in one go, so that their probabilities are a score of the text.
+        `own` is True if the model wrote all tokens in one request, so that their probabilities are a score of the text.
         """
         same = self._found.setdefault((one.text, one.end), one)
         if model not in same.models:
@@ -157,18 +158,18 @@ class ProposedTexts:
             same.own[model] = one.tokens
 
     def join(self, one: ProposedText) -> None:
-        """Add a joint proposal of several models, unless it is already there."""
+        """Add a joint proposal of several models, unless an equal text was already proposed."""
         self._found.setdefault((one.text, one.end), one)
 
     def distinct(self) -> list[ProposedText]:
-        """Return all proposals that have a text or an end; if there are none, one empty proposal."""
+        """Return all proposals that have a text or an end; if there is no such proposal, return one empty proposal."""
         found = list(self._found.values())
         return [one for one in found if one.text or one.end] or found[:1]
 
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
-    """The logarithm of one model's perplexity of one candidate: of the whole, and of the text without its end."""
+    """The logarithms of one candidate's perplexity for one model, with and without the candidate's end of sequence."""
 
     whole: float | None
     text: float | None
@@ -184,14 +185,14 @@ async def choose(
 
     A single candidate is not scored. A model does not score its own text either, if it reads the text as the tokens
     that it wrote. If a candidate ends the answer, models that cannot report the probability of their end of sequence
-    are left out of its mean. If no model is left, the candidate is scored without its end; an end without text then has
-    no mean.
+    are left out of its mean. If all models are left out, the candidate is scored without its end of sequence; a
+    candidate without text then has no mean.
 
     Args:
         writer: the answer so far.
         candidates: the proposed texts.
         normalisation: the divisor of a text's negative log-likelihood.
-        combined: combines the logarithms of a candidate's perplexities into one number; the least number wins.
+        combined: combines the logarithms of a candidate's perplexities into one number; the lowest number wins.
 
     Returns:
         The winning candidate, and the record of the choice.
@@ -237,7 +238,7 @@ def _entry(
     writer: AnswerWriter,
     combined: Callable[[Sequence[float]], float],
 ) -> tuple[Contender, float | None]:
-    """Return the record of a candidate, and the logarithm of its mean perplexity."""
+    """Return the record of a candidate, and the logarithm of its mean perplexity; None if it has no mean."""
     whole: dict[int, float] = {model: of.whole for model, of in measured.items() if of.whole is not None}
     known = whole or {model: of.text for model, of in measured.items() if of.text is not None}
     log = combined(list(known.values())) if known else None

@@ -1,25 +1,25 @@
-"""Route: the model with the least perplexity of the prompt answers alone.
+"""Route: the model with the lowest perplexity on the prompt answers alone.
 
 ::
 
-    1   every model scores the prompt with one request: the mean negative log-likelihood of
-        the prompt's tokens in its own encoding                                                    `scored`
+    1   every model scores the prompt in one request; the score is the mean negative
+        log-likelihood of the prompt's tokens in the model's own encoding                          `scored`
     2   the weight of a model is the softmax, over the models, of -mean / tau                      `weights`
-    3   the model with the least mean, and so with the largest weight, answers; of equals the
-        first listed                                                                               `chosen`
+    3   the model with the lowest mean, and so with the largest weight, answers; if several
+        are equal, the first one listed                                                            `chosen`
 
-This is the first half of PackLLM (arXiv 2404.11531), which takes the perplexity of the prompt as a measure of a model's
-competence. In PackLLM, the weights mix the models' distributions. Here, the model with the largest weight answers, and
-all weights are recorded.
+This is the first half of PackLLM (arXiv 2404.11531), which uses the perplexity of the prompt as a measure of a model's
+competence. In PackLLM, the weights mix the models' distributions. In `Route`, the model with the largest weight writes
+the whole answer, and all weights are recorded.
 
 All models score the same text. For a conversation, this is the text of its messages, separated by blank lines. The chat
 templates are left out, because they differ between the models and are not part of the question. A model without a
-beginning-of-sequence token has no probability for the first token of a text; that token is left out of its mean. A
-model that cannot score the prompt (for example, because the prompt is a single such token) answers only if no other
-model can score it either.
+beginning-of-sequence token reports no probability for the first token of a text, so that token is left out of its mean.
+A model may be unable to score the prompt, for example because the prompt consists of only that token. Such a model
+answers only if no other model can score the prompt either.
 
-With `on_assistant_error="draft"`, a model that fails is left out. If it was writing, the next best model continues from
-the text so far.
+With `on_assistant_error="draft"`, a model that fails is left out. If the model was already writing the answer, the next
+best model continues the text.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ from cosd_api.methods.cost import FINER, HIGHEST_SCORED, SCORED, Assumptions, Bo
 from cosd_api.methods.perplexity import ROUNDING, perplexity, scores_needed
 from cosd_providers.contract import Token
 
-_TWICE = 2  # the largest number of requests for the answer: its last token may need a second one
+_TWICE = 2  # the largest number of requests for the answer, because its last token may need a second request
 
 
 @dataclass(frozen=True, kw_only=True)
 class Route(Written):
-    """Route: the model with the least perplexity of the prompt answers alone.
+    """Route: the model with the lowest perplexity on the prompt answers alone.
 
-    This is PackLLM's measure of a model's competence (arXiv 2404.11531). The method needs two or more models with any
-    tokenizers, each of which scores text (`Capabilities.score`). Every model scores the prompt once, and one of them
-    answers. The answer streams token by token. The scores in `FusionResult.segments` include each model's weight.
+    The perplexity is PackLLM's measure of a model's competence (arXiv 2404.11531). The method needs two or more models
+    with any tokenizers, each of which scores text (`Capabilities.score`). Every model scores the prompt once, and one
+    of them answers. The answer streams token by token. The scores in `FusionResult.segments` include each model's
+    weight.
 
     Attributes:
         tau: the temperature of the recorded weights, above 0. The weights are the softmax of -NLL / tau, where NLL is
-            the mean negative log-likelihood of the prompt. `tau` does not change which model answers.
+            the mean negative log-likelihood of the prompt. `tau` does not affect which model answers.
 
     Raises:
         SettingError: tau is not a number above 0.
@@ -89,7 +90,7 @@ class Route(Written):
         return DecidedSegment(tuple(entries), [*means].index(winner), _reason(writer, means, shares, winner))
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002 - the same for all
-        """Forecast the cost: a score of the prompt, and this model's share of the answers; see `Method.cost`."""
+        """Forecast the cost of scoring the prompt, and of the answers that this model writes; see `Method.cost`."""
         n, share = plan.max_tokens, 1 / plan.models
         asked, read = prompt.scored(0, prompt.expected)
         most_asked, most_read = prompt.most_scored(0, prompt.most)
@@ -120,14 +121,14 @@ async def scored(writer: AnswerWriter) -> Mapping[int, float | None]:
 
 
 def prompt_nll(tokens: Sequence[Token]) -> float | None:
-    """Compute the mean negative log-likelihood of `tokens`; a first token without a probability does not count."""
+    """Compute the mean negative log-likelihood of `tokens`, ignoring the first token if it has no probability."""
     return perplexity(tokens[1:] if tokens and tokens[0].prob is None else tokens, "token")
 
 
 def weights(means: Mapping[int, float | None], tau: float) -> Mapping[int, float | None]:
-    """Step 2: compute softmax(-mean / tau) over the models with a known mean, by model; None for all other models.
+    """Step 2: compute softmax(-mean / tau) for each model with a known mean; the weights of other models are None.
 
-    If every known mean is infinite, the weights are equal.
+    If all known means are infinite, the weights are equal.
     """
     known = {model: mean for model, mean in means.items() if mean is not None}
     least = min(known.values(), default=0.0)
@@ -140,7 +141,7 @@ def weights(means: Mapping[int, float | None], tau: float) -> Mapping[int, float
 
 
 def chosen(means: Mapping[int, float | None]) -> int:
-    """Step 3: return the model with the least mean, of equals the first; if no mean is known, the first model."""
+    """Step 3: return the model with the lowest mean, or the first if several are equal or no mean is known."""
     best = min((mean for mean in means.values() if mean is not None), default=None)
     if best is None:
         return next(iter(means))
@@ -150,7 +151,7 @@ def chosen(means: Mapping[int, float | None]) -> int:
 
 
 def _only(model: int, weight: float | None, count: int) -> tuple[float | None, ...]:
-    """Return scores for all models, of which only one model's is known."""
+    """Return a score for each of `count` models: the weight for one model, and None for all others."""
     return tuple(weight if at == model else None for at in range(count))
 
 

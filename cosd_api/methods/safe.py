@@ -1,40 +1,41 @@
-"""SAFE: where all models cut the text and do not agree, their distributions are averaged.
+"""SAFE: if a token of every model begins at a place and the models disagree, their distributions are averaged.
 
 ::
 
     1   the first model, the drafter, writes `ahead` tokens: t_1, t_2, ...                          `write`
     2   all other models, the verifiers, encode the answer together with these tokens               `_encode`
-    3   t_j is a *place* if, in every verifier's encoding, a token begins where t_j begins
+    3   the position of t_j is a *place* if a token begins there in every verifier's encoding
     4   a model's *own token* at a place is the token that begins there; the drafter's is t_j       `DraftAhead.own`
     5   t_j is kept if every verifier's most probable token at the place is its own token, or if
-        the mean over all models of the probability of their own tokens exceeds 1/2                 `_decided`
-    6   otherwise E = w_1 M_1 + w_2 M_2 + ... is computed over the tokens that are among the
+        the probabilities of the models' own tokens have a mean above 1/2                           `_decided`
+    6   otherwise, E = w_1 M_1 + w_2 M_2 + ... is computed over the tokens that are among the
         `listed` most probable tokens of any model                                                  `SafePlace.means`
-    7   if max E < 1/2, the E of all other tokens that begin with a token c is added to the E of
-        c, for each c in the drafter's vocabulary with E > 0.1                                      `sharpened`
+    7   if max E < 1/2, then for each token c in the drafter's vocabulary with E > 0.1, the E of
+        all other tokens that begin with c is added to the E of c                                   `sharpened`
     8   the token with the largest E is written. If it is t_j, the next token is decided;
-        otherwise the other tokens written ahead are thrown away, and the drafter writes again      `settled`, `write`
+        otherwise, the other tokens written ahead are thrown away, and the drafter writes again     `settled`, `write`
 
-M_i is the distribution of model i after the text before the place, as the model encodes it in step 2. For a model that
-takes no ids, it is the distribution after the text alone, and for the drafter, the distribution after its own path.
+M_i is the next-token distribution of model i at the place, after the tokens before the place as the model encoded them
+in step 2. If the model's server accepts no ids, M_i is the distribution after the text before the place. For the
+drafter, M_i is the distribution after the tokens that it wrote itself.
 
 If a token c is not among the `listed` most probable tokens of model i, **M_i(c)** is *looked up* (`_look_up`): model i
-encodes the text before the place followed by c, and M_i(c) is the probability of its first token after that text. This
-token is c or, if c is not in the model's vocabulary, the beginning of c. If the model lists that token, the listed
-probability counts. M_i(c) is 0 if no token of the encoding begins at the place, because then model i would never write
-c there. It is also 0 if c contains bytes that are not characters, because these cannot be sent. A look-up sometimes
-reads the text before the place as other tokens than those after which the list was made. A looked-up probability is
-therefore limited to what the `listed` tokens of the model leave over. A token is in the drafter's vocabulary if it is
-among the drafter's `listed` tokens, or if a look-up finds it whole.
+encodes the text before the place followed by c, and M_i(c) is the probability of the first token that begins at the
+place. This token is c or, if c is not in the model's vocabulary, the beginning of c. If the model's list contains this
+token, the listed probability is used. M_i(c) is 0 if no token of the encoding begins at the place, because model i
+would then never write c there. It is also 0 if c contains bytes that are not whole characters, because they cannot be
+sent. A look-up may encode the text before the place differently from the request that returned the list. A looked-up
+probability is therefore limited to 1 minus the sum of the model's listed probabilities. A token is in the drafter's
+vocabulary if it is among the drafter's `listed` tokens, or if a look-up encodes it as one token.
 
-Only probabilities that can matter are looked up. An unknown probability is at least 0. It is at most the probability
-that the model's list leaves over, or the largest probability that the list gives to a beginning of c, whichever is
-larger. So each E has bounds.
+Only probabilities that can matter are looked up. An unknown probability is at least 0. It is at most 1 minus the sum of
+the listed probabilities, or the largest listed probability of a token with which c begins, whichever is larger. So each
+E has a lower and an upper bound.
 
-If several E are equal, t_j wins, then the end of sequence, then the token that is first in the order of bytes. A
-character of several tokens counts as one token without alternatives, with the least of their probabilities. The end of
-sequence is a token whose place is the end of the text. The means in steps 5 and 6 are weighted by `weights`; in the
-paper, all weights are equal.
+If several E are equal, t_j has priority, then the end of sequence, then the token whose bytes sort first. A character
+that consists of several tokens counts as one token without alternatives, with the lowest of their probabilities. The
+end of sequence is a token whose place is the end of the text. The means in steps 5 and 6 are weighted by `weights`; in
+the paper, all weights are equal.
 """
 
 from __future__ import annotations
@@ -60,27 +61,27 @@ from cosd_providers.contract import Question, Token
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.text import sendable
 
-_ASKED = 20  # the least number of tokens to request in a list: a listed token need not be looked up
+_ASKED = 20  # the smallest number of tokens to request in a list; listed tokens need not be looked up
 _MIXED = 0.1  # the assumed share of places where distributions are averaged
-_LOOKED_UP = 4  # the assumed number of tokens that are looked up at such a place
+_LOOKED_UP = 4  # the assumed number of tokens that are looked up at a place where distributions are averaged
 
 
 @dataclass(frozen=True, kw_only=True)
 class Safe(Weighted):
-    """SAFE: averaging across tokenizers, at the places where all models cut the text (arXiv 2510.15346).
+    """SAFE: averaging across tokenizers, at places where a token of every model begins (arXiv 2510.15346).
 
     The method needs two or more models with any tokenizers. Each model must encode text, list its most probable tokens
-    and score text. The first model writes ahead. The other models are asked where a token of every model begins. If
-    they do not agree with the first model there, the token with the largest mean probability is written. The answer
-    streams token by token.
+    and score text. The first model writes ahead. The other models are asked at places where a token of every model
+    begins. If they do not agree with the first model, the token with the largest mean probability is written. The
+    answer streams token by token.
 
     Attributes:
         weights: the weights of the models, in the order of the models; numbers of at least 0, not all 0. Only their
             ratios count. None weighs all models equally, as in the paper; `"route"` weighs them by the prompt, as
             `Route` does.
         tau: the temperature of the weights for `weights="route"`, above 0.
-        ahead: the number of tokens that the first model writes before the other models encode the text, at least 1. It
-            affects the answer, because an encoding of a text also depends on what follows.
+        ahead: the number of tokens that the first model writes before the other models encode the text, at least 1.
+            This number affects the answer, because the encoding of a text also depends on the text that follows.
         listed: the number of each model's most probable tokens that are candidates, at least 1.
 
     Raises:
@@ -115,7 +116,7 @@ class Safe(Weighted):
         return super().examine(models, unit)
 
     async def write(self, writer: AnswerWriter) -> None:
-        """Write one answer to its end."""
+        """Write one answer."""
         before: Passage | None = None
         while not writer.over:
             passage = await writer.continuation(
@@ -137,7 +138,7 @@ class Safe(Weighted):
         return max(self.listed, _ASKED)
 
     async def _chosen(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> MeanChoice:
-        """Steps 2 to 8 for one token; they are repeated if a model is lost meanwhile."""
+        """Run steps 2 to 8 for one token; repeat them if a model is lost meanwhile."""
         while True:
             heard = [*writer.models]
             choice = await self._decided(writer, ahead, at)
@@ -145,7 +146,7 @@ class Safe(Weighted):
                 return choice
 
     async def _decided(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> MeanChoice | None:
-        """Decide about one token; None if a model was lost meanwhile."""
+        """Run steps 2 to 8 for one token; return None if a model was lost meanwhile."""
         drafted, heard = ahead.tokens[at], [*writer.models]
         if len(heard) == 1:
             return _standing(drafted, "no other model is heard")
@@ -177,7 +178,7 @@ class Safe(Weighted):
         return None if best is None else place.choice(best, writer.count)
 
     async def _encode(self, writer: AnswerWriter, ahead: DraftAhead) -> None:
-        """Step 2: let each verifier encode the text with all tokens that were written ahead."""
+        """Step 2: let each verifier encode the text, including all tokens that were written ahead."""
 
         async def ask(model: int) -> Encoding | None:
             return await writer.tokens(model, ahead.text)
@@ -210,7 +211,7 @@ class Safe(Weighted):
         await writer.ask_all(ask, verifiers)
 
     async def _look_up(self, writer: AnswerWriter, place: SafePlace, cells: Iterable[tuple[int, Key]]) -> None:
-        """Look up the probabilities of the given pairs of model and token."""
+        """Look up the probability of each given token for the given model."""
         wanted: dict[int, list[Key]] = {}
         for model, key in cells:
             wanted.setdefault(model, []).append(key)
@@ -221,7 +222,7 @@ class Safe(Weighted):
         await writer.ask_all(ask, [*wanted])
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """Forecast the cost: rounds of the first model, places of the other models, and look-ups; see `Method.cost`."""
+        """Forecast the cost of one answer at one model; see `Method.cost`."""
         n = plan.max_tokens
         looked_up = n * _MIXED * _LOOKED_UP
         expected = looked_up + (n / self.ahead + n * _MIXED if model == 0 else n)
@@ -247,7 +248,7 @@ class Safe(Weighted):
 
 
 async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key) -> None:
-    """Look up a model's probability of a token that it does not list: M_i(c) in the module's docstring.
+    """Look up a model's probability of a token that it does not list, which is M_i(c) in the module's docstring.
 
     Raises:
         ProviderError: the model failed.
@@ -274,5 +275,5 @@ async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key)
 
 
 def _standing(drafted: Token, reason: str) -> MeanChoice:
-    """Keep the drafter's token at a place about which no model was asked."""
+    """Keep the drafter's token without asking another model about it."""
     return MeanChoice.of(drafted, 0, [Contender((-1,), drafted.data, drafted.end)], reason)

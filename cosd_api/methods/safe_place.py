@@ -1,6 +1,6 @@
-"""One place of SAFE: the models' own tokens and distributions there, and the decision. All functions are pure.
+"""One place of SAFE: the models' own tokens, their distributions, and the decision. All functions are pure.
 
-The module `safe` defines the steps.
+The docstring of the module `safe` defines the steps.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from cosd_api.methods.mean import (
 )
 from cosd_providers.contract import Token
 
-_SHARPENED = 0.1  # above this mean, the means of tokens that begin with a token are added to the token's own
-_SUM = 1e-6  # the rounding error of the sum of a list
+_SHARPENED = 0.1  # step 7 adds the means of longer tokens only to tokens whose own mean is above this number
+_SUM = 1e-6  # the largest rounding error of the sum of the probabilities in a list
 
 Encoding = Mapping[int, bytes]
-"""The tokens of a text, by the byte at which each begins."""
+"""The tokens of a text, by the byte offset at which each token begins."""
 
 
 @dataclass(slots=True)
@@ -40,8 +40,8 @@ class DraftAhead:
     Attributes:
         text: the answer, including the tokens written ahead.
         tokens: the tokens written ahead, each with its listed alternatives.
-        starts: the byte at which each of these tokens begins.
-        encodings: the encoding of the text by each verifier; None if it is unknown.
+        starts: the byte offset at which each of `tokens` begins.
+        encodings: each verifier's encoding of the text; None if it is unknown.
         lists: for each model and token, the model's most probable token at that place, with its listed alternatives.
     """
 
@@ -53,14 +53,14 @@ class DraftAhead:
 
     @classmethod
     def of(cls, before: bytes, passage: Passage) -> DraftAhead:
-        """Create the draft from the passage that was written after the text `before`."""
+        """Create the instance for a passage that was written after the text `before`."""
         *starts, _ = accumulate((len(token.data) for token in passage.tokens), initial=len(before))
         made = cls(before + passage.data, passage.tokens, starts)
         made.lists |= {(0, at): token for at, token in enumerate(passage.tokens)}
         return made
 
     def own(self, model: int, at: int) -> Key | None:
-        """Return a model's own token where token `at` begins (step 4); None if no token begins there (step 3)."""
+        """Return a model's own token that begins where token `at` begins (step 4); None if there is none (step 3)."""
         if not model:
             return key_of(self.tokens[at])
         encoding = self.encodings[model]
@@ -72,7 +72,7 @@ class DraftAhead:
 
 @dataclass(slots=True)
 class SafePlace:
-    """One place, with the models' distributions there.
+    """One place, with the models' distributions at that place.
 
     Attributes:
         text: the answer before the place.
@@ -83,8 +83,8 @@ class SafePlace:
         known: the probabilities that were looked up, by model and token.
         whole: for each token that was looked up, whether it is in the drafter's vocabulary.
         lists: all tokens that each model lists, with their probabilities.
-        tops: the candidates among the tokens that each model lists.
-        keys: all candidates: t_j first, then the others in the order of bytes.
+        tops: the `listed` most probable tokens of each model, with their probabilities.
+        keys: all candidates: t_j first, then the others sorted by bytes.
     """
 
     text: bytes
@@ -112,19 +112,19 @@ class SafePlace:
 
     @property
     def own_mean(self) -> MeanBounds:
-        """The mean of the probabilities of the models' own tokens."""
+        """Bounds on the weighted mean of the probabilities of the models' own tokens."""
         return self._mean(self.own)
 
     @property
     def own_unknown(self) -> list[tuple[int, Key]]:
-        """The models' own tokens that must be looked up."""
+        """The models whose own tokens must be looked up, with these tokens."""
         return [(model, key) for model, key in self.own.items() if self.weights[model] and not self._knows(model, key)]
 
     # ---------------------------------------------------------------------------------------------- steps 6 to 8
 
     @property
     def means(self) -> dict[Key, MeanBounds]:
-        """The bounds of E for every candidate (step 6)."""
+        """Bounds on E for every candidate (step 6)."""
         return {key: self._mean(dict.fromkeys(self.weights, key)) for key in self.keys}
 
     @property
@@ -134,7 +134,7 @@ class SafePlace:
 
     @property
     def unknown(self) -> list[tuple[int, Key]]:
-        """The next tokens to look up: first candidates that may have the largest mean, then all other candidates."""
+        """The next pairs of model and token to look up, first for candidates that may win, then for all others."""
         means = self.means
         least = max(mean.low for mean in means.values())
         heard = [model for model, weight in self.weights.items() if weight or not model]
@@ -144,7 +144,7 @@ class SafePlace:
         return []
 
     def choice(self, best: Key, count: int) -> MeanChoice:
-        """Choose a token, with the record of the tokens compared with it; `count` is the number of all models."""
+        """Choose the token `best`, and record the tokens compared with it; `count` is the number of all models."""
         plain = self.means
         means = sharpened(plain, self.members)
         models = [model for model in self.weights if self._first(model) == best]
@@ -166,7 +166,7 @@ class SafePlace:
         return contender(key, models, [probs.get(model) for model in range(count)], mean)
 
     def kept(self, reason: str) -> MeanChoice:
-        """Keep the drafter's token, and record the most probable tokens of the other models with it."""
+        """Keep the drafter's token, and record the most probable tokens of the other models."""
         found: dict[Key, list[int]] = {self.own[0]: [-1]}
         for model in self.weights:
             if model and (first := self._first(model)) is not None:
@@ -184,11 +184,11 @@ class SafePlace:
         return key in self.told(model) or (model, key) in self.known
 
     def _mean(self, cells: Mapping[int, Key]) -> MeanBounds:
-        """Compute the mean over the models of the probability of one token for each model."""
+        """Compute bounds on the weighted mean of the probabilities that the models give to their tokens in `cells`."""
         return mean_of((weight, self._bounds(model, cells[model])) for model, weight in self.weights.items())
 
     def _bounds(self, model: int, key: Key) -> MeanBounds:
-        """Return the probability of a token: as listed, as looked up, or from 0 to its upper bound."""
+        """Return bounds on a token's probability, which are equal if the probability was listed or looked up."""
         known = self.told(model).get(key, self.known.get((model, key)))
         if known is not None:
             return MeanBounds(known, known)
@@ -199,19 +199,19 @@ class SafePlace:
     def told(self, model: int) -> Mapping[Key, float]:
         """Return the listed probabilities that replace look-ups: a verifier's whole list, or the drafter's candidates.
 
-        The rest of the drafter's list would differ from a look-up: the list was made after the drafter's own path, and
+        The rest of the drafter's list is not used, because the list follows the tokens that the drafter wrote, whereas
         a look-up follows the drafter's encoding of the text.
         """
         return self.lists[model] if model else self.tops[model]
 
     def rest(self, model: int) -> float:
-        """Return the probability that the tokens of `told` leave over."""
+        """Return 1 minus the sum of the probabilities in `told`."""
         rest = max(0.0, 1 - math.fsum(self.told(model).values()))
         return min(1.0, rest + _SUM) if model else rest
 
 
 def sharpened(means: Mapping[Key, MeanBounds], members: Mapping[Key, bool | None]) -> dict[Key, MeanBounds]:
-    """Step 7: add to every mean what the step adds; bounds that leave the condition open are widened."""
+    """Step 7: add the means of longer tokens; if the bounds do not decide a condition, only the upper bound grows."""
     limit = SURE * (1 - ROUNDING)
     surely = max(mean.high for mean in means.values()) < limit
     maybe = max(mean.low for mean in means.values()) < limit
@@ -228,6 +228,6 @@ def sharpened(means: Mapping[Key, MeanBounds], members: Mapping[Key, bool | None
 
 
 def settled(means: Mapping[Key, MeanBounds]) -> Key | None:
-    """Step 8: return the token with the largest mean, of equals the first listed; None if the bounds leave it open."""
+    """Step 8: return the first token with the largest mean; None if the bounds do not decide which token that is."""
     best = largest(means)
     return best if all(mean.low == mean.high for mean in means.values()) or is_proved(best, means) else None

@@ -2,22 +2,23 @@
 
 ::
 
-    1   the draft writes some tokens ahead: draws x~_i ~ p, or its most probable tokens             `_drafted`
+    1   the draft writes some tokens ahead, either drawn (x~_i ~ p) or its most probable tokens     `_drafted`
     2   the assistant lists its distribution q at each place                                        `_heard`
     3   x~_i is kept with probability min(1, q(x~_i) / p(x~_i)); p is 1 for a greedy token          `_kept`
-    4   otherwise a token drawn from the positive part of q - p, normalised, replaces it, and
-        the draft writes again from there                                                           `_rest`
-    5   if all tokens are kept, the assistant draws one more                                        `write`
+    4   if x~_i is not kept, it is replaced by a token drawn from the normalised positive part
+        of q - p, and the draft continues after that token                                          `_rest`
+    5   if all tokens are kept, the assistant draws one more token                                  `write`
 
-So each token is distributed according to q, whatever the draft is (Leviathan et al., ICML 2023). Because lists are
-finite and unlisted tokens count as 0, the distribution of a token is only within t + d of q in total variation. Here, t
-is the probability that the assistant's list leaves out, and d is the largest probability that the draft can give to
-tokens that only the assistant lists. If the assistant lists no alternatives, as for a character of several tokens, it
-draws the token by itself, which is exact.
+So each token is distributed according to q, whatever the draft is (Leviathan et al., ICML 2023). This is exact only for
+complete lists. Lists are finite, and unlisted tokens are treated as having probability 0, so the distribution of a
+token differs from q by at most t + d in total variation. In this bound, t is the probability that the assistant's list
+leaves out, and d is the largest probability that the draft can give to tokens that only the assistant lists. If the
+assistant lists no alternatives, as for a character that consists of several tokens, it draws the token by itself, which
+is exact.
 
 With `test="cosd"`, both models write their most probable tokens, and x^ replaces x~ if and only if p(x~) / q(x^) < u,
-for a number u drawn from [0, 1). This is the test as printed in the CoSD paper. Its texts follow neither model's
-distribution.
+for a number u drawn from [0, 1). This is the test as it appears in the CoSD paper. The resulting texts follow neither
+model's distribution.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from cosd_api.methods.mean import inverse
 from cosd_providers.contract import Question, Token
 
 Test = Literal["ratio", "cosd"]
-"""The test of a draft token: `"ratio"` preserves the assistant's distribution; `"cosd"` is the CoSD paper's."""
+"""The test of a draft token: `"ratio"` preserves the assistant's distribution; `"cosd"` is the CoSD paper's test."""
 
 _ASSISTANT = 1
 _NEGLIGIBLE = 1e-6
@@ -44,7 +45,7 @@ _NEGLIGIBLE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """The verdict on one draft token: it is kept if `other` is None, and otherwise replaced by `other`."""
+    """The verdict on one draft token, which is kept if `other` is None, and otherwise replaced by `other`."""
 
     other: Token | None
     reason: str
@@ -68,7 +69,7 @@ class SampledDraft:
         self._left_out = 0.0
 
     async def write(self) -> None:
-        """Write the answer to its end."""
+        """Write the answer."""
         writer, before = self._writer, None
         try:
             while not writer.over:
@@ -107,7 +108,7 @@ class SampledDraft:
         )
 
     async def _heard(self, passage: Passage) -> dict[int, Token]:
-        """Line 2: return the assistant's token and list at each place; places without an answer are left out."""
+        """Line 2: return the assistant's token and its alternatives at each place for which there is an answer."""
         writer, start = self._writer, len(self._writer.text)
         questions = [Question(at, (token.data,)) for at, token in numbered(passage.tokens, start)]
 
@@ -121,7 +122,7 @@ class SampledDraft:
         return found.get(_ASSISTANT, {})
 
     async def _write_token(self, token: Token, heard: Mapping[int, Token], at: int, number: int) -> bool:
-        """Lines 3 and 4: write the draft's token, or another one; True if the draft's token is kept."""
+        """Lines 3 and 4: write the draft's token or another token; return True if the draft's token is kept."""
         writer = self._writer
         if _ASSISTANT not in writer.models:
             self._put(token, _Verdict(None, "kept: the assistant could not be heard"), number)
@@ -142,7 +143,7 @@ class SampledDraft:
         return verdict.other is None
 
     def _kept(self, token: Token, p: Mapping[Key, float], theirs: Token, at: int) -> _Verdict | None:
-        """Line 3: keep the draft's token with probability min(1, q / p); None if it is rejected."""
+        """Line 3: keep the draft's token with probability min(1, q / p); return None if the token is rejected."""
         q = probs_of(theirs)
         self._left_out += _left_out(p, q)
         chance = self._writer.chance.number("keep", at)
@@ -152,7 +153,7 @@ class SampledDraft:
         return _Verdict(None, f"kept: {chance:.3g} < {other:.3g} / {mine:.3g}")
 
     def _rest(self, token: Token, p: Mapping[Key, float], theirs: Token, at: int) -> _Verdict | None:
-        """Line 4: draw from the positive part of q - p; None if the lists show no such part."""
+        """Line 4: draw a token from the positive part of q - p; return None if q exceeds p for no listed token."""
         q, chance = probs_of(theirs), self._writer.chance.number("keep", at)
         rest = {key: prob - p.get(key, 0.0) for key, prob in sorted(q.items()) if prob > p.get(key, 0.0)}
         point = self._writer.chance.number("draw", at) * math.fsum(rest.values())
@@ -169,9 +170,9 @@ class SampledDraft:
         return _Verdict(replace(other, alternatives=()), words)
 
     async def _p(self, token: Token, at: int) -> dict[Key, float]:
-        """Return the draft's distribution at the place of its token; if the draft is greedy, all mass is on the token.
+        """Return the draft's distribution at the place of its token. A greedy draft's token has probability 1.
 
-        A character of several tokens has no alternatives, so the draft is asked for its distribution there.
+        A token that was joined from several tokens has no alternatives, so the draft is asked for its distribution.
         """
         if not self._drawn:
             return {key_of(token): 1.0}
@@ -195,7 +196,7 @@ class SampledDraft:
         return _Verdict(replace(theirs, alternatives=()) if replaces else None, reason)
 
     async def _drawn_by_assistant(self, name: str, token: Token | None) -> bool:
-        """Let the assistant draw a token by itself, in place of the draft's `token` if one is given.
+        """Let the assistant draw a token by itself, which replaces the draft's `token` if one is given.
 
         Returns:
             True if the draft can continue from its own tokens, because the assistant drew the same token or no token.
@@ -220,7 +221,7 @@ class SampledDraft:
         return False
 
     def _put(self, token: Token | None, verdict: _Verdict, number: int) -> None:
-        """Write the draft's token, or the verdict's other token in its place; if `token` is None, the latter."""
+        """Write the token that the verdict chooses: its `other` if that is given, otherwise the draft's `token`."""
         writer = self._writer
         mine = [] if token is None else [Contender((DRAFT,), token.data, token.end, (_inverse(token), None))]
         theirs = verdict.other
@@ -241,6 +242,6 @@ def _inverse(token: Token) -> float | None:
 
 
 def _left_out(p: Mapping[Key, float], q: Mapping[Key, float]) -> float:
-    """Return the largest total variation that the finite length of both lists can cause at one place."""
+    """Return the largest total variation distance that the finite length of both lists can cause at one place."""
     tail, rest = (max(0.0, 1 - math.fsum(probs.values())) for probs in (q, p))
     return tail + min(rest, math.fsum(min(prob, rest) for key, prob in q.items() if key not in p))

@@ -1,8 +1,9 @@
 """Speculative decoding: a draft writes ahead, and the tokens are distributed as if the assistant had drawn them.
 
-The module `sampled` describes the steps. The greedy form is Algorithm 1 with a verifier that replaces every differing
-token, `CoSD(verifier=MatchVerifier())`. If both models are greedy, their distributions are one-hot. Keeping a token
-with probability min(1, q/p) (Leviathan et al., ICML 2023) then means keeping it if the two tokens are equal.
+The module `sampled` describes the steps. The greedy form is `CoSD(verifier=MatchVerifier())`, which is Algorithm 1 with
+a verifier that replaces every differing token. If both models are greedy, each distribution has all its probability on
+one token. Keeping a token with probability min(1, q/p) (Leviathan et al., ICML 2023) then means keeping the token if
+both models write the same one.
 """
 
 from __future__ import annotations
@@ -38,22 +39,23 @@ from cosd_providers.errors import UnsupportedError
 class Speculative(Method):
     """Speculative decoding: draws from the assistant's distribution, sped up by a draft (Leviathan et al., ICML 2023).
 
-    This is a baseline of the CoSD paper. Pass `temperature=1`, here or to `Fusion`. The tokens are then distributed as
-    if the assistant had drawn them. The draft affects only the cost; `acceptance_rate` is the share of its tokens that
-    are kept. The method needs one assistant with the draft's tokenizer, which is asked about every token. For the
-    assistant's greedy text, use `CoSD(verifier=MatchVerifier())`.
+    This is a baseline of the CoSD paper. Pass `temperature=1` to this class or to `Fusion`. The tokens are then
+    distributed as if the assistant had drawn them. The draft affects only the cost; `acceptance_rate` is the share of
+    the draft's tokens that are kept. The method needs one assistant with the draft's tokenizer, and asks it about every
+    token. For the assistant's greedy text, use `CoSD(verifier=MatchVerifier())`.
 
     Attributes:
-        sampled_draft: True if the draft draws its tokens, too, so that more of them are kept; False if it writes its
-            most probable tokens.
-        test: the test of a draft token. `"ratio"` keeps it with probability min(1, q/p), which preserves the
-            assistant's distribution. `"cosd"` is the test printed in the CoSD paper: both models write their most
-            probable tokens, and the assistant's replaces the draft's if p/q is less than a number drawn from [0, 1).
+        sampled_draft: True if the draft draws its tokens, too, so that more of them are kept; False if the draft writes
+            its most probable tokens.
+        test: the test of a draft token. `"ratio"` keeps the token with probability min(1, q/p), which preserves the
+            assistant's distribution. `"cosd"` is the test as it appears in the CoSD paper: both models write their most
+            probable tokens, and the assistant's token replaces the draft's if p/q is less than a random number from
+            [0, 1).
         listed: the number of tokens to list at each place, at least 1. Unlisted tokens are never drawn; a warning
             states a bound on the resulting distance from the assistant's distribution (in total variation).
-        temperature: 1. With `test="cosd"` or `sampled_draft=False` this is the default. Otherwise, until release 0.2,
-            the default is 0, which means `CoSD(verifier=MatchVerifier())` and causes a warning.
-        greedy: the former name of `temperature`, until release 0.2: False means 1, and True means 0.
+        temperature: must be 1. This is the default with `test="cosd"` or `sampled_draft=False`. Otherwise, until
+            release 0.2, the default is 0, which means `CoSD(verifier=MatchVerifier())` and causes a warning.
+        greedy: the former name of `temperature`, accepted until release 0.2: False means 1, and True means 0.
 
     Raises:
         SettingError: a setting is invalid.
@@ -90,7 +92,7 @@ class Speculative(Method):
         return super()._at(temperature) if not self._draws else replace(self, temperature=temperature)
 
     def at_temperature(self, temperature: float | None) -> Method:
-        """Return the same method at a temperature; for 0, the former greedy form, which is now a form of `CoSD`."""
+        """Return the same method at a temperature. For 0, this is `CoSD(verifier=MatchVerifier())`, with a warning."""
         found = super().at_temperature(temperature)
         if found.temperature:
             return found
@@ -98,12 +100,12 @@ class Speculative(Method):
         return CoSD(verifier=MatchVerifier())
 
     def options(self) -> dict[str, Any]:
-        """Return the method's own settings, as a result records them."""
+        """Return the method's own settings in the form that results record."""
         return {name: value for name, value in super().options().items() if name != "greedy"}
 
     @property
     def own_paths(self) -> bool:
-        """True, because `JudgedWriter` asks each model after its own path."""
+        """True, because `JudgedWriter` sends each model its own path; see `Method.own_paths`."""
         return True
 
     @property
@@ -112,7 +114,7 @@ class Speculative(Method):
         return self.test == "ratio" and self.sampled_draft
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
-        """Refuse a model that does not report probabilities, or cannot draw or list tokens; see `Method.examine`."""
+        """Refuse a model that does not report probabilities, draw tokens or list tokens; see `Method.examine`."""
         if self.test == "ratio":
             showing = [one for one in models if one[0] != "draft" or self.sampled_draft]
             check_sampling(showing, "speculative decoding")
@@ -129,12 +131,15 @@ class Speculative(Method):
         )
 
     def start(self, job: AnswerJob) -> Run:
-        """Create the run of one answer."""
+        """Create the `Run` that writes one answer."""
         drawn, test, listed = self._draws, self.test, self.listed
         return JudgedWriter(job, lambda writer: SampledDraft(writer, drawn=drawn, test=test, listed=listed).write())
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """Forecast the cost of one answer at one model; the assistant is asked about every token. See `Method.cost`."""
+        """Forecast the cost of one answer at one model, if the assistant is asked about every token.
+
+        See `Method.cost`.
+        """
         everything = replace(plan, skip=False)
         if plan.pace.draft_length is None:
             everything = replace(everything, pace=replace(plan.pace, draft_length=AHEAD))

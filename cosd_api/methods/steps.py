@@ -1,35 +1,36 @@
 """Steps (SpecReason, NeurIPS 2025, arXiv 2504.07891): a small model writes steps, and a large model grades each step.
 
-The *small model* is the draft here, and the *large model* is the assistant.
+The *small model* is the draft, and the *large model* is the assistant.
 
 ::
 
-    1   the small model writes a step: up to and including a blank line, or to its end             `_step`
+    1   the small model writes a step, up to and including a blank line, or up to its end          `_step`
     2   the large model is asked for a score of the step, from 0 to 9, in one token                `_score`
-    3   the step is kept if the score is at least 7; otherwise the large model writes the step     `write`
+    3   the step is kept if the score is at least 7; otherwise, the large model writes the step    `write`
     4   if the step that is taken ends with its writer's end of sequence, the answer ends, too
 
-**A step** ends with the first two line feeds in a row that follow other text than white space; the rest of a token
-after them is dropped. A step has up to `step_tokens` tokens, and never more than `max_tokens` still allows. It also
-ends with a whole stop string, or if its writer cannot continue (its context is full, or a filter intervened). If a step
-of the small model is empty or only white space, it is not scored, and the large model writes the step.
+**A step** ends with the first blank line (two line feeds in a row) that follows visible text. If the token that
+completes the blank line contains more text, that text is dropped. A step has at most `step_tokens` tokens, and at most
+as many as `max_tokens` still allows. A step also ends after a whole stop string, or if its writer cannot continue (its
+context is full, or a filter intervened). If a step of the small model is empty or only white space, it is not scored,
+and the large model writes the step.
 
-**The score.** The large model writes at most two tokens. The first one that is not only white space is the score if it
-is one of the digits 0 to 9, perhaps with white space around it. Any other reply counts as a score below `keep`, with a
-warning. If the first three replies contain no score, the large model writes the rest of the answer by itself, step by
-step. As in the paper, the most probable token decides, so no probabilities are needed.
+**The score.** The large model writes at most two tokens. The first token that is not only white space is the score if
+it is one of the digits 0 to 9, with or without white space around it. Any other reply counts as a score below `keep`,
+with a warning. If none of the first three replies contains a score, the large model writes the rest of the answer by
+itself, step by step. As in the paper, the most probable token decides, so no probabilities are needed.
 
-**The large model's input.** If the prompt is text, the model continues one text: the prompt, the answer with the step
-(without white space at its end), a blank line, `question`, a line feed, and `cue`. If the prompt is a conversation, its
-input is the conversation, the answer with the step as a message of the assistant, and `question` as a message of the
-user; the model then continues `cue` as its reply.
+**The large model's input.** If the prompt is text, the model continues one text: the prompt, the answer including the
+step (without white space at its end), a blank line, `question`, a line feed, and `cue`. If the prompt is a
+conversation, its input is the conversation, an assistant message with the answer including the step, and a user message
+with `question`; the model then continues a reply that begins with `cue`.
 
 **Messages only.** A model that does not continue a partial answer (`Capabilities.continues`) accepts only
-conversations; a prompt that is text becomes one message of the user. The model is asked for a score without `cue`. For
-a step, its input is the conversation, the answer so far as a message of the assistant, and `again` as a message of the
-user; for the first step, it is the conversation alone. The end of its reply is the end of the answer.
+conversations; a text prompt becomes one user message. The model is asked for a score without `cue`. To write a step,
+it receives the conversation, an assistant message with the answer so far, and a user message with `again`; for the
+first step, it receives the conversation alone. The end of its reply is the end of the answer.
 
-**Repetition.** If a step equals the step before it, it is not written, and the answer ends (`stop_reason` is
+**Repetition.** If a step equals the step before it, the step is not written, and the answer ends (`stop_reason` is
 `"repetition"`).
 
 With `on_assistant_error="draft"`, the small model continues alone if the large model fails.
@@ -67,22 +68,22 @@ AGAIN = "Continue your answer exactly where it stops. Repeat nothing, and do not
 _STEP = re.compile(rb"\S.*?\n\n", re.DOTALL)
 _BEST = 9
 _TRIES = 3
-"""The number of replies without a score after which the large model is not asked again, if it never gave a score."""
+"""The number of replies after which the large model is not asked for scores again, if none of them contains a score."""
 _NO_STEP = Passage((), 0, None)
 _ALONE = "no assistant is heard"
 _UNGRADED = "the assistant gives no scores, and writes the rest"
-_SCORE_TOKENS = 2  # white space, and a digit
+_SCORE_TOKENS = 2  # one token for white space, and one for a digit
 _LENGTH = 60  # the assumed number of tokens in a step
 _REJECTED = 0.3  # the assumed share of steps that the large model writes
-_FRAME = 64  # the largest number of tokens of a chat template around three messages
+_FRAME = 64  # the largest number of tokens that a chat template adds to three messages
 
 
 @dataclass(frozen=True, kw_only=True)
 class Steps(Written):
-    """Steps: the draft, a small model, writes step by step; the assistant, a large model, grades or rewrites each step.
+    """Steps: a small draft model writes step by step, and a large assistant grades each step, and rewrites bad steps.
 
     This is SpecReason (arXiv 2504.07891, NeurIPS 2025), for one assistant and any tokenizers. The models need not
-    report probabilities, and may accept only messages. The answer streams step by step. The scores in
+    report probabilities, and may be models that accept only messages. The answer streams step by step. The scores in
     `FusionResult.segments` include the score of each step.
 
     Attributes:
@@ -90,7 +91,7 @@ class Steps(Written):
         step_tokens: the largest number of tokens in a step, at least 1.
         question: the text that asks the assistant for a score; not blank.
         cue: the beginning of the assistant's reply to `question`; not blank.
-        again: the text that asks a model to continue its answer, if it does not continue a partial answer; not blank.
+        again: the message that asks a model for its next step if it cannot continue a partial answer; not blank.
 
     Raises:
         SettingError: a number is out of its range, or a text is blank.
@@ -156,7 +157,7 @@ class Steps(Written):
                 writer.warn(words)
 
     async def _step(self, writer: AnswerWriter, model: int) -> Passage:
-        """Step 1, for either model: let it write the next step of the answer."""
+        """Step 1 or 3: let a model write the next step of the answer."""
         room = min(self.step_tokens, writer.left)
 
         def complete(tokens: Sequence[Token]) -> bool:
@@ -191,7 +192,7 @@ class Steps(Written):
         return reply.data
 
     def _segment(self, step: Passage, score: int | None, taken: Passage, model: int) -> DecidedSegment:
-        """Return the record of a step, with the small model's text, and the large model's if it wrote the step."""
+        """Return the record of a step: the small model's text, and the large model's text if it wrote the step."""
         own = taken.data if model == LARGE else b""
         theirs = Contender((0,), own, model == LARGE and _ends(taken), (), _BEST - self.keep)
         if not step.data.strip():
@@ -207,7 +208,7 @@ class Steps(Written):
         return DecidedSegment((mine, theirs), model, reason)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """Forecast the cost: a request for each step, and a request for its score; see `Method.cost`."""
+        """Forecast the cost of writing and scoring the steps; see `Method.cost`."""
         n = plan.max_tokens
         steps = max(1, n / min(_LENGTH, self.step_tokens))
         if model == SMALL:
@@ -232,7 +233,7 @@ class Steps(Written):
 
 
 def _answered(writer: AnswerWriter, text: bytes) -> list[Message]:
-    """Return the conversation with the answer so far; if it ends with a partial answer, the answer continues that."""
+    """Return the conversation, extended by the answer so far, which is appended to a partial answer if there is one."""
     messages = list(writer.conversation or [Message("user", writer.prompt)])
     begun = messages.pop().content if messages[-1].role == "assistant" else ""
     answer = begun + sendable(text)
@@ -240,7 +241,7 @@ def _answered(writer: AnswerWriter, text: bytes) -> list[Message]:
 
 
 def _end(tokens: Sequence[Token]) -> int:
-    """Return the byte offset after the first blank line that follows other text; 0 if there is none."""
+    """Return the byte offset after the first blank line that follows visible text; 0 if there is no such line."""
     found = _STEP.search(b"".join(token.data for token in tokens))
     return found.end() if found else 0
 

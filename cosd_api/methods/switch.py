@@ -2,30 +2,31 @@
 
 ::
 
-    1   the first model draws `samples` whole answers                                              `_sampled`
-    2   the part of each sample that `answer` finds is its answer; equal parts are one answer      `found_in`
+    1   the first model draws `samples` complete texts                                             `_sampled`
+    2   the part of each sample that `answer` matches is its answer; equal parts count as one      `found_in`
     3   if the share of samples with the same answer is at least `threshold`, no other model
-        is asked; otherwise steps 1 to 3 are repeated with the next model                          `is_consistent`
+        is asked; otherwise, steps 1 to 3 are repeated with the next model                         `is_consistent`
     4   each sample votes for its answer, with its model's weight times its model's consistency    `consistency`
-    5   the answer with the most votes is taken, in the words of its first sample                  `vote`
+    5   the answer with the most votes wins, and the first sample with this answer is written      `vote`
 
-**Consistency.** For a model with n answers, m of them different, it is 1/n + (1 - 1/n) (1 - H / log m), where H is the
-entropy of the shares of the different answers. It is 1 if m = 1, and 1/n if all different answers are equally frequent.
+**Consistency.** If m of a model's n answers are different, its consistency is 1/n + (1 - 1/n) (1 - H / log m). H is the
+entropy of the shares of the different answers. The consistency is 1 if m = 1, and 1/n if all different answers are
+equally frequent.
 
 **The same answer.** By default, an answer is the whole text, without white space at its ends. If `answer`, a regular
 expression, is given, the answer is its last match in the text, or the first group of that match, also without white
 space at its ends. A text that is empty or has no match votes for nothing, and in step 3 it agrees with no other text.
 
-**Ties** go to the answer that came first, in the order of the models and then of their samples. If no sample has an
-answer, the first sample of the first model is taken.
+**Ties.** If several answers have the same number of votes, the answer that came first wins, in the order of the models
+and then of their samples. If no sample has an answer, the first sample of the first model is taken.
 
-**Draws** are from the model's own distribution if its server is known to draw from it. Otherwise, as with hosted
-models, the server draws in its own way. A model that accepts only messages receives a prompt that is text as one
-message of the user.
+**Draws.** A model's samples are drawn from its own distribution if its server is known to do that. Otherwise, as with
+hosted models, the server draws in its own way. If a model accepts only messages, a text prompt is sent to it as one
+user message.
 
-Sample s of model i (both counted from 0) has a seed of its own, the hash of `("sample", i, s)` from `Chance`. So the
-answer depends neither on the order in which samples arrive nor on the other models that are asked. A server that draws
-in its own way may draw other tokens for the same seed.
+Sample s of model i (both counted from 0) has its own seed, which `Chance` computes as a hash of `("sample", i, s)`. So
+the answer depends neither on the order in which samples arrive nor on the other models that are asked. A server that
+draws in its own way may draw different tokens for the same seed.
 """
 
 from __future__ import annotations
@@ -54,28 +55,28 @@ from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable
 
 _DISAGREE = 0.5  # the assumed share of prompts for which a model's samples disagree
-_SHORT = 40  # the largest number of characters of an answer that is quoted in a reason
+_SHORT = 40  # only answers of at most this number of characters are quoted in a reason
 
 
 @dataclass(frozen=True, kw_only=True)
 class Switch(Weighted):
     r"""Switch: one model answers several times; if it disagrees with itself, the next model answers, too, and all vote.
 
-    This is ModelSwitch (arXiv 2504.00762, AAAI 2026). It needs two or more models with any tokenizers, in the order in
-    which to ask them. The models only have to draw tokens; they need not report probabilities or continue a partial
-    answer. A warning names the models that are not known to draw from their own distribution (`Capabilities.draws`
-    without `sampling`). The answer arrives whole. The `seed` of an answer determines all draws, as far as the servers
-    draw the same tokens for the same seed.
+    This is ModelSwitch (arXiv 2504.00762, AAAI 2026). It needs two or more models with any tokenizers, listed in the
+    order in which to ask them. The models only have to draw tokens; they need not report probabilities or continue a
+    partial answer. A warning names the models that are not known to draw from their own distribution
+    (`Capabilities.draws` without `sampling`). The answer is not streamed. The `seed` of an answer determines all draws,
+    provided that the servers draw the same tokens for the same seed.
 
     Attributes:
         weights: the weights of the models' votes, in the order of the models; numbers of at least 0, not all 0. Only
             their ratios count. None weighs all models equally; `"route"` weighs them by the prompt, as `Route` does.
         tau: the temperature of the weights for `weights="route"`, above 0.
         samples: the number of answers that each model draws, at least 1.
-        threshold: the share of a model's samples that must agree so that no other model is asked, in (0, 1].
-        answer: a regular expression for the part of a text that is its answer. The last match counts, or its first
-            group if there is one. For example, `r"-?\d+(?:\.\d+)?"` compares the last number. None compares whole
-            texts, without white space at their ends.
+        threshold: if at least this share of a model's samples agree, no other model is asked; in (0, 1].
+        answer: a regular expression that finds the answer in a text. The last match counts, or its first group if the
+            expression has one. For example, `r"-?\d+(?:\.\d+)?"` compares the last numbers. None compares whole texts,
+            without white space at their ends.
 
     Raises:
         SettingError: a setting is invalid.
@@ -104,11 +105,14 @@ class Switch(Weighted):
 
     @property
     def temperature(self) -> float:
-        """1, because every token is drawn."""
+        """Always 1, because every token is drawn."""
         return 1.0
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
-        """Refuse a model that does not draw; warn of one that draws in its server's own way. See `Method.examine`."""
+        """Refuse a model that draws no tokens, and warn of a model whose server draws in its own way.
+
+        See `Method.examine`.
+        """
         return check_draws(models, f"{self.name!r}") + super().examine(models, unit)
 
     async def write(self, writer: AnswerWriter) -> None:
@@ -131,11 +135,11 @@ class Switch(Weighted):
         passage = winner.passage
         writer.write(passage.tokens, winner.model, number=passage.number, segment=segment)
         writer.end_with(passage)
-        if not writer.over:  # the sample has `max_tokens` of the server's own tokens
+        if not writer.over:  # the sample has `max_tokens` tokens as the server counts them
             writer.end(Finish("length", "max_tokens"))
 
     async def _sampled(self, writer: AnswerWriter, model: int) -> list[DrawnAnswer]:
-        """Steps 1 and 2: let a model draw its answers; return them in the order of their numbers."""
+        """Steps 1 and 2: let a model draw its samples; return them in the order of their numbers."""
         drawn: dict[int, DrawnAnswer] = {}
         turn: RenderedPrompt | None = None
         if writer.conversation is None and not await writer.continues(model):
@@ -164,12 +168,12 @@ class Switch(Weighted):
         return found_in(text, self.answer)
 
     def is_consistent(self, answers: Sequence[str | None]) -> bool:
-        """Step 3: test whether so many of a model's samples have the same answer that no other model is asked."""
+        """Step 3: test whether enough of a model's samples have the same answer, so that no other model is asked."""
         counts = Counter(answer for answer in answers if answer is not None)
         return max(counts.values(), default=0) >= self.threshold * len(answers) * (1 - ROUNDING)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """Forecast the cost: samples of each model, if all models before it disagree with themselves.
+        """Forecast the cost at one model, which is asked only if all models before it disagree with themselves.
 
         See `Method.cost`.
         """
@@ -197,9 +201,9 @@ class DrawnAnswer:
     """One sample.
 
     Attributes:
-        model: the model that drew the sample.
+        model: the index of the model that drew the sample.
         passage: the tokens of the sample.
-        text: the bytes of the sample, up to a stop string.
+        text: the bytes of the sample before any stop string.
         end: whether the model ended the sample with its end of sequence.
         answer: the answer for which the sample votes; None if it votes for nothing.
     """
@@ -212,7 +216,7 @@ class DrawnAnswer:
 
 
 def found_in(text: str, pattern: str | None) -> str | None:
-    """Step 2: find the answer in a text; None if there is none."""
+    """Step 2: find the answer in a text; return None if the text contains no answer."""
     if pattern is None:
         return text.strip() or None
     matches = [*re.finditer(pattern, text)]
@@ -223,7 +227,7 @@ def found_in(text: str, pattern: str | None) -> str | None:
 
 
 def consistency(answers: Sequence[str]) -> float:
-    """Step 4: compute a model's agreement with itself, from 1 / n for n answers that all differ to 1."""
+    """Step 4: compute a model's consistency: 1 if all its answers are equal, 1 / n if all n answers differ."""
     counts = Counter(answers)
     if len(counts) <= 1:
         return 1.0
@@ -236,7 +240,7 @@ def consistency(answers: Sequence[str]) -> float:
 def vote(
     found: Mapping[int, Sequence[DrawnAnswer]], weights: Mapping[int, float], count: int
 ) -> tuple[DrawnAnswer, DecidedSegment]:
-    """Steps 4 and 5: return the winning sample, and the record of the vote; `count` is the number of all models."""
+    """Steps 4 and 5: return the winning sample, and a record of the vote; `count` is the number of all models."""
     votes: dict[str, float] = {}
     firsts: dict[str, DrawnAnswer] = {}
     for model, samples in found.items():

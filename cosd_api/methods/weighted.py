@@ -1,4 +1,4 @@
-"""Weights of the models, for all methods that average over the models."""
+"""Weights of the models, for all methods that weigh the models."""
 
 from __future__ import annotations
 
@@ -62,26 +62,26 @@ class Weighted(Written):
         object.__setattr__(self, "weights", tuple(map(float, self.weights)))
 
     def check_models(self, count: int) -> None:
-        """Check that there are as many weights as models; see `Method.check_models`."""
+        """Check that the number of weights equals the number of models; see `Method.check_models`."""
         super().check_models(count)
         if isinstance(self.weights, tuple) and len(self.weights) != count:
             raise SettingError(f"there are {len(self.weights)} weights for {count} models: give one for each")
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
-        """Refuse a model that does not score text, if `weights="route"`; see `Method.examine`."""
+        """If `weights="route"`, refuse a model that does not score text; see `Method.examine`."""
         if self.weights == _ROUTE:
             scores_needed(models, _ROUTE)
         return super().examine(models, unit)
 
     def options(self) -> dict[str, Any]:
-        """Return the method's own settings, as a result records them."""
+        """Return the method's own settings in the form that results record."""
         found = super().options() | {"weights": [*self.weights] if isinstance(self.weights, tuple) else self.weights}
         if self.weights != _ROUTE:
             del found["tau"]
         return found
 
     def start(self, job: AnswerJob) -> Run:
-        """Create the run of one answer, with weights by its prompt if `weights="route"`."""
+        """Create the `Run` that writes one answer. With `weights="route"`, the prompt determines the weights."""
 
         async def write(writer: AnswerWriter) -> None:
             await (await self._measured(writer)).write(writer)
@@ -89,10 +89,10 @@ class Weighted(Written):
         return AnswerWriter(job, write)
 
     async def _measured(self, writer: AnswerWriter) -> Self:
-        """Return the same method with weights as numbers; for `weights="route"`, they are computed from the prompt.
+        """Return the same method with weights as numbers; with `weights="route"`, they are computed from the prompt.
 
-        The module `route` defines them: softmax(-mean / tau) over the mean negative log-likelihoods of the prompt. A
-        model that cannot score the prompt has weight 0. If no model can, all weights are equal.
+        The module `route` defines these weights: softmax(-mean / tau) over the mean negative log-likelihoods of the
+        prompt. A model that cannot score the prompt has weight 0. If no model can score it, all weights are equal.
         """
         if self.weights != _ROUTE:
             return self
@@ -103,7 +103,7 @@ class Weighted(Written):
         return made
 
     def shares(self, count: int, heard: Sequence[int]) -> dict[int, float]:
-        """Return the weights of the `heard` models, scaled to sum to 1; if all are 0, equal weights.
+        """Return the weights of the models in `heard`, scaled to sum to 1; if all of them are 0, equal weights.
 
         `count` is the number of all models.
         """
@@ -112,7 +112,7 @@ class Weighted(Written):
         return {model: given[model] / total if total else 1 / len(heard) for model in heard}
 
     def with_weights(self, cost: Cost, prompt: Reading) -> Cost:
-        """Add to a cost at one model the cost of its weight: a score of the prompt if `weights="route"`."""
+        """If `weights="route"`, add the cost of scoring the prompt to the cost of an answer at one model."""
         if self.weights != _ROUTE:
             return cost
         asked, read = prompt.scored(0, prompt.expected)
@@ -121,7 +121,7 @@ class Weighted(Written):
         return Cost(_sum(cost.requests, 1, asked, most_asked), tokens, cost.written)
 
     def with_measure(self, words: Assumptions) -> Assumptions:
-        """Add the assumptions about the weights' cost to the assumptions about a cost."""
+        """If `weights="route"`, add the assumptions about the cost of scoring the prompt."""
         if self.weights != _ROUTE:
             return words
         own = "; every model scores the prompt first"
@@ -129,7 +129,7 @@ class Weighted(Written):
 
 
 def _total(weights: Iterable[float]) -> float:
-    """Return the sum of the weights; infinite if it is too large for a float."""
+    """Return the sum of the weights; infinity if the sum is too large for a float."""
     try:
         return math.fsum(map(float, weights))
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Verifiers, which decide between the draft's word and an assistant's word, from the probabilities of the two."""
+"""Verifiers, which decide between the draft's word and an assistant's word, usually by the words' probabilities."""
 
 from __future__ import annotations
 
@@ -71,17 +71,17 @@ KnownVerifier = (
     | DeferralVerifier
     | CoLLMVerifier
 )
-"""The verifiers that records and settings files can contain; `kind` tells them apart."""
+"""The verifiers that records and settings files can contain; the field `kind` identifies the class."""
 
 KINDS: Mapping[str, type[BaseModel]] = {one.model_fields["kind"].default: one for one in get_args(KnownVerifier)}
-"""The classes of these verifiers, by kind."""
+"""The classes in `KnownVerifier`, by kind."""
 
 TRAINED: Mapping[str, type[Trained]] = {kind: one for kind, one in KINDS.items() if issubclass(one, Trained)}
-"""The classes of trained verifiers, each of which is kept in a file of its own."""
+"""The classes of trained verifiers, by kind. Each trained verifier is stored in a separate file."""
 
 
 def default_of(kind: str) -> Verifier:
-    """Create the known verifier of a kind, with its defaults.
+    """Create the verifier of this kind with default settings.
 
     Raises:
         pydantic.ValidationError: the verifier has a setting without a default.
@@ -92,7 +92,7 @@ def default_of(kind: str) -> Verifier:
 
 
 def numbers_of(kind: str) -> dict[str, FieldInfo] | None:
-    """Return the settings of a known verifier, by name, if all of them are numbers; otherwise None."""
+    """Return the settings of the verifier of this kind, by name, if all of them are numbers; otherwise None."""
     fields = {name: field for name, field in KINDS[kind].model_fields.items() if name != "kind"}
     types: list[Any] = [field.annotation for field in fields.values()]
     return fields if all(one in (int, float) for one in types) else None

@@ -15,15 +15,15 @@ __all__ = ["AgreementVerifier", "chow_verifier", "present_verifier", "recorded_v
 
 
 class AgreementVerifier(BaseModel):
-    """Replaces an unsure draft token by the assistant's token, if the two differ and `p < alpha`.
+    """Replaces a draft token with the assistant's token if the two differ and the draft is unsure (`p < alpha`).
 
     These are equations (4) and (5) of the CoSD paper without (6), for an assistant that reports no probabilities. The
     assistant's token replaces the draft's even if the assistant is only guessing, so prefer `RuleVerifier` if possible.
 
-    With `alpha = 1 - tau`, this is Chow's rule of cascades with the price `tau`.
+    With `alpha = 1 - tau`, this is Chow's rule for cascades with the deferral cost `tau`.
 
     Attributes:
-        alpha: the draft is unsure below this probability, which is at least 0. 0 never replaces a token.
+        alpha: the draft is unsure below this probability; at least 0. With 0, no token is ever replaced.
 
     Raises:
         pydantic.ValidationError: `alpha` is negative or not a number.
@@ -41,26 +41,26 @@ class AgreementVerifier(BaseModel):
 
     @property
     def condition(self) -> str:
-        """The condition in words."""
+        """The condition for a replacement, in words."""
         return f"replaces where p < {self.alpha:g}, whatever q is"
 
     def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - the assistant's probability does not matter
-        """Equation (5): True if `p < alpha`."""
+        """Return True if `p < alpha` (equation 5)."""
         return p < self.alpha
 
     def contestable(self, p: float) -> bool:
-        """True if `p < alpha`, as in `replaces`, because the assistant's probability does not matter."""
+        """Return True if `p < alpha`, as `replaces` does, because the assistant's probability does not matter."""
         return p < self.alpha
 
     def explain(self, p: float, q: float) -> str:  # noqa: ARG002
-        """Describe the comparison with its outcome, e.g. `"0.31 < 0.5"`."""
+        """Describe the comparison and its outcome, for example `"0.31 < 0.5"`."""
         unsure = p < self.alpha
         (mine,) = shortened([p], lambda short: (short[0] < self.alpha) == unsure)
         return f"{mine} {'<' if unsure else '>='} {exactly(self.alpha)}"
 
 
 def chow_verifier(*, tau: float = 0.5) -> AgreementVerifier:
-    """Return the verifier that replaces `ChowVerifier(tau=tau)`; causes a `DeprecationWarning`.
+    """Return the verifier that supersedes `ChowVerifier(tau=tau)`, and issue a `DeprecationWarning`.
 
     Raises:
         ValueError: `tau` is not a number in [0, 1].
@@ -71,10 +71,10 @@ def chow_verifier(*, tau: float = 0.5) -> AgreementVerifier:
 
 
 def recorded_verifier(given: object) -> object:
-    """Return the fields of a verifier from a record; `"kind": "chow"` of earlier records becomes `"agreement"`.
+    """Return a verifier's fields from a record. In earlier records, `"kind": "chow"` is converted to `"agreement"`.
 
     Raises:
-        ValueError: the tau of `"chow"` is not a number in [0, 1].
+        ValueError: the kind is `"chow"`, and `tau` is not a number in [0, 1].
     """
     found: object = given
     fields: dict[str, Any] = dict(cast("Mapping[str, Any]", found)) if isinstance(found, Mapping) else {}
@@ -91,10 +91,10 @@ def recorded_verifier(given: object) -> object:
 
 
 def present_verifier(given: object) -> object:
-    """Like `recorded_verifier`, for fields from a user's file: `"kind": "chow"` causes a `DeprecationWarning`.
+    """Return a verifier's fields from a user's file. For `"kind": "chow"`, a `DeprecationWarning` is issued.
 
     Raises:
-        ValueError: the tau of `"chow"` is not a number in [0, 1].
+        ValueError: the kind is `"chow"`, and `tau` is not a number in [0, 1].
     """
     found = recorded_verifier(given)
     if found is not given:

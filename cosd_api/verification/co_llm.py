@@ -1,7 +1,8 @@
 """Deferral by the draft's last hidden state: the gate of Co-LLM (Shen et al., ACL 2024).
 
-The probability of deferral is sigma(bias + weights . h). Here, h is the draft model's last hidden state at the place of
-one of its tokens: the state after the prompt and the answer before the token, from which the token was computed.
+The probability of deferral is sigma(bias + weights . h), where h is the draft model's last hidden state at the place of
+one of its tokens. This is the state after the prompt and the answer before the token, from which the draft computed the
+token.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ _FILE = TrainedFile(
 class CoLLMVerifier(TrainedGate):
     """Replaces a draft token if a trained gate on hidden states opens: the gate of Co-LLM (Shen et al., ACL 2024).
 
-    The gate opens if the probability of deferral, sigma(bias + weights . h), is above `eta`. The state h is the one
-    from which the draft computed its own token, so the gate decides before the assistant is asked. The gate fits only
-    the draft model on which it was trained, and the models must share a tokenizer (`unit="token"`).
+    The gate opens if the probability of deferral, sigma(bias + weights . h), is above `eta`. Here, h is the hidden
+    state from which the draft computed its own token, so the gate can decide before the assistant is asked. The gate
+    works only with the draft model on which it was trained, and the models must share a tokenizer (`unit="token"`).
 
     Attributes:
         features: the kind of features, always `"last-hidden-state"`.
         width: the number of values in a hidden state, from 1 to 65,536.
         bias: the bias of the logit, in [-1e6, 1e6].
-        weights: the weights of the state's `width` values, each in [-1e6, 1e6].
-        eta: the threshold, in [0, 1].
+        weights: the weights of the hidden state's `width` values, each in [-1e6, 1e6].
+        eta: the threshold for the probability of deferral, in [0, 1].
         trained_on: the origin of the gate, such as the models, the hash and counts of the data, and versions; any JSON
             object.
 
     Raises:
-        pydantic.ValidationError: a number is out of its range, or there are not `width` weights.
+        pydantic.ValidationError: a number is out of its range, or the number of weights is not `width`.
     """
 
     _file: ClassVar[TrainedFile] = _FILE
@@ -75,7 +76,7 @@ class CoLLMVerifier(TrainedGate):
 
     @property
     def needs(self) -> Needs:
-        """The draft's hidden states, but no probability of the assistant."""
+        """The draft's hidden states; the assistant's probabilities are not needed."""
         return Needs(q=False, draft_states=self.width, ties=False)
 
     @property
@@ -87,7 +88,7 @@ class CoLLMVerifier(TrainedGate):
         """Compute the probability of deferral at a token of the draft, from the token's hidden state.
 
         Raises:
-            SettingError: the token has no hidden state, or one of another width.
+            SettingError: the token has no hidden state, or a hidden state of a different width.
         """
         if token.state is None or len(token.state) != self.width:
             found = "none" if token.state is None else f"one of {len(token.state)} numbers"
@@ -97,7 +98,7 @@ class CoLLMVerifier(TrainedGate):
 
     @staticmethod
     def _fault(error: ValidationError) -> str:
-        """Describe the first fault of a gate in words."""
+        """Describe the first error in a gate's fields, in words."""
         first = error.errors(include_url=False)[0]
         if not first["loc"]:
             return first["msg"].removeprefix("Value error, ")

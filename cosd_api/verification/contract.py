@@ -1,4 +1,4 @@
-"""The contract of a verifier: three required methods, and optional attributes and methods."""
+"""The interface of verifiers: three required methods, and optional attributes and methods."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Needs:
     """The data that a verifier needs from the models.
 
     Attributes:
-        q: whether the verifier uses the assistant's probability. If False, it also decides about assistants that report
-            none; `q` is then NaN.
-        alternatives: the number of alternatives that an assistant must list at each place. If it is not 0,
+        q: whether the verifier uses the assistant's probability. If False, assistants that report no probabilities are
+            accepted, and `q` is then NaN.
+        alternatives: the number of alternatives that an assistant must list at each place. If this number is not 0,
             `Place.draft_q` is known. Only for `unit="token"`.
         draft_alternatives: the number of alternatives that the draft must list with each of its tokens. Only for
             `unit="token"`.
         draft_states: the number of values in the hidden state that the draft must report with each of its tokens; 0 if
             no hidden state is needed. Only for `unit="token"`.
-        window: the least number of places in a question while the draft is being written.
-        ties: whether the two tokens count as equal if the assistant finds them equally probable. Set it to False if
-            every differing token is to be replaced.
+        window: the smallest number of places to ask about in one question while the draft is being written.
+        ties: whether the two tokens count as equal if the assistant finds them equally probable. Set this to False if
+            every differing token should be replaced.
         contested: the share of the draft's tokens about which assistants are asked, for estimates; None if unknown.
     """
 
@@ -54,7 +54,10 @@ class Needs:
 
     @property
     def looks_at(self) -> str | None:
-        """The data about a draft token that the verifier needs besides p and q, for messages; None if there is none."""
+        """The data about a draft token that the verifier needs in addition to `p` and `q`; None if it needs no more.
+
+        This is a phrase for error messages, such as "the draft's hidden state before".
+        """
         if self.alternatives:
             return "the assistant's probability of"
         if self.draft_alternatives:
@@ -69,36 +72,37 @@ class Verifier(Protocol):
     Any object with these three methods is a verifier. The methods must be pure functions. `p` is the draft's
     probability of its own tokens, and `q` is the assistant's probability of its own tokens, both in [0, 1].
 
-    A verifier that needs more or less data than `p` and `q` has an attribute `needs`, a `Needs`.
+    A verifier that needs data other than `p` and `q`, or does not need both, has an attribute `needs` of type `Needs`.
 
-    A verifier that decides by more than `p` and `q` has a method `at(place)`, which returns the verifier for one
-    `Place`. The returned verifier decides. If it has an attribute `coin`, this number is recorded with the decision.
+    A verifier whose decision depends on more than `p` and `q` has a method `at(place)`, which returns another verifier
+    that decides at this `Place`. If the returned verifier has an attribute `coin`, this number is recorded with the
+    decision.
 
     The verifiers in `KnownVerifier` may have more attributes and methods:
 
-    - `condition` is the condition in words (`"replaces where p < 0.5"`).
+    - `condition` describes in words when a token is replaced (`"replaces where p < 0.5"`).
     - `outline()` returns a description in several lines.
-    - `basis` completes the sentence "it ..." in reports, for a verifier that decides by the place.
+    - `basis` describes the data that a verifier with `at(place)` uses, and completes the sentence "it ..." in reports.
     - `compared = True` makes `compare` include the verifier along with the methods.
     - `load` and `save` are described in `Trained`.
     """
 
     def replaces(self, p: float, q: float) -> bool:
-        """Decide whether the assistant's word replaces the draft's."""
+        """Decide whether the assistant's word replaces the draft's word."""
         ...
 
     def contestable(self, p: float) -> bool:
-        """Tell whether any `q` in [0, 1] would replace. If it returns False, the assistant is not asked."""
+        """Return True if `replaces` is True for some `q` in [0, 1]; otherwise the assistant is not asked."""
         ...
 
     def explain(self, p: float, q: float) -> str:
-        """Describe the decision in words, e.g. `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`."""
+        """Describe the decision in words, for example `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`."""
         ...
 
 
 @runtime_checkable
 class WithNeeds(Protocol):
-    """A verifier that states its needs."""
+    """A verifier that declares the data that it needs."""
 
     @property
     def needs(self) -> Needs:
@@ -108,7 +112,7 @@ class WithNeeds(Protocol):
 
 @runtime_checkable
 class ByPlace(Protocol):
-    """A verifier that decides by the place."""
+    """A verifier whose decision depends on the place in the answer."""
 
     def at(self, place: Place) -> Verifier:
         """Return the verifier for one place."""
@@ -117,21 +121,21 @@ class ByPlace(Protocol):
 
 @runtime_checkable
 class WithCoin(Protocol):
-    """A verifier for one place that decides by a number of its own."""
+    """A verifier for one place that decides by its own number, such as a random number."""
 
     @property
     def coin(self) -> float | None:
-        """The number, as it is recorded with a decision."""
+        """The number by which the verifier decides, which is recorded with the decision."""
         ...
 
 
 @runtime_checkable
 class WithCondition(Protocol):
-    """A verifier that states its condition in words."""
+    """A verifier that describes in words when it replaces a token."""
 
     @property
     def condition(self) -> str:
-        """The condition, e.g. `"replaces where p < 0.5"`."""
+        """The condition for a replacement, for example `"replaces where p < 0.5"`."""
         ...
 
 
@@ -140,17 +144,17 @@ class WithOutline(Protocol):
     """A verifier with a description in several lines."""
 
     def outline(self) -> str:
-        """Return the description."""
+        """Return a description in several lines."""
         ...
 
 
 @runtime_checkable
 class Trained(Protocol):
-    """A trained verifier, which is kept in a file of its own. Settings files contain the path of that file."""
+    """A trained verifier, which is stored in a separate file. Settings files contain the path of that file."""
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read the verifier from its file."""
+        """Read a verifier from its file."""
         ...
 
     def save(self, path: str | Path) -> None:
@@ -165,13 +169,13 @@ _FORMER = {
     "draft_states": "draft_states",
     "window": "window",
 }
-"""Former attributes of verifiers, from before `Needs` existed, with the fields of `Needs` that replace them."""
+"""The attributes that verifiers had before `Needs` existed, with the fields of `Needs` that replace them."""
 
 
 def needs_of(verifier: Verifier) -> Needs:
-    """Return the needs that a verifier states; by default, `p` and `q` only.
+    """Return the needs that a verifier declares; by default, it needs only `p` and `q`.
 
-    Former attributes such as `needs_q` still count, and cause a `DeprecationWarning`.
+    Former attributes such as `needs_q` are still read, and cause a `DeprecationWarning`.
     """
     if isinstance(verifier, WithNeeds):
         return verifier.needs
@@ -184,22 +188,22 @@ def needs_of(verifier: Verifier) -> Needs:
 
 
 def decides_by_place(verifier: Verifier) -> bool:
-    """Test whether the verifier uses the place of a decision."""
+    """Test whether the verifier's decisions depend on the place in the answer."""
     return isinstance(verifier, ByPlace)
 
 
 def verifier_at(verifier: Verifier, place: Place) -> Verifier:
-    """Return the verifier for one place, which is `verifier` itself unless it decides by the place."""
+    """Return the verifier that decides at a place, which is `verifier` itself if its decisions do not depend on it."""
     return verifier.at(place) if isinstance(verifier, ByPlace) else verifier
 
 
 def coin_of(verifier: Verifier) -> float | None:
-    """Return the number by which the verifier for one place decides; None if it has none."""
+    """Return the number by which the verifier for one place decides; None if it does not use such a number."""
     return verifier.coin if isinstance(verifier, WithCoin) else None
 
 
 def condition_of(verifier: BaseModel) -> str:
-    """Describe the condition of a verifier in words: its own `condition`, or its kind and its settings."""
+    """Describe in words when a verifier replaces a token: by its `condition`, or else by its kind and settings."""
     if isinstance(verifier, WithCondition):
         return verifier.condition
     settings = ", ".join(f"{name}={value}" for name, value in verifier if name != "kind")
@@ -208,6 +212,6 @@ def condition_of(verifier: BaseModel) -> str:
 
 
 def tie_of(verifier: Verifier, tie: float) -> float:
-    """Return the `tie` that applies to a verifier: 0 if it replaces every differing token or its needs exclude ties."""
+    """Return the `tie` for a verifier, which is 0 if it replaces every differing token or its needs exclude ties."""
     greedy = not decides_by_place(verifier) and verifier.replaces(1.0, 0.0)
     return tie if needs_of(verifier).ties and not greedy else 0.0

@@ -1,4 +1,4 @@
-"""Replacement at random: the control that every verifier has to beat."""
+"""Random replacement, the control that every verifier has to beat."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from cosd_api.verification.rule import exactly, shortened
 
 
 class RandomVerifier(PlaceVerifier):
-    """Replaces a share of the differing tokens at random: a control, which switches between the models blindly.
+    """Replaces a share of the differing tokens at random: a control that switches between the models blindly.
 
-    A coin decides at each place. It is a hash of the seed, the draft model's prompt, and the byte offset in the answer
-    of the first judged draft token, and of nothing else. So the answer is the same each time. It depends neither on
-    timing nor on any setting that trades cost for time. An assistant is asked only if the coin falls below `rate`.
+    A random number, the coin, decides at each place. The coin depends only on the seed, the draft model's prompt, and
+    the byte offset of the first judged draft token in the answer, because it is a hash of them. So the answer is the
+    same each time, and depends neither on timing nor on any setting that trades cost for time. An assistant is asked
+    only if the coin is below `rate`.
 
     Attributes:
         rate: the share of the differing tokens that are replaced, in [0, 1].
-        seed: the seed of the coins; each seed gives other coins.
+        seed: the seed of the coins; different seeds lead to different coins.
 
     Raises:
         pydantic.ValidationError: `rate` is not a number in [0, 1].
@@ -39,19 +40,19 @@ class RandomVerifier(PlaceVerifier):
 
     @property
     def needs(self) -> Needs:
-        """No probability of the assistant, which is asked about the share `rate` of the draft's tokens."""
+        """The assistant's probabilities are not needed. It is asked about the share `rate` of the draft's tokens."""
         return Needs(q=False, contested=self.rate)
 
     @property
     def condition(self) -> str:
-        """The condition in words."""
+        """The condition for a replacement, in words."""
         return f"a control: replaces {100 * self.rate:g} % of the differences at random (seed {self.seed})"
 
     def at(self, place: Place) -> Coin:
-        """Return the verifier for a place, with the coin that is recorded there or is tossed now.
+        """Return the verifier for a place, with the coin that the place records, or else with a new coin.
 
         Raises:
-            SettingError: no coin is recorded at the place, and its prompt or offset is unknown.
+            SettingError: the place records no coin, and its prompt or offset is unknown.
         """
         if place.coin is not None:
             return Coin(self.rate, place.coin)
@@ -61,32 +62,32 @@ class RandomVerifier(PlaceVerifier):
         return Coin(self.rate, (int.from_bytes(digest) >> 11) / 2**53)
 
     def contestable(self, p: float) -> bool:  # noqa: ARG002 - the probabilities change nothing
-        """True if `rate` is above 0, so that a token may be replaced at some place."""
+        """Return True if `rate` is above 0, so that tokens may be replaced at some places."""
         return self.rate > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Coin:
-    """The verifier for one place, with the coin that was tossed there.
+    """The verifier for one place, with the coin that decides at this place.
 
     Attributes:
-        rate: the number below which the coin replaces.
-        coin: the coin, a number in [0, 1).
+        rate: the token is replaced if the coin is below this number.
+        coin: a number in [0, 1).
     """
 
     rate: float
     coin: float
 
     def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - the probabilities change nothing
-        """True if `coin < rate`."""
+        """Return True if `coin < rate`."""
         return self.coin < self.rate
 
     def contestable(self, p: float) -> bool:  # noqa: ARG002
-        """True if `coin < rate`, as in `replaces`; otherwise no answer changes the text."""
+        """Return True if `coin < rate`, as `replaces` does; otherwise no answer could change the text."""
         return self.coin < self.rate
 
     def explain(self, p: float, q: float) -> str:  # noqa: ARG002
-        """Describe the comparison with its outcome, e.g. `"coin 0.03 < 0.1"`."""
+        """Describe the comparison and its outcome, for example `"coin 0.03 < 0.1"`."""
         below = self.coin < self.rate
         (coin,) = shortened([self.coin], lambda short: (short[0] < self.rate) == below)
         return f"coin {coin} {'<' if below else '>='} {exactly(self.rate)}"

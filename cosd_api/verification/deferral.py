@@ -1,11 +1,11 @@
-"""Deferral by a gate on the draft's lists of tokens, which decides before the assistant is asked.
+"""Deferral by a gate that reads the draft's lists of tokens, and decides before the assistant is asked.
 
 The probability of deferral is sigma(bias + weights . features), a logistic function of the draft's data about one of
 its tokens. Let p be the token's probability, a_1 >= a_2 >= ... the probabilities above 0 of its listed alternatives,
-and r = 1 - p - a_1 - a_2 - ... the rest, which is at least 0. The features are:
+and r = 1 - p - a_1 - a_2 - ... the remaining probability, which is at least 0. The features are:
 
     top         p
-    margin      p - a_1; without alternatives, as for a character of several tokens, p - min(p, r)
+    margin      p - a_1; without alternatives (as for a character of several tokens), p - min(p, r)
     entropy     the entropy of (p, a_1, a_2, ..., r), in nats
     number      1 if the token's first character, white space aside, is a digit
     word        1 if that character is a letter after white space, so that the token begins a word
@@ -38,9 +38,9 @@ __all__ = [
 ]
 
 DEFERRAL_FEATURES = ("top", "margin", "entropy", "number", "word", "part", "end")
-"""The names of the features, in their order."""
+"""The names of the features, in order."""
 DEFAULT_LISTED, MOST_LISTED = 10, 100
-"""The default and the largest number of alternatives of the draft's token that a gate uses."""
+"""The default and the largest number of alternatives to the draft's token that a gate can use."""
 
 _FILE = TrainedFile(
     thing="a deferral gate",
@@ -48,7 +48,7 @@ _FILE = TrainedFile(
     described="a deferral gate is one JSON file, as cosd train-deferral and DeferralVerifier.save() write it",
     made_by="cosd train-deferral makes a gate of them",
     fields=("kind", "schema_version", "listed", "weights", "eta", "trained_on"),
-    most_bytes=200_000,  # enough for a dozen numbers and their origin
+    most_bytes=200_000,  # enough for a dozen numbers and a description of their origin
     bounded="a gate has a dozen numbers",
 )
 _EXPECTED = {
@@ -62,7 +62,7 @@ Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False, strict=Tru
 
 
 class DeferralWeights(BaseModel):
-    """The bias, and the weight of each feature of a `DeferralVerifier`; all are in [-1e6, 1e6]."""
+    """The bias of a `DeferralVerifier`, and the weights of its features; all numbers are in [-1e6, 1e6]."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -83,17 +83,17 @@ class DeferralWeights(BaseModel):
 
 
 class DeferralVerifier(TrainedGate):
-    """Replaces a draft token if a trained gate on the draft's list of tokens opens.
+    """Replaces a draft token if a trained gate, which reads the draft's list of tokens, opens.
 
     The gate opens if the probability of deferral, sigma(bias + weights . features), is above `eta`, whatever the
-    assistant's probability is. It uses only the draft's data about its own token, so it decides before the assistant is
-    asked. The models must share a tokenizer (`unit="token"`).
+    assistant's probability is. The gate uses only the draft's data about its own token, so it decides before the
+    assistant is asked. The models must share a tokenizer (`unit="token"`).
 
     Attributes:
-        listed: the number of alternatives that the draft lists with each of its tokens, from 1 to 100. The gate was
-            trained with the same number.
+        listed: the number of alternatives that the draft lists with each of its tokens, from 1 to 100. Use the number
+            with which the gate was trained.
         weights: the bias, and the weights of the features.
-        eta: the threshold, in [0, 1].
+        eta: the threshold for the probability of deferral, in [0, 1].
         trained_on: the origin of the gate, such as the models, the hash and counts of the data, and versions; any JSON
             object.
 
@@ -114,7 +114,7 @@ class DeferralVerifier(TrainedGate):
 
     @property
     def needs(self) -> Needs:
-        """The draft's lists of tokens, but no probability of the assistant."""
+        """The draft's lists of tokens; the assistant's probabilities are not needed."""
         return Needs(q=False, draft_alternatives=self.listed, ties=False)
 
     @property
@@ -124,14 +124,14 @@ class DeferralVerifier(TrainedGate):
         return "\n".join([f"Gate over {self.listed} listed tokens:", *weights])
 
     def probability(self, token: Token) -> float:
-        """Compute the probability of deferral at a token of the draft, whose probability must be known."""
+        """Compute the probability of deferral at a token of the draft. The token's probability must be known."""
         others = [one.prob for one in token.alternatives[: self.listed] if one.prob]
         found = deferral_features(readable(token.data), [token.prob or 0.0, *others], end=token.end)
         return sigmoid(self.weights.logit(found))
 
     @staticmethod
     def _fault(error: ValidationError) -> str:
-        """Describe the first fault of a gate in words."""
+        """Describe the first error in a gate's fields, in words."""
         first = error.errors(include_url=False)[0]
         name, *inside = [str(one) for one in first["loc"]]
         if first["type"] == "missing":

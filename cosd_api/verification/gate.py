@@ -1,4 +1,4 @@
-"""Trained gates: verifiers that decide by a probability of deferral. Each is kept in a JSON file."""
+"""Trained gates, which are verifiers that decide by a probability of deferral. Each gate is stored in a JSON file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Deferral", "TrainedGate", "sigmoid"]
 
 @dataclass(frozen=True, slots=True)
 class Deferral:
-    """The verifier for one draft token.
+    """The verifier that decides about one draft token.
 
     Attributes:
         eta: the threshold of the gate.
@@ -31,38 +31,38 @@ class Deferral:
     eta: float
     coin: float
 
-    def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - the gate decides by neither
-        """True if the probability of deferral is above `eta`."""
+    def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - the gate does not use the probabilities
+        """Return True if the probability of deferral is above `eta`."""
         return self.coin > self.eta
 
     def contestable(self, p: float) -> bool:  # noqa: ARG002
-        """True if the probability of deferral is above `eta`; otherwise the assistant is not asked."""
+        """Return True if the probability of deferral is above `eta`; otherwise the assistant is not asked."""
         return self.coin > self.eta
 
     def explain(self, p: float, q: float) -> str:  # noqa: ARG002
-        """Describe the comparison with its outcome, e.g. `"deferral 0.71 > 0.38"`."""
+        """Describe the comparison and its outcome, for example `"deferral 0.71 > 0.38"`."""
         above = self.coin > self.eta
         (coin,) = shortened([self.coin], lambda short: (short[0] > self.eta) == above)
         return f"deferral {coin} {'>' if above else '<='} {exactly(self.eta)}"
 
 
 class TrainedGate(PlaceVerifier):
-    """Base class of the trained gates: replaces a draft token if the probability of deferral is above `eta`."""
+    """Base class of trained gates, which replace a draft token if the probability of deferral is above `eta`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
     _file: ClassVar[TrainedFile]
-    """The kind of file in which the gate is kept."""
+    """The kind of file in which the gate is stored."""
     _indent: ClassVar[int | None] = None
     _on: ClassVar[str] = ""
-    """The features that the gate uses, for `condition`."""
+    """A phrase that names the gate's features, for `condition`."""
 
-    if TYPE_CHECKING:  # each subclass declares it itself, so that it controls the order of its fields
+    if TYPE_CHECKING:  # each subclass declares `eta` itself, which lets it choose the order of its fields
         eta: float
 
     @property
     def condition(self) -> str:
-        """The condition in words."""
+        """The condition for a replacement, in words."""
         return f"a trained gate{self._on}: replaces where the probability of deferral > {self.eta:g}"
 
     @classmethod
@@ -71,7 +71,7 @@ class TrainedGate(PlaceVerifier):
 
         Raises:
             OSError: the file cannot be read.
-            SettingError: the file is not a gate of this schema; the message names the file and the fault.
+            SettingError: the file is not a gate of this schema; the message names the file and the problem.
         """
         try:
             return cls.model_validate(cls._file.read(Path(path)))
@@ -82,14 +82,14 @@ class TrainedGate(PlaceVerifier):
         """Write the gate as a JSON file. The file is written completely or not at all.
 
         Raises:
-            OSError: the file cannot be written; an old file is unchanged.
+            OSError: the file cannot be written; an existing file is unchanged.
         """
         write_whole(Path(path), self.model_dump_json(indent=self._indent) + "\n")
 
     @staticmethod
     @abstractmethod
     def _fault(error: ValidationError) -> str:
-        """Describe the first fault of a gate in words."""
+        """Describe the first error in a gate's fields, in words."""
 
     @property
     @abstractmethod
@@ -101,10 +101,10 @@ class TrainedGate(PlaceVerifier):
         """Compute the probability of deferral at one of the draft's tokens."""
 
     def at(self, place: Place) -> Deferral:
-        """Return the verifier for a place, with the recorded probability of deferral, or that of the draft's token.
+        """Return the verifier for a place, with the probability of deferral that is recorded, or else computed.
 
         Raises:
-            SettingError: the place has neither a recorded probability nor a token.
+            SettingError: the place has neither a recorded probability of deferral nor a token to compute it from.
         """
         if place.coin is not None:
             return Deferral(self.eta, place.coin)
@@ -113,11 +113,11 @@ class TrainedGate(PlaceVerifier):
             raise SettingError(f"no probability of deferral is recorded there, so {name} cannot decide")
         return Deferral(self.eta, self.probability(place.token))
 
-    def contestable(self, p: float) -> bool:  # noqa: ARG002 - p alone says nothing
-        """True if `eta` is below 1, so that a token may be replaced at some place."""
+    def contestable(self, p: float) -> bool:  # noqa: ARG002 - the gate does not use `p`
+        """Return True if `eta` is below 1, so that tokens may be replaced at some places."""
         return self.eta < 1
 
 
 def sigmoid(logit: float) -> float:
-    """Compute the logistic function of `logit`, without overflow."""
+    """Compute the logistic function of `logit` without overflow."""
     return 1 / (1 + math.exp(-logit)) if logit > 0 else math.exp(logit) / (1 + math.exp(logit))

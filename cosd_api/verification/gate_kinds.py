@@ -1,4 +1,4 @@
-"""The kinds of trained gates, and a function that reads a gate of either kind from its file or its fields."""
+"""The two kinds of trained gates, and a function that reads a gate of either kind from its file or its fields."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ GATES: Mapping[str, type[Gate]] = {"deferral": DeferralVerifier, "co-llm": CoLLM
 """The classes of gates, by kind."""
 
 TRAIN_A_GATE = "cosd train-deferral makes one from examples, and DeferralVerifier.load(path) reads it"
-"""Advice on how to get a gate, for messages."""
+"""Advice on how to obtain a gate, for error messages."""
 _MOST_BYTES = 2_000_000
 
 
 def gate_of(given: object) -> Gate:
-    """Return a gate that is given as a gate, as the path of its file, or as its fields, including `kind`.
+    """Return the gate that `given` describes: a gate, the path of its file, or its fields (including `kind`).
 
     Raises:
-        SettingError: the gate is invalid, or is given in none of these forms.
+        SettingError: the gate is invalid, or `given` has another type.
         OSError: the file cannot be read.
     """
     if isinstance(given, Gate):
@@ -48,12 +48,12 @@ def gate_of(given: object) -> Gate:
 
 
 def _kind(fields: Mapping[str, Any]) -> type[Gate]:
-    """Return the class of a gate with these fields; if `kind` names no gate, a class that refuses the fields."""
+    """Return the class of the gate with these fields; if `kind` is unknown, a class that will refuse the fields."""
     return GATES.get(str(fields.get("kind")), DeferralVerifier)
 
 
 def _fields(path: Path) -> Mapping[str, Any]:
-    """Read the fields from a file; if it is invalid, there are none, and the gate's `load` reports the fault."""
+    """Read a gate's fields from a file. An invalid file yields no fields, because `load` reports the error later."""
     with suppress(OSError, ValueError), path.open("rb") as file:
         found = from_json(file.read(_MOST_BYTES).decode("utf-8-sig"))
         if isinstance(found, dict):

@@ -1,4 +1,4 @@
-"""Verification by equality only: every differing token is replaced."""
+"""Verification by equality alone: every differing token is replaced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cosd_api.verification.contract import Needs
 
 
 class MatchVerifier(BaseModel):
-    """Replaces every draft token that differs from the assistant's, so the answer is the assistant's own greedy text.
+    """Replaces every draft token that differs from the assistant's, so that the answer is the assistant's greedy text.
 
     This is the test of greedy speculative decoding. It uses no probabilities.
     """
@@ -25,7 +25,7 @@ class MatchVerifier(BaseModel):
 
     @property
     def condition(self) -> str:
-        """The condition in words."""
+        """The condition for a replacement, in words."""
         return "replaces wherever the two differ"
 
     def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - the probabilities do not matter

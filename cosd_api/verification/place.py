@@ -1,4 +1,4 @@
-"""The place of a decision, for verifiers that use more data than the two probabilities."""
+"""The place of a decision, for verifiers that need more data than the two probabilities."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from cosd_providers.contract import Token
 class Place:
     """A place in an answer where a verifier decides.
 
-    If a decision is judged again from its record, only `coin` and `draft_q` are known.
+    If the decision is recomputed from a record, only `coin` and `draft_q` are known.
 
     Attributes:
         prompt: a digest of the draft model's prompt (BLAKE2b, 16 bytes).
-        start: the byte offset in the answer of the first draft token that is judged.
+        start: the byte offset of the first judged draft token in the answer.
         coin: the number by which the verifier decides at the place: a random number, or a probability that the verifier
             computes.
-        draft_q: the assistant's probability of the draft's text at the place, or its upper bound. It is None before the
-            assistant is asked, and if the verifier does not need `alternatives`.
-        token: the first draft token that is judged. It has the draft's list if the verifier needs `draft_alternatives`.
+        draft_q: the assistant's probability of the draft's text at the place, or an upper bound on it. It is None
+            before the assistant is asked, and if the verifier does not need `alternatives`.
+        token: the first judged draft token. It includes the draft's alternatives if the verifier needs
+            `draft_alternatives`.
     """
 
     prompt: bytes | None = None
@@ -35,10 +36,10 @@ class Place:
 
 
 class PlaceVerifier(BaseModel):
-    """Base class of verifiers that cannot decide without a place; `at(place)` returns the verifier that decides there.
+    """Base class of verifiers that cannot decide without a place; `at(place)` returns the verifier for a place.
 
     Attributes:
-        basis: the data that the verifier uses, for messages.
+        basis: a verb phrase for messages that says which data the verifier uses.
     """
 
     basis: ClassVar[str]

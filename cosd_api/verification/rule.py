@@ -10,19 +10,19 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 
 class RuleVerifier(BaseModel):
-    """Replaces an unsure draft token by a more confident token of the assistant: `p < alpha and q > beta * p`.
+    """Replaces an unsure draft token with a more confident token of the assistant: `p < alpha and q > beta * p`.
 
-    These are equations (5) and (6) of the CoSD paper; both inequalities are strict. Equation (4), that the two tokens
-    differ, holds whenever a verifier decides.
+    These are equations (5) and (6) of the CoSD paper; both inequalities are strict. Equation (4), which requires that
+    the two tokens differ, always holds, because a verifier is called only if they differ.
 
-    The defaults are not the paper's 0.5 and 0.5 (see `paper`). With these, a guess of the assistant can replace a
-    better guess of the draft. On a real pair of models, the paper's thresholds did worse than the better model alone,
-    and the defaults did better (docs/evidence.md).
+    The defaults are not the paper's thresholds, alpha = 0.5 and beta = 0.5 (see `paper`), because these let a guess of
+    the assistant replace a better guess of the draft. On a real pair of models, the paper's thresholds did worse than
+    the better model alone, and the defaults did better (docs/evidence.md).
 
     Attributes:
-        alpha: the draft is unsure below this probability, which is at least 0. 0 never replaces a token.
-        beta: the assistant's probability must exceed `beta` times the draft's. It is at least 0; `math.inf` never
-            replaces a token.
+        alpha: the draft is unsure below this probability; at least 0. With 0, no token is ever replaced.
+        beta: the assistant's probability must exceed `beta` times the draft's; at least 0. With `math.inf`, no token is
+            ever replaced.
 
     Raises:
         pydantic.ValidationError: `alpha` or `beta` is negative or not a number.
@@ -36,7 +36,7 @@ class RuleVerifier(BaseModel):
 
     @classmethod
     def paper(cls) -> Self:
-        """Create the rule of the paper's experiments (section 4.1): alpha = 0.5 and beta = 0.5."""
+        """Create the rule with the thresholds of the paper's experiments (section 4.1): alpha = 0.5 and beta = 0.5."""
         return cls(alpha=0.5, beta=0.5)
 
     @field_serializer("alpha", "beta", when_used="json")
@@ -45,19 +45,19 @@ class RuleVerifier(BaseModel):
 
     @property
     def condition(self) -> str:
-        """The condition in words."""
+        """The condition for a replacement, in words."""
         return f"replaces where p < {self.alpha:g} and q > {self.beta:g} × p"
 
     def replaces(self, p: float, q: float) -> bool:
-        """Equations (5) and (6): True if `p < alpha and q > beta * p`."""
+        """Return True if `p < alpha and q > beta * p` (equations 5 and 6)."""
         return p < self.alpha and q > self.beta * p
 
     def contestable(self, p: float) -> bool:
-        """True if `p < alpha and beta * p < 1`; otherwise no `q` can replace, because no probability exceeds 1."""
+        """Return True if `p < alpha and beta * p < 1`; otherwise no `q` in [0, 1] fulfils the condition."""
         return p < self.alpha and self.beta * p < 1
 
     def explain(self, p: float, q: float) -> str:
-        """Describe the comparisons with their outcomes, e.g. `"0.31 < 0.9 and 0.72 > 1 x 0.31"`."""
+        """Describe the comparisons and their outcomes, for example `"0.31 < 0.9 and 0.72 > 1 x 0.31"`."""
         unsure, surer = p < self.alpha, q > self.beta * p
         alpha, beta = exactly(self.alpha), exactly(self.beta)
         mine, theirs = shortened([p, q], lambda s: (s[0] < self.alpha, s[1] > self.beta * s[0]) == (unsure, surer))
@@ -67,12 +67,15 @@ class RuleVerifier(BaseModel):
 
 
 def exactly(bound: float) -> str:
-    """Return a bound as text, with all its digits."""
+    """Format a bound with all its digits."""
     return repr(bound).removesuffix(".0")
 
 
 def shortened(probs: Sequence[float], holds: Callable[[list[float]], bool]) -> list[str]:
-    """Return probabilities as text, with as few digits as satisfy `holds`; only a probability of 1 is shown as 1."""
+    """Format probabilities with as few digits as possible, such that the shown numbers satisfy `holds`.
+
+    Only a probability of exactly 1 is shown as 1.
+    """
     for digits in (2, 3, 4, 6, 9):
         short = [f"{prob:.{digits}g}" for prob in probs]
         shown = list(map(float, short))

@@ -18,19 +18,19 @@ class SurpriseVerifier(PlaceVerifier):
     """Replaces a draft token that the assistant finds improbable: `q(draft's token) < gamma and q > beta * p`.
 
     `RuleVerifier` questions the draft only if the draft is unsure. This verifier also finds tokens about which the
-    draft is confident and wrong, so the assistant is asked about nearly every token. The assistant's probability of the
-    draft's token is read from the list of its most probable tokens. `needs` makes this list long enough that an
-    unlisted token is improbable. The models must share a tokenizer (`unit="token"`).
+    draft is confidently wrong, so it asks the assistant about nearly every token. The assistant's probability of the
+    draft's token is read from the list of the assistant's most probable tokens. `needs` makes this list so long that
+    every unlisted token is improbable. The models must share a tokenizer (`unit="token"`).
 
     Attributes:
         gamma: the assistant finds the draft's token improbable below this probability, in (0, 1].
         beta: the probability of the assistant's token must exceed `beta` times the draft's probability of its own
-            token. It is at least 0.
-        window: the least number of places in a question while the draft is being written, at least 1. It changes only
-            the cost, not the text.
+            token; at least 0.
+        window: the smallest number of places to ask about in one question while the draft is being written, at least 1.
+            This number changes only the cost, not the text.
 
     Raises:
-        pydantic.ValidationError: a number is out of range.
+        pydantic.ValidationError: a number is out of its range.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
@@ -49,33 +49,33 @@ class SurpriseVerifier(PlaceVerifier):
 
     @property
     def needs(self) -> Needs:
-        """The assistant's lists, which are so long that any unlisted token has a probability below `gamma`."""
+        """The assistant's lists of tokens, which are so long that unlisted tokens have probabilities below `gamma`."""
         return Needs(alternatives=math.floor(1 / self.gamma), window=self.window)
 
     @property
     def condition(self) -> str:
-        """The condition in words."""
+        """The condition for a replacement, in words."""
         improbable = f"the assistant's probability of the draft's token < {self.gamma:g}"
         return f"replaces where {improbable} and q > {self.beta:g} × p"
 
     def at(self, place: Place) -> Surprise:
-        """Return the verifier for a place, where `place.draft_q` is the assistant's probability of the draft's token.
+        """Return the verifier for a place; `place.draft_q` is the assistant's probability of the draft's token.
 
         Raises:
-            SettingError: the place comes from a record, and the record lacks this probability.
+            SettingError: the place comes from a record that does not contain this probability.
         """
         if place.draft_q is None and place.start is None:
             raise SettingError("the assistant's probability of the draft's text is not recorded there")
         return Surprise(self.gamma, self.beta, place.draft_q)
 
     def contestable(self, p: float) -> bool:
-        """True if `beta * p < 1`; otherwise no `q` can replace, because no probability exceeds 1."""
+        """Return True if `beta * p < 1`; otherwise no `q` is large enough, because no probability exceeds 1."""
         return self.beta * p < 1
 
 
 @dataclass(frozen=True, slots=True)
 class Surprise:
-    """The verifier for one draft token.
+    """The verifier that decides about one draft token.
 
     Attributes:
         gamma: see `SurpriseVerifier`.
@@ -88,15 +88,15 @@ class Surprise:
     draft_q: float | None
 
     def replaces(self, p: float, q: float) -> bool:
-        """True if `draft_q < gamma and q > beta * p`; False if `draft_q` is unknown."""
+        """Return True if `draft_q < gamma and q > beta * p`, and False if `draft_q` is unknown."""
         return self.draft_q is not None and self.draft_q < self.gamma and q > self.beta * p
 
     def contestable(self, p: float) -> bool:
-        """True if `beta * p < 1`; see `SurpriseVerifier.contestable`."""
+        """Return True if `beta * p < 1`; see `SurpriseVerifier.contestable`."""
         return self.beta * p < 1
 
     def explain(self, p: float, q: float) -> str:
-        """Describe the comparisons with their outcomes, e.g. `"0.02 < 0.1 and 0.72 > 0.5 x 0.9"`."""
+        """Describe the comparisons and their outcomes, for example `"0.02 < 0.1 and 0.72 > 0.5 x 0.9"`."""
         if self.draft_q is None:
             return "the assistant's probability of the draft's text is not known"
         improbable, surer = self.draft_q < self.gamma, q > self.beta * p

@@ -1,4 +1,4 @@
-"""Files of trained verifiers. Each contains one JSON object, which is checked, because anyone may have written it."""
+"""Files of trained verifiers. Each file contains one JSON object, which is checked because it may be from anyone."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _repr.maxlevel = 2
 
 @dataclass(frozen=True, slots=True)
 class TrainedFile:
-    """One kind of file, with its descriptions for messages.
+    """One kind of file, with phrases that describe it in error messages.
 
     Attributes:
-        thing: the content of the file, such as `"a tree"`.
+        thing: a phrase for the content of the file, such as `"a tree"`.
         kind: the value of the file's field `kind`.
         described: a sentence that describes such a file and the program that writes it.
-        made_by: a sentence that names the command that makes such a file from samples.
+        made_by: a sentence that names the command that creates such a file from samples.
         fields: the names of all allowed fields.
-        most_bytes: the largest size of a file that is parsed.
-        bounded: the reason why no valid file is larger, as a sentence.
-        newest: the version of the schema that is written; earlier versions can be read, too.
+        most_bytes: the largest size, in bytes, of a file that is parsed.
+        bounded: a sentence that says why no valid file is larger than `most_bytes`.
+        newest: the schema version that is written; earlier versions can be read, too.
     """
 
     thing: str
@@ -43,9 +43,9 @@ class TrainedFile:
     newest: int = 1
 
     def read(self, path: Path) -> dict[str, object]:
-        """Read the object from a file, and check its kind, its version and the names of its fields, but not the values.
+        """Read the object from a file. Its kind, its version and its fields' names are checked, but not the values.
 
-        A file of more than `most_bytes` bytes is not parsed, and JSON that is nested more than 200 deep is refused.
+        A file of more than `most_bytes` bytes is not parsed, and JSON with more than 200 levels of nesting is refused.
 
         Raises:
             OSError: the file cannot be read.
@@ -88,11 +88,11 @@ class TrainedFile:
 
 
 class _FaultError(Exception):
-    """The fault of a file, in words."""
+    """A file is invalid; the message is a clause that says why."""
 
 
 def shown(value: object) -> str:
-    """Shorten a value from a file for a message."""
+    """Shorten a value from a file for an error message."""
     return _repr.repr(value)
 
 
@@ -101,14 +101,14 @@ def _is_samples(data: bytes) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file completely or not at all: a reader finds the old text or the new text, never a part.
+    """Write a file completely or not at all: a reader finds either the old text or the new text, never part of it.
 
     Raises:
-        OSError: the file cannot be written; the old file is unchanged.
+        OSError: the file cannot be written; an existing file is unchanged.
     """
-    target = path.resolve()  # a link is kept, and the file to which it points is replaced
+    target = path.resolve()  # a symbolic link is kept, and the file to which it points is replaced
     if target.exists() and not target.is_file():
-        target.write_text(text, encoding="utf-8")  # a device or a pipe must be written in place
+        target.write_text(text, encoding="utf-8")  # a device or a pipe cannot be replaced
         return
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:

@@ -1,7 +1,7 @@
 """Tree-based verification: the decision tree `T(p, q)` of section 3.2 of the CoSD paper, read from JSON.
 
-Prediction does not need scikit-learn. It agrees with scikit-learn's `predict`, which compares the inputs as 32-bit
-floats with 64-bit thresholds.
+The tree is evaluated without scikit-learn. The results agree with scikit-learn's `predict`, which converts the inputs
+to 32-bit floats and compares them with 64-bit thresholds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FILE = TrainedFile(
     described="a tree is one JSON file, as cosd train-tree and TreeVerifier.save() write it",
     made_by="cosd train-tree makes a tree of them",
     fields=("kind", "schema_version", "nodes", "contexts", "trained_on"),
-    most_bytes=2_000_000,  # enough for `MAX_NODES` nodes, indented, and their origin
+    most_bytes=2_000_000,  # enough for `MAX_NODES` nodes in indented JSON, and a description of their origin
     bounded=f"a tree has at most {MAX_NODES} nodes",
     newest=2,
 )
@@ -49,7 +49,7 @@ _Index = Annotated[int, Field(ge=0, lt=MAX_NODES)]
 
 
 class TreeNode(BaseModel):
-    """One node of a tree: either a question (`feature`, `threshold`, `left` and `right`) or an answer (`value`)."""
+    """One node of a tree: either a question (`feature`, `threshold`, `left` and `right`) or a leaf (`value`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -66,9 +66,9 @@ class TreeVerifier(BaseModel):
     Attributes:
         nodes: the nodes of the tree, at most 10,000. The root is first, and every child comes after its parent. At a
             question, the path continues at `left` if the feature is at most the threshold, otherwise at `right`.
-        contexts: the way in which p and q of the training samples were measured. `"ids"` means after each model's own
-            ids, as in a fusion. `"text"` means that some were measured after texts, for models that take no ids. None
-            means that this is unknown.
+        contexts: the form in which models received the context when p and q of the training samples were measured.
+            `"ids"` means that every model received its own ids, as in a fusion. `"text"` means that some models
+            received text, because their servers accept no ids. None means that the form is unknown.
         trained_on: the origin of the tree, such as the models, the hash and counts of the data, and versions; any JSON
             object.
 
@@ -116,11 +116,11 @@ class TreeVerifier(BaseModel):
         """Read a tree from its JSON file.
 
         A `UserWarning` is issued if the file does not record how p and q of the training samples were measured, because
-        earlier versions measured them after cut texts.
+        earlier versions measured them with contexts that were cut texts.
 
         Raises:
             OSError: the file cannot be read.
-            SettingError: the file is not a tree of this schema; the message names the file and the fault.
+            SettingError: the file is not a tree of this schema; the message names the file and the problem.
         """
         fields = _FILE.read(Path(path))
         if (fault := _fault(fields)) is not None:
@@ -137,24 +137,24 @@ class TreeVerifier(BaseModel):
         """Write the tree as a JSON file. The file is written completely or not at all.
 
         Raises:
-            OSError: the file cannot be written; an old file is unchanged.
+            OSError: the file cannot be written; an existing file is unchanged.
         """
         write_whole(Path(path), self.model_dump_json(indent=2, exclude_none=True) + "\n")
 
     @property
     def condition(self) -> str:
-        """The condition in words."""
+        """The condition for a replacement, in words."""
         return f"a decision tree of {counted(len(self.nodes), 'node')}"
 
     def replaces(self, p: float, q: float) -> bool:
-        """True if `T(p, q) = 1`."""
+        """Return True if `T(p, q) = 1`."""
         *_, last = self._path(_float32(p), _float32(q))
         return last.value == 1
 
     def contestable(self, p: float) -> bool:
-        """True if some `q` in [0, 1] leads from this `p` to a leaf with answer 1."""
+        """Return True if, for this `p`, some `q` in [0, 1] leads to a leaf with the value 1."""
         p32 = _float32(p)
-        # Each entry is a node and the range of q that leads to it: above `low`, and at most `high`.
+        # Each entry is a node and the range of q that leads to it, which is above `low` and at most `high`.
         open_nodes = [(0, -1.0, 1.0)]
         while open_nodes:
             index, low, high = open_nodes.pop()
@@ -176,7 +176,7 @@ class TreeVerifier(BaseModel):
         return False
 
     def explain(self, p: float, q: float) -> str:
-        """Describe the path through the tree, e.g. `"p 0.31 <= 0.42, q 0.72 > 0.55: replace"`."""
+        """Describe the path through the tree, for example `"p 0.31 <= 0.42, q 0.72 > 0.55: replace"`."""
         steps: list[str] = []
         last = self.nodes[0]
         for last in self._path(_float32(p), _float32(q)):
@@ -185,7 +185,7 @@ class TreeVerifier(BaseModel):
         return f"{', '.join(steps) or 'always'}: {'replace' if last.value == 1 else 'keep'}"
 
     def outline(self) -> str:
-        """Describe the tree in indented lines, one for each outcome of a question, e.g. `"p <= 0.42: replace"`."""
+        """Describe the tree in indented lines, one per outcome of a question, for example `"p <= 0.42: replace"`."""
         answers = {0: "keep", 1: "replace", None: None}
         lines: list[str] = []
         ways = [(0, ">", ""), (0, "<=", "")]
@@ -212,7 +212,7 @@ class TreeVerifier(BaseModel):
 
 
 def _compared(x: float, threshold: float) -> str:
-    """Describe a comparison with as few digits as show its outcome; only a probability of 1 is shown as 1."""
+    """Describe a comparison with just enough digits to show its outcome; only a probability of 1 is shown as 1."""
     below = x <= threshold
     left, right = repr(x), repr(threshold)
     for digits in (4, 6, 9):
@@ -246,7 +246,7 @@ def _float32_at_most(x: float) -> float:
 
 
 def _fault(fields: dict[str, object]) -> str | None:
-    """Describe the fault of the nodes as a whole; None if they may form a tree."""
+    """Describe an error that concerns all nodes; None if the nodes may form a tree."""
     nodes = fields.get("nodes")
     if not isinstance(nodes, list) or not nodes:
         return f"it has no nodes; {_FILE.described}"
@@ -256,7 +256,7 @@ def _fault(fields: dict[str, object]) -> str | None:
 
 
 def _first_fault(error: ValidationError) -> str:
-    """Describe the first fault of a tree in words."""
+    """Describe the first error in a tree's fields, in words."""
     first = error.errors(include_url=False)[0]
     given = shown(first["input"])
     place = [str(one) for one in first["loc"]]
