@@ -79,6 +79,7 @@ class Snapshot(BaseModel):
         endpoint: the server's URL.
         engine: the `engine` argument for `connect`; None for a user's own provider.
         options: further arguments for `connect`.
+        model: the model's id.
         facts: the result of the adapter's `snapshot()`; None if the adapter could not use the server.
     """
 

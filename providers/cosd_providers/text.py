@@ -80,7 +80,7 @@ class Merger:
         self._data = b""
 
     def feed(self, token: Token) -> list[Token]:
-        """Add the next raw token, and return the tokens that it completes: none, one, or (at an end of sequence) two."""
+        """Add the next raw token and return the tokens that it completes: none, one, or (at an end of sequence) two."""
         data = token.data
         if not self.parts and (token.end or (data and whole(data) == len(data))):
             return [token]  # the usual case
