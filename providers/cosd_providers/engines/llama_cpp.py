@@ -673,7 +673,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return prompt.removeprefix(await self._beginning.get(self._find_beginning))
 
     async def _find_beginning(self) -> str:
-        """Find the beginning-of-sequence token, as a string, that the server puts before a text; empty if it adds none."""
+        """Find the string of the beginning-of-sequence token that the server puts before a text; empty if none."""
         if not await self._ids(""):
             return ""
         return self._read(_Props, await self._transport.get(self._props_route())).bos_token

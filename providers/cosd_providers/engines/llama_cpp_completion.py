@@ -153,7 +153,7 @@ class _Entry(TypedDict):
 
 
 class LlamaCppAnswer(TypedDict):
-    """An answer of `/completion`, or an event of its stream. A dictionary saves time, because each token has an event."""
+    """An answer of `/completion`, or an event of its stream. A dictionary saves time: each token has an event."""
 
     index: Annotated[int, Field(default=0)]
     stop: Annotated[bool, Field(default=False)]
