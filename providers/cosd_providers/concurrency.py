@@ -45,8 +45,7 @@ async def concurrently(jobs: Sequence[Callable[[], Awaitable[_T]]], at_once: int
 
 
 class Lazy(Generic[_T]):
-    """A value that is computed once, asynchronously. If the computation fails, the next caller tries again. Copies
-    start empty.
+    """A value that is computed once, asynchronously. If that fails, the next caller tries again. Copies start empty.
 
     Attributes:
         found: the value; None until it is computed.

@@ -237,7 +237,7 @@ def connect(
 
     Raises:
         ValueError: an argument has an invalid value, such as a malformed URL or an unknown engine; `extra_body` sets a
-            field that the library sets itself; the tokenizer's file is missing; the report is invalid or describes
+            field that the library sets itself; the tokenizer's file is missing; or the report is invalid or describes
             another server.
         OSError: the report's file cannot be read.
         UnsupportedError: the `tokenizer` or the `chat_template` cannot be used.
@@ -402,7 +402,7 @@ def _checked(url: str) -> SplitResult:
 
 
 def _key_from_environment(parts: SplitResult) -> str | None:
-    """The key for this host from the environment; None if the environment has no key for it."""
+    """Look up the key for this host in the environment; None if there is none."""
     port = parts.port or (443 if parts.scheme == "https" else 80)
     host = re.sub("[^A-Z0-9]", "_", (parts.hostname or "").upper())
     for name in (f"COSD_API_KEY_{host}_{port}", f"COSD_API_KEY_{host}"):

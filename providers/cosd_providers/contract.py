@@ -42,7 +42,7 @@ __all__ = [
 
 
 State: TypeAlias = Sequence[float]
-"""A model's last hidden state at one position: the vector from which it computes the next token's probabilities."""
+"""A model's last hidden state at one position, from which the model computes the next token's probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ class Question:
     """A place in the response at which an assistant is asked for its own continuation.
 
     Attributes:
-        start: the place's byte offset in the response; the assistant reads the text before it and judges the text after
-            it.
+        start: the place's byte offset in the response. The assistant reads the text before the place, and judges the
+            text after it.
         tokens: the draft's tokens from `start` on; an empty token is the draft's end of sequence. The tokens decide
             ties, and determine when the answer is complete.
         word: whether the answer is a text (`unit="word"`), which continues until it either covers the tokens, or
@@ -229,7 +229,7 @@ class ServerInfo:
 
 @runtime_checkable
 class Provider(Protocol):
-    """A model behind an API. Constructing one does no I/O; leaving it as a context manager closes its connections.
+    """A model behind an API. Creating a provider does no I/O; leaving its context manager closes its connections.
 
     A provider can be entered several times, and can serve any number of fusions at once. Every method may raise
     `ProviderError`.

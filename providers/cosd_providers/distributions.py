@@ -56,8 +56,7 @@ def agree(one: Position, other: Position) -> bool:
 
 
 def power_of(pairs: Iterable[tuple[Position, Position]]) -> float | None:
-    """Estimate the exponent that turns ratios of probabilities in generated positions into the ratios in given
-    positions.
+    """Estimate the exponent that turns the ratios of generated probabilities into the ratios of given probabilities.
 
     If the two answers use different temperatures, all ratios differ by the same power. A single position is too noisy
     to show this, so the estimate uses all positions.

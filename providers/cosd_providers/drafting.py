@@ -37,7 +37,7 @@ class DraftRequests(Protocol):
 
 
 async def streamed(begin: Callable[[], Awaitable[DraftRequests]]) -> AsyncGenerator[Token | DraftEnd, None]:
-    """Stream a draft, in as many requests as it needs; requests that break off are resumed.
+    """Stream a draft in as many requests as necessary, and resume requests that break off.
 
     Args:
         begin: a function that prepares the requests of the draft.

@@ -78,7 +78,7 @@ NO_TEMPLATE = "Give the model's own: connect(url, chat_template=...), a tokenize
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
-_MARK = "5f0c9a"  # the user's message with which a chat template is tried
+_MARK = "5f0c9a"  # a user's message for a trial of the chat template
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=BaseModel)
@@ -184,7 +184,7 @@ class Adapter:
         """Open a connection for the next request, by requesting a route that answers at once; see `contract.Ready`.
 
         Closing a stream early closes its connection, and a new connection costs one round trip, or two or three with
-        TLS. No request is sent if the server is near, or if the user supplied an HTTP client.
+        TLS. No request is sent if the server answers quickly, or if the user supplied an HTTP client.
         """
         if self._ready_route is None or self._near or self._transport.http_client is not None:
             return False
@@ -212,8 +212,7 @@ class Adapter:
         return view
 
     def _use_strategy(self, strategy: Strategy | None) -> None:
-        """Set the strategy. With `"watch"`, which the fusion itself runs, all other requests follow the engine's own
-        rule.
+        """Set the strategy. The fusion itself runs `"watch"`; other requests then follow the engine's own rule.
 
         Raises:
             ValueError: the engine has no such strategy.
@@ -578,7 +577,7 @@ async def answer_cue(template: Callable[[str], Awaitable[str | None]]) -> str | 
     """Find the text that a chat template puts between a user's message and the answer; None if it is unknown.
 
     Args:
-        template: renders a user's message, up to the answer; returns None on failure.
+        template: a function that renders a user's message, up to the answer, or returns None on failure.
     """
     written = await template(_MARK)
     return written.rpartition(_MARK)[2] or None if written and _MARK in written else None

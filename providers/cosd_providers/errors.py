@@ -116,11 +116,11 @@ class StatusError(ProviderError):
 
 
 class AuthenticationError(StatusError):
-    """401 or 403: the key is missing, wrong, or not allowed to use the model."""
+    """The endpoint answered 401 or 403: the key is missing or wrong, or may not use the model."""
 
 
 class InvalidRequestError(StatusError, ValueError):
-    """The endpoint refused the request as it is (400, 404, 422, ...)."""
+    """The endpoint refused the request as invalid (400, 404, 422, ...)."""
 
 
 class ContextLengthError(StatusError):
@@ -134,7 +134,7 @@ class RateLimitError(StatusError):
 
 
 class ServerError(StatusError):
-    """5xx, 408, or TGI's 424: the server is loading, overloaded or broken."""
+    """The endpoint answered 5xx, 408, or TGI's 424: the server is loading, overloaded or broken."""
 
     retryable = True
 

@@ -61,9 +61,9 @@ class Choice:
     Attributes:
         id: its id; a number unique within its position if the server shows no ids.
         token: its bytes and probability.
-        open: the token leaves a character unfinished, and the server does not show the token's bytes. They are shown as
-            part of the token that completes the character.
-        sure: its bytes are known to be complete.
+        open: whether the token leaves a character unfinished, and the server does not show the token's bytes. The bytes
+            are then shown as part of the token that completes the character.
+        sure: whether its bytes are known to be complete.
     """
 
     id: int
@@ -90,14 +90,14 @@ class Draft:
 
     Args:
         limit: the largest number of tokens.
-        raw: return raw tokens unchanged, with their ids, and count each of them.
+        raw: whether to return raw tokens unchanged, with their ids, and count each of them.
 
     Attributes:
         ids: the ids of the returned tokens and of a character that is still unfinished; a later request continues from
             these ids. Tokens beyond the limit are left out.
         starts: for each returned token, the index of its first raw token in `ids`.
         left: the number of tokens that may still be added.
-        ended: the end of sequence has been added.
+        ended: whether the end of sequence has been added.
     """
 
     __slots__ = ("_merger", "_raw", "ended", "ids", "left", "starts")
@@ -145,7 +145,7 @@ class Continuation:
         alternatives: the argument `alternatives`.
         ids: the raw ids so far; the next request continues from them.
         tokens: the whole-character tokens so far.
-        enough: the question is answered, or the continuation cannot be extended.
+        enough: whether the question is answered or the continuation cannot be extended.
         turned: the number of ids, and the bytes, up to and including the last token that differs from the server's
             choice. A text-only server resumes after these bytes and generates the rest again.
     """

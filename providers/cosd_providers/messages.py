@@ -26,7 +26,7 @@ __all__ = [
 Role = Literal["system", "user", "assistant"]
 
 OnSpecialTokens = Literal["warn", "refuse"]
-"""What to do about a special token in the text of a message, if the endpoint accepts text only."""
+"""The reaction if a message contains the text of a special token and the endpoint accepts only text."""
 
 _SAME = {"developer": "system"}
 """Newer names of roles, and the names that this library uses instead."""

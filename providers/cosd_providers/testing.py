@@ -84,7 +84,7 @@ class Model(Protocol):
 
 @dataclass
 class TableModel:
-    """A model that consists of a vocabulary and a function. It encodes a text with the longest token that fits.
+    """A model that consists of a vocabulary and a function. Each step of its encoding uses the longest token that fits.
 
     Attributes:
         tokens: the bytes of every id.
@@ -168,7 +168,7 @@ class Fault:
 
     Attributes:
         error: the error to raise; None to hang until the caller cancels the request.
-        request: the number of the request that fails, counted from the provider's first request, which is 1.
+        request: the number of the request that fails, where 1 is the provider's first request.
         tokens: number of raw tokens that the request yields before it fails.
     """
 
@@ -215,7 +215,7 @@ class Call:
 
 @dataclass
 class ScriptedProvider:
-    """A provider with a scripted model. It behaves exactly like a provider with a server.
+    """A provider with a scripted model, which behaves like a provider with a server.
 
     Attributes:
         model: the model that computes the probabilities.
@@ -569,7 +569,7 @@ class ScriptedProvider:
         return with_listed(self._position(path, alternatives), alternatives)
 
     async def encode(self, text: str) -> list[Piece]:
-        """Encode a response; the model has no special tokens to parse. See `contract.IdContexts`."""
+        """Encode the beginning of a response. The model has no special tokens to parse. See `contract.IdContexts`."""
         self._check_ids()
         return await self.tokenize(text)
 
@@ -593,7 +593,7 @@ class ScriptedProvider:
         return self.model.encode((prompt + sendable(text)).encode())
 
     def _full(self, start: Sequence[int], ids: Sequence[int], *, grown: bool = False) -> bool:
-        """True if the context is full; an error if `start` alone does not fit and is the prompt alone (not `grown`)."""
+        """True if the context is full; raises an error if `start` does not fit and is only the prompt (not `grown`)."""
         if self.context is not None and not ids and len(start) > self.context and not grown:
             raise self._too_long(len(start))
         return self.context is not None and len(start) + len(ids) >= self.context
@@ -607,7 +607,7 @@ class ScriptedProvider:
         return alternatives if self.top_k is None else min(alternatives, self.top_k)
 
     def _position(self, ids: Sequence[int], more: int = 0, chance: random.Random | None = None) -> Position:
-        """Compute the position after `ids`, which lists the usual number of most probable tokens and `more`.
+        """Compute the position after `ids`, which lists `more` of the most probable tokens than usual.
 
         The pick is the most probable token, or is drawn with `chance`.
         """

@@ -91,10 +91,9 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> list[Piece]:
-        """Encode a text into tokens whose bytes join to the text. No token is added; special tokens in the text are
-        parsed.
+        """Encode a text into tokens whose bytes join to the text. No token is added, and special tokens are parsed.
 
-        Servers read prompts in the same way: the string `"</s>"` in a text becomes the special token of that name.
+        Servers also parse special tokens in prompts: the string `"</s>"` becomes the special token of that name.
 
         Raises:
             UnsupportedError: the tokens do not spell the text.

@@ -108,8 +108,7 @@ def keeps_spaces(strings: Iterable[str]) -> bool:
 
 
 def is_plain(string: str) -> bool:
-    """True if a token's string is its text: it consists of whole characters, and is not in angle brackets like a
-    special token.
+    """True if a token's string is its text: whole characters, and not in angle brackets like a special token.
 
     Square brackets are allowed, because most strings in square brackets are text, such as `"[0]"`.
     """
@@ -120,7 +119,7 @@ def decode_token(kind: Kind, string: str) -> bytes:
     """Convert a vocabulary entry to bytes.
 
     In both notations, special and added tokens are plain text. If the string of such a token is also valid in the
-    notation, it is read in the notation.
+    notation, it is read as an entry of the vocabulary.
     """
     if kind == "bytes":
         try:

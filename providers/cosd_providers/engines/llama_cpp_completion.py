@@ -298,8 +298,7 @@ class LlamaCppClient:
         return with_listed(Position(top[0], top), count - 1)
 
     async def peek(self, prefixes: Sequence[PromptParts], usage: Usage, *, count: int = TIES) -> list[Position]:
-        """Request the `count` most probable tokens after each prefix, if the server hides its own token at this
-        position.
+        """Request the `count` most probable tokens after each prefix, if the server has hidden its own token.
 
         The request forces a token that the server always shows. The list that is returned with this token is the raw
         distribution.

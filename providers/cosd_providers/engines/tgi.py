@@ -107,7 +107,7 @@ _TOP = re.compile(r"`top_n_tokens` must be >= 0 and <= (\d+)")
 _REMEMBERED = 4  # number of encodings to cache; they may be long
 _LONG = 2000  # characters; encoding a shorter text costs little
 _BYTES = 4  # approximate number of bytes in a token
-_ATTEMPTS = 2  # attempts from the same text; later attempts continue the text received so far
+_ATTEMPTS = 2  # number of attempts from the same text; later attempts continue the text received so far
 _MORE = 4  # additional raw tokens to request, to finish a character
 _EACH = 4  # a whole token has at most this many raw tokens, apart from special tokens
 
@@ -130,7 +130,7 @@ class TgiFacts(ServerFacts):
     Attributes:
         longest: the largest number of tokens in a prompt.
         before: the special tokens before every text; None if the server does not encode text.
-        prefill: the server reports the probabilities of a prompt's tokens.
+        prefill: whether the server reports the probabilities of a prompt's tokens.
         top: the number of most probable tokens that the server lists, up to `TIES`.
         ends: ids that have ended an answer.
         others: ids of tokens that looked like ends, but do not end an answer.
@@ -146,7 +146,7 @@ class TgiFacts(ServerFacts):
 
 @dataclass(slots=True)
 class _Bill:
-    """The number of prompt tokens in one stream: as reported at its end, else as counted separately, else estimated."""
+    """The number of prompt tokens in one stream: the reported number, or else the counted or the estimated number."""
 
     usage: Usage
     estimated: int
@@ -164,12 +164,12 @@ class TgiClient:
     Args:
         transport: the server.
         extra: fields merged into the `parameters` of every generation.
-        tokenizer: encodes and counts text if the server does not.
+        tokenizer: a local tokenizer, which encodes and counts text if the server does not.
 
     Attributes:
         endpoint: the server's URL.
         facts: known facts about the server.
-        shows: special tokens in an answer count as text, as in the answer to a conversation.
+        shows: whether special tokens in an answer count as text, as they do in the answer to a conversation.
     """
 
     facts: TgiFacts
@@ -447,8 +447,7 @@ class TgiClient:
         return word.id in facts.ends
 
     async def prefill(self, text: str, own: EncodedText, usage: Usage) -> tuple[list[Token], Token]:
-        """Request the probabilities of the tokens in `text`, whose encoding is `own`, and of the end of sequence after
-        them.
+        """Request the probabilities of the tokens in `text` (with the encoding `own`) and of the end of sequence.
 
         Raises:
             UnsupportedError: the server does not report these probabilities.
@@ -591,7 +590,7 @@ class _TgiStream:
             self._restart(written)
         elif limit < wanted:
             yield "full"
-        elif not self._data:  # all new tokens belong to an unfinished character: the next answer need not repeat them
+        elif not self._data:  # the new tokens only begin a character: the next answer need not repeat them
             self._skipped, self._wanted = len(written), 2 * seen + _MORE
 
     def _likely(self, known: int, left: int) -> int:
@@ -766,7 +765,7 @@ class Tgi(Engine[TgiFacts]):
         end: bool = False,
         usage: Usage,
     ) -> list[Token]:
-        """Score all tokens with one request; see `contract.Provider`.
+        """Score a text in one request; see `contract.Provider`.
 
         The end of sequence has a probability if the server lists it and it has ended an earlier answer.
         """

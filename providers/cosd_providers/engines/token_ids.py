@@ -661,8 +661,7 @@ class _IdsRounds(Rounds):
         return Position(self._texts.choice(run, step.id, value), [*others, *lower])
 
     async def _positions(self, ids: list[int], first: int, text: str) -> list[Position | None]:
-        """Score a text: return the model's choice at each position from `first` on, and after the last id; None if
-        uncertain.
+        """Return the model's choice at each position from `first` on, and after the last id; None if uncertain.
 
         Args:
             ids: the ids of a text as the model reads it.

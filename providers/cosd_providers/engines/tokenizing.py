@@ -164,8 +164,7 @@ class TokenizingClient(ABC, Generic[_F]):
         """Find out which of these tokens are special and which of them end an answer, and remember the result."""
 
     async def seek_ends(self, usage: Usage) -> None:
-        """Find the tokens that end a sequence or a turn, among tokens with common names and tokens of the chat
-        template.
+        """Find the tokens that end a sequence or a turn, among common names and the tokens of the chat template.
 
         The search is done only once.
         """
@@ -218,10 +217,9 @@ class TokenizingClient(ABC, Generic[_F]):
         return found
 
     async def headed(self, pieces: Sequence[str]) -> Head | None:
-        """Encode each piece separately, and return all but the last as a head; None if the ids decode to a different
-        text.
+        """Encode each piece separately, and return all but the last as a head; None if the ids decode differently.
 
-        The text differs if the tokenizer puts a space before every text that it encodes.
+        The ids decode to a different text if the tokenizer puts a space before every text that it encodes.
         """
         found = await self.encode_alone(pieces)
         if not await self.spell([n for one in found for n in one.tokens], "".join(pieces)):

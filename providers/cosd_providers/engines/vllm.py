@@ -135,7 +135,7 @@ _OWNED = {
 
 _FORCE = 100.0  # the greatest allowed bias, which makes its token the most probable one
 _MOST = 20  # the default for the largest number of probabilities at one position
-_ALL = 2**24  # exceeds any vocabulary, so that the server's refusal reports the allowed number
+_ALL = 2**24  # more than any vocabulary has, so that the server refuses and reports the allowed number
 _LIMIT = re.compile(r"max allowed: (\d+)|more than (\d+) logprobs")
 _MANY = re.compile(r"maximum allowed count of (\d+)")
 _TOGETHER = 24  # number of runs to decode in one request
@@ -219,7 +219,7 @@ def _ranked(entry: Mapping[int, Ranked] | None, most: int) -> list[ListedId]:
 class VllmClient(TokenIdsClient[VllmFacts]):
     """Requests to one vLLM server."""
 
-    _most_prompts = 2**31  # the largest number of prompts in one request, until the server refuses it
+    _most_prompts = 2**31  # the largest number of prompts in one request; lowered if the server refuses
 
     def take(self, facts: VllmFacts) -> None:
         """Use these facts about the server."""
@@ -278,7 +278,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         attempt: int,
         usage: Usage,
     ) -> AsyncGenerator[IdAnswer, None]:
-        """See `TokenIdsClient.events`. Tokens without text are held back until the next token with text."""
+        """See `TokenIdsClient.events`. Tokens without text are held back until a token with text arrives."""
         sampling: dict[str, object] = {"temperature": 1} if options.sampled else {}
         if options.sampled and (seed := options.seed_after(drawn)) is not None:
             sampling["seed"] = seed

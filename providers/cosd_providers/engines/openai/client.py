@@ -222,8 +222,7 @@ class OpenAIClient:
         alternatives: int = 0,
         check: bool = True,
     ) -> Answer:
-        """Request at most `limit` raw tokens after a prefix, each with `alternatives` other tokens if the server lists
-        them.
+        """Request at most `limit` raw tokens after a prefix, each with `alternatives` other tokens if possible.
 
         Raises:
             ContextLengthError: `check` is set, and the server read only a part of the prefix.

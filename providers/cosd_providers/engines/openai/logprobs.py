@@ -194,8 +194,7 @@ class TokenAligner:
         return True
 
     def _byte_by_byte(self, count: int, size: int) -> tuple[int, bytes] | None:
-        """Remove the first character from the text if each of `count` tokens without strings is one of its `size`
-        bytes.
+        """Remove the text's first character if each of `count` tokens without strings is one of the first `size` bytes.
 
         Such a token is a space whose string is missing, or one byte of a character that is not in the vocabulary. If
         strings are bare, a space at the end may belong to the next token. Returns the index of the token that completes
