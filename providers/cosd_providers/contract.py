@@ -237,7 +237,7 @@ class Provider(Protocol):
 
     @property
     def name(self) -> str:
-        """A short human-readable name, unique within a fusion."""
+        """A short human-readable name, which is unique within a fusion."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -259,16 +259,16 @@ class Provider(Protocol):
         seed: int | None = None,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Continue a context, either with the most probable tokens or with randomly drawn tokens.
+        """Stream a continuation of a context, either with the most probable tokens or with randomly drawn tokens.
 
         If the context has ids (`Capabilities.ids`), the tokens are the model's own, with their ids: they may be parts
         of characters, and `max_tokens` counts ids. If the context is a text, raw tokens are joined into whole
         characters.
 
-        Yields at most `max_tokens` tokens (fewer only if the model ended or cannot continue), and then one `DraftEnd`.
-        If the `continuation` of an earlier draft of whole characters is given, the new draft continues from that
-        draft's own token ids, which must decode to `context.text`. Closing the iterator closes the request and frees
-        the server.
+        The draft yields at most `max_tokens` tokens (fewer only if the model ends or cannot continue), then one
+        `DraftEnd`. If the `continuation` of an earlier draft of whole characters is given, the new draft continues from
+        that draft's own token ids, which must decode to `context.text`. Closing the iterator closes the request and
+        frees the server.
 
         With `alternatives`, each token has up to this number of the other most probable tokens at its position, as far
         as the endpoint reports them. An implementation must leave out tokens that it is not certain of, because some
@@ -393,11 +393,11 @@ class IdContexts(Protocol):
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
     ) -> list[Token | None]:
-        """Return the model's most probable token after each context by ids, in order; None if the context is full.
+        """Return the model's most probable token after each context by ids, in order; None for a context that is full.
 
-        The server decides between equally probable tokens. Each token has its id and up to `alternatives` of the next
-        most probable tokens, sorted by probability. All tokens are unchanged, and may include parts of characters and
-        ends of sequence.
+        If several tokens are equally probable, the server decides. Each token has its id and up to `alternatives` of
+        the next most probable tokens, sorted by probability. All tokens are unchanged, and may include parts of
+        characters and ends of sequence.
         """
         ...
 

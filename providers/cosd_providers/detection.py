@@ -1,7 +1,8 @@
 """Detection of the engine at a URL, and a provider that detects its engine when it is first used.
 
 Most servers identify themselves in `/v1/models`, as the owner of their models. TGI, older llama.cpp servers and a few
-others are recognised by a route that only they have. Any other server that lists models counts as OpenAI-compatible.
+other servers are recognised by a route that no other engine has. Any other server that lists models counts as
+OpenAI-compatible.
 """
 
 from __future__ import annotations
@@ -115,9 +116,9 @@ class DetectedProvider:
     A copy contains only the settings, and detects the engine again when it is first used.
 
     Args:
-        transport: sends the requests of the detection.
-        make: creates the adapter for an engine.
-        model: the model's name, for `name`.
+        transport: sends the requests for the detection.
+        make: a function that creates the adapter for an engine.
+        model: the model's name, which becomes part of `name`.
         own_messages: messages that the adapter from `make` puts before every conversation (`messages.OwnMessages`).
     """
 

@@ -36,7 +36,7 @@ def agree(one: Position, other: Position) -> bool:
     """True if two positions show the same distribution, as far as it is known, allowing for numerical noise.
 
     Args:
-        one: a position from the first answer. If it lists no tokens besides its own, only its own token is compared.
+        one: a position. If it lists no tokens besides its own, only its own token is compared.
         other: the position at the same place in a generated answer.
     """
     here = listed(one)

@@ -69,7 +69,7 @@ class IdsStream(Protocol):
             attempt: number of this attempt, from 1; see `http.retries.resumed`.
 
         Raises:
-            ContextLengthError: the context has no room after `ids`. A stream of a server that accepts text only yields
+            ContextLengthError: the context has no room after `ids`. If the server accepts text only, the stream yields
                 `"full"` instead.
         """
         ...
@@ -82,7 +82,8 @@ class IdsDraft:
         stream: the engine's requests.
         start: the prompt and the response so far, in the engine's own form.
         max_tokens: the greatest number of whole-character tokens to yield.
-        alone: whether `start` is just the prompt. If so, an error is raised if it is too long.
+        alone: whether `start` is only the prompt. If so, a `start` that is too long is an error; otherwise the draft
+            just ends.
         repeats: whether the server accepts text only. If so, each stream generates the ids of the draft again, and the
             engine skips them; the draft closes its stream as soon as it is complete, and has no continuation.
         raw: whether the draft follows a context by ids. If so, its tokens are yielded unchanged, with their ids.
@@ -108,7 +109,7 @@ class IdsDraft:
         self._repeats = repeats
         self._raw = raw
         self.draft = Draft(max_tokens, raw=raw)
-        self._last: Next | None = None  # the last step of the last stream, if it was not a token
+        self._last: Next | None = None  # last step of the latest stream, if it was not a token
 
     async def answer(self, attempt: int) -> AsyncGenerator[Token, None]:
         """Stream the tokens of one request; see `DraftRequests`.

@@ -270,7 +270,7 @@ class Adapter:
         raise self._unsupported("the server does not render its chat template", NO_TEMPLATE)
 
     async def begun(self, prompt: str) -> str:
-        """Strip from a rendered prompt the beginning-of-sequence token that the server itself adds."""
+        """Strip the beginning-of-sequence token, which the server itself adds, from a rendered prompt."""
         return prompt
 
     async def literal(self, pieces: Sequence[str]) -> Provider | None:  # noqa: ARG002 - a hook

@@ -21,7 +21,7 @@ For each request, the server reads all earlier tokens once more.
 SEARCH = 2 * (STRETCH.bit_length() - 1)
 """The greatest number of additional requests if the server refuses a text as too long.
 
-The number of tokens per request is halved until the server accepts the text.
+The number of tokens per request is halved whenever the server refuses the text.
 """
 
 StatesAfter: TypeAlias = Callable[[Sequence[int], int], Awaitable[Sequence[State]]]
@@ -33,7 +33,7 @@ class DraftedIds(Protocol):
 
     @property
     def ids(self) -> Sequence[int]:
-        """The ids."""
+        """The raw ids so far."""
         ...
 
     @property
@@ -49,7 +49,7 @@ async def with_states(
 
     Args:
         items: the draft's tokens, followed by its end.
-        draft: holds the ids of all tokens that have arrived so far.
+        draft: the ids of all tokens that have arrived so far.
         states: a function that requests states.
 
     Raises:

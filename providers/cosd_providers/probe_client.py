@@ -1,4 +1,4 @@
-"""The probe's client for a server, which lacks an adapter's checks, so that wrong answers become visible.
+"""The probe's client for a server. It lacks an adapter's checks, so that wrong answers become visible.
 
 Each engine derives its own client from `ProbeClient`, which builds the requests and reads the answers.
 """
@@ -29,10 +29,10 @@ REPLY_WAYS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
 """Ways to request the continuation of a partial reply, each with its fields for the request and for the message."""
 
 Prompt = str | list[int]
-"""A text, or the ids of a text. The client puts the special tokens that the server adds to a text before the ids."""
+"""A text, or the ids of a text. Before ids, the client inserts the special tokens that the server adds to a text."""
 
 Forcing = Sequence[Callable[[str], Mapping[str, object]]]
-"""Functions that return request fields for a text, which may force a server to write it. They are tried in turn."""
+"""Functions that, given a text, return request fields that may force a server to write it. All are tried in turn."""
 
 _FORCED = 48  # the greatest number of tokens in a forced text
 

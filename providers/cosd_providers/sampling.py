@@ -18,7 +18,7 @@ class DraftOptions:
         alternatives: the number of other tokens to list.
         temperature: 0 selects the most probable token, 1 draws from the model's distribution.
         seed: the random seed; None lets the server choose.
-        states: whether each token carries its hidden state.
+        states: whether each token comes with its hidden state.
         raw: whether the context has ids. If so, tokens are returned exactly as the model wrote them, with their ids.
 
     Raises:
@@ -38,7 +38,7 @@ class DraftOptions:
 
     @property
     def sampled(self) -> bool:
-        """True if tokens are drawn, so that they are not always the most probable."""
+        """True if tokens are drawn, so that they need not be the most probable."""
         return self.temperature != 0
 
     def seed_after(self, tokens: int) -> int | None:

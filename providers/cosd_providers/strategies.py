@@ -15,13 +15,13 @@ from cosd_providers.usage import Usage
 __all__ = ["Strategy", "checked_strategy", "counted", "marked"]
 
 Strategy = Literal["echo", "list", "singles", "watch"]
-"""The kind of request by which an assistant is asked about several places.
+"""The kind of request that asks an assistant about several places.
 
 - `"echo"`: one request scores the whole text.
 - `"list"`: one request contains a prompt for each place: the text up to that place.
 - `"singles"`: each place has a separate request; a few requests are sent at a time.
 - `"watch"`: the assistant writes the answer at the same time as the draft, in one stream that shows its choice at each
-  place. This strategy needs contexts by ids (`contract.IdContexts`) and a draft to judge; otherwise the engine's own
+  place. This strategy needs contexts by ids (`contract.IdContexts`) and a draft to judge; otherwise, the engine's own
   rule applies.
 """
 

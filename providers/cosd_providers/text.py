@@ -72,7 +72,7 @@ class Merger:
     the end of sequence becomes a separate token.
 
     Attributes:
-        parts: raw tokens that wait for the rest of their character.
+        parts: the raw tokens of a character that is not complete yet.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Merger:
         return found
 
     def flush(self) -> Token:
-        """Return the waiting parts as one token, even if its character is incomplete."""
+        """Return `parts` as one token, even if the character is incomplete."""
         token = join(self.parts)
         self.parts, self._data = [], b""
         return token

@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 __all__ = ["Counts", "Recent"]
 
 _REMEMBERED = 64
-_SPECIAL = 8  # allowance for special tokens around a text, and for different tokens at the joint between two texts
+_SPECIAL = 8  # allowance for special tokens around a text, and for changed tokens where two texts join
 _CUT = 24  # allowance in tokens for a text that is cut inside a token
 _CLOSE = 256  # tokens; a count that is already known to this precision is not stored
 
@@ -55,7 +55,7 @@ class Counts:
         return self._known.get(text)
 
     def add(self, text: str, count: int) -> None:
-        """Store a count."""
+        """Store the number of tokens in `text`."""
         self._known.keep(text, count)
 
     def seen(self, text: str, count: int) -> None:

@@ -16,10 +16,10 @@ These facts were observed on running servers, from b4798 to 2026.10:
 - With `--context-shift`, the server discards the start of a full context and continues.
 - The server assigns a request to the free slot that already contains the longest part of the request's prompt. If
   requests name a slot (`id_slot`) while other requests are in progress, some answers continue with another request's
-  text: this happened to about five of 100 short answers, with up to eight requests at a time (2026.10, with the default
-  `--cache-ram`; to none with `--cache-ram 0`). So this adapter names no slot. Even if no request names a slot, the
-  cache may restore the state of another conversation into a slot while several requests are in progress (llama.cpp's
-  issue 27148). An empty slot that a request names does not use the cache at all (issue 28139).
+  text. In 2026.10, with up to eight requests at a time, this happened to about five of 100 short answers with the
+  default `--cache-ram`, and to none with `--cache-ram 0`. So this adapter names no slot. Even if no request names a
+  slot, the cache may restore the state of another conversation into a slot while several requests are in progress
+  (llama.cpp's issue 27148). An empty slot that a request names does not use the cache at all (issue 28139).
 """
 
 from __future__ import annotations
@@ -466,7 +466,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return self._read(_Text, found).content
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
-        """Score a text with requests for all tokens together, and for each improbable token; see `contract.Provider`.
+        """Score all tokens with lists of prompts, and improbable tokens with further requests; see `contract.Provider`.
 
         The reported end of sequence is the most probable token that ends a generation; the ids of all such tokens are
         looked up once. If the prompt is empty and the model has no beginning of sequence, the first token has no
@@ -490,7 +490,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     async def score_ids(
         self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
     ) -> list[Token]:
-        """Score ids with requests for all ids together, and for each improbable id; see `contract.IdScores`.
+        """Score all ids with lists of prompts, and improbable ids with further requests; see `contract.IdScores`.
 
         The first id has no probability if nothing precedes it.
         """
@@ -667,7 +667,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             raise TemplateRefusal(error.args[0]) from None
 
     async def begun(self, prompt: str) -> str:
-        """Strip from a prompt the beginning-of-sequence token that the server puts before a text."""
+        """Strip the beginning-of-sequence token, which the server puts before a text, from a prompt."""
         if self._template is None:
             return prompt  # the server has already omitted the token
         return prompt.removeprefix(await self._beginning.get(self._find_beginning))

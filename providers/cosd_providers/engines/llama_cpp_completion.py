@@ -1,8 +1,9 @@
 """Requests to llama.cpp's `/completion` route, and the tokens of its answers, including hidden tokens.
 
 - A raw token that leaves a character unfinished is **hidden**: it has no event and no entry. The token that completes
-  the character shows the bytes of both tokens, but only its own probability. A hidden token is noticed because
-  `tokens_predicted` and `tokens` count it. `LlamaCppClient.peek` identifies it by forcing a visible token in its place.
+  the character shows the bytes of both tokens, but only its own probability. A hidden token is noticed because it is
+  counted in `tokens_predicted` and `tokens`. `LlamaCppClient.peek` identifies it by forcing a visible token in its
+  place.
 - The list that is returned with a token (`n_probs`) may be as long as the vocabulary. It contains the most probable
   tokens, even if a less probable token was drawn.
 - After a stream, the server closes the connection, sometimes with a short delay. So the client does not reuse the
@@ -354,7 +355,7 @@ class LlamaCppClient:
     async def stream(
         self, usage: Usage, options: DraftOptions, start: int, ids: Sequence[str | int], left: int, attempt: int
     ) -> AsyncGenerator[Next, None]:
-        """Send one request for a draft, whose first `start` ids are the prompt; see `drafting.IdsStream`."""
+        """Send one request for a draft. The first `start` parts precede the draft; see `drafting.IdsStream`."""
         reader = _Reader(self, options)
         body = self.body(
             sent_prompt([*ids]), n_predict=left, n_probs=1 + options.alternatives, stream=True, timings_per_token=True

@@ -5,7 +5,7 @@ server's source from 0.12.11 to 0.34, and users' reports as of November 2026:
 
 - The server accepts only text, and one prompt per request. A draft continues from text, and every place needs a
   separate request.
-- The server lists the most probable tokens since 0.12.11. Older versions, and models in Ollama's cloud, silently omit
+- Since 0.12.11, the server lists the most probable tokens. Older versions, and models in Ollama's cloud, silently omit
   the lists, so the adapter tests this with one answer before the first use. Probabilities come from the raw softmax.
 - The end of sequence is never shown and has no probability. An answer with the finish reason "stop" ended with the end
   of sequence.
@@ -189,9 +189,9 @@ class OllamaClient(OpenAIClient):
 
     Args:
         transport: the server.
-        tokenizer: counts tokens; None for no local tokenizer.
+        tokenizer: a local tokenizer, which counts tokens; None if there is none.
         extra: fields merged into every request.
-        context: size of the context to load the model with, in tokens; None for the server's choice.
+        context: size of the context to load the model with, in tokens; None lets the server choose.
     """
 
     def __init__(
@@ -273,8 +273,8 @@ class Ollama(Engine[ServerFacts]):
 
     Args:
         url: the server's URL.
-        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts; used by `tokenize`, and for
-            questions at every boundary.
+        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts. It is used for `tokenize`, and
+            for questions at every boundary of a text.
         context: size of the context to load the model with (`num_ctx`), prompt and answer together. By default the
             server decides.
         options: as in `engine.Adapter`. `model` (e.g. `"llama3.2"`) is required if the server has several models.
@@ -332,7 +332,7 @@ class Ollama(Engine[ServerFacts]):
     ) -> list[Proposal | None]:
         """Send one request for each place, several at a time; see `contract.Provider`.
 
-        `questions=None` needs a tokenizer.
+        `questions=None` is possible only with a tokenizer.
         """
         await self.facts()
         questions = await self._places(context, questions)

@@ -135,8 +135,8 @@ _OWNED = {
 """Fields that a user's `extra_body` may not set."""
 
 _IT = {"looks": "SGLang", "url": "`sglang serve`"}
-_LIST = 64  # prompts in one request
-_STREAMED = 256  # tokens in one stream: traffic grows with the square, as each event repeats all earlier tokens
+_LIST = 64  # greatest number of prompts in one request
+_STREAMED = 256  # tokens per stream: each event repeats all earlier tokens, so traffic grows quadratically
 _MANY = 64  # limit for `top_logprobs_num`: a server crashes if it exceeds the vocabulary
 _NOTHING = -1e4  # log probabilities of a softmax are never below this value
 _QUOTED = 300  # number of characters of the server's message that an error quotes
@@ -162,7 +162,7 @@ class SglangFinish(BaseModel):
 
 
 class Meta(BaseModel):
-    """Everything in an answer except the text. The first entry of each `input_...` list has no probability."""
+    """The parts of an answer other than its text. The first entry of each `input_...` list has no probability."""
 
     finish_reason: SglangFinish | None = None
     prompt_tokens: int
@@ -224,7 +224,7 @@ def _checked(answer: SglangAnswer, endpoint: str, read: int) -> SglangAnswer:
     """Check that the server read all `read` tokens of the prompt, and that the answer has not ended improperly.
 
     Raises:
-        UnsupportedError: the answer ended at a stop string of the server's own.
+        UnsupportedError: the answer ended at a stop string from the server's own settings.
         ProviderError: the server broke off the answer, or read only a part of the prompt.
     """
     meta = answer.meta_info
@@ -357,7 +357,7 @@ class Events:
     Attributes:
         seen: number of tokens so far.
         finish: the reason for the answer's end; None before the end.
-        last: everything in the last event except the text; None before the first event.
+        last: the last event without its text; None before the first event.
     """
 
     def __init__(self, endpoint: str, read: int, *, sampled: bool = False) -> None:
@@ -404,7 +404,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
     """
 
     lora: str | None = None
-    least = 2  # a list of two tokens suffices to see whether decoding is greedy
+    least = 2  # two listed tokens suffice to see whether decoding is greedy
     most = _MANY
     streamed = _STREAMED
     cut_is_full = True

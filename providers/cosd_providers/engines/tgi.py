@@ -669,7 +669,7 @@ class TgiProbeClient(ProbeClient):
         self._client = client
 
     async def models(self) -> list[str]:
-        """List the model that `/info` names."""
+        """Return a list with the model that `/info` names."""
         return [(await self._client.info()).model_id]
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:

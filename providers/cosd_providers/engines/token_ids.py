@@ -59,9 +59,9 @@ __all__ = [
 ]
 
 LETTERS = "a \u00e9 a"
-"""A text whose last token is plain: it has whole characters, and is not special."""
+"""A text whose last token is plain, i.e. consists of whole characters and is not special."""
 
-_ANCHORS = ("\n", ",")  # texts that tokenizers with a leading space do not merge with the text after them
+_ANCHORS = ("\n", ",")  # tokenizers that put a space before every text do not merge these with the next text
 _LONGEST = 6  # greatest number of tokens to decode together, to finish a character
 _LONG = 16  # a text with more characters may contain more than the text of the answer's own tokens
 _UNKNOWN = b"\xff unknown"
@@ -108,7 +108,7 @@ class IdAnswer:
         steps: the tokens.
         text: the text of the tokens.
         stopped: whether the last token ended the answer; it is then not in the text.
-        whole: whether, of the tokens in the text, only the last completes a character or has any text.
+        whole: whether only the last of the tokens in the text completes a character or has any text.
     """
 
     steps: Sequence[IdStep]
@@ -259,7 +259,7 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
 
     @abstractmethod
     async def ends(self, token_id: int, usage: Usage) -> bool:
-        """True if this token ends an answer."""
+        """Find out whether this token ends an answer."""
 
     @abstractmethod
     async def encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
@@ -726,7 +726,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     async def _stream(
         self, texts: TokenTexts, options: DraftOptions, start: int, ids: Sequence[int], left: int, attempt: int
     ) -> AsyncGenerator[Next, None]:
-        """Send one request for a draft, whose first `start` ids are the prompt; see `drafting.IdsStream`."""
+        """Send one request for a draft. The first `start` ids precede the draft; see `drafting.IdsStream`."""
         client, alternatives, seen, ended = self._client, options.alternatives, 0, False
         if not options.raw and texts.quiet > _LONGEST:  # otherwise each token without text would need another request
             left += 2 * texts.quiet

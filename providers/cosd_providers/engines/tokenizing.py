@@ -77,7 +77,7 @@ class TokenizedFacts(ServerFacts):
     Attributes:
         beginning: the special tokens that the server puts before every text.
         anchor: the id of a plain token; tokens that are decoded after it keep the space before a word.
-        sought: the names of ends of sequence that have been looked up; see `TokenizingClient.seek_ends`.
+        sought: names of ends of sequence whose tokens have been looked up; see `TokenizingClient.seek_ends`.
     """
 
     beginning: list[int]
@@ -233,7 +233,7 @@ class TokenizingClient(ABC, Generic[_F]):
     async def template(self, content: str) -> str | None:
         """Render a user's message with the model's chat template, up to the answer.
 
-        The result is optional: it is None if there is no template, or if the template refuses the message.
+        The result is None if there is no template or it fails, because some templates refuse this message.
         """
         try:
             return await self.decode((await self.templated([{"role": "user", "content": content}])).tokens)

@@ -8,8 +8,8 @@ These facts were observed on 0.8.5 and 0.32, run on the CPU, or read in the sour
   token with the same string. Versions before 0.10.2 are refused: use OpenAI's protocol for them.
 - The text of an answer is correct. The text of a single token consists of whole characters, or is empty if the token
   leaves a character unfinished. If the prompt's ids end inside a character, the answer repeats some text of the prompt.
-- `/detokenize` shows special tokens, and accepts a single run of ids. So several runs are joined by ids of a text that
-  no single token has.
+- `/detokenize` shows special tokens, and accepts a single run of ids. So several runs are sent together, separated by
+  the ids of a text that no single token has.
 - The end of sequence is a token with a probability; `finish_reason` is then `"stop"`, and `stop_reason` is null or the
   token's id.
 - `prompt_logprobs` are keyed by id. Requests for them do not use the prefix cache, and are refused if they stream.
@@ -416,7 +416,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return UnsupportedError("the model has no chat template", endpoint=self.transport.endpoint, hint=NO_TEMPLATE)
 
     async def _named_ends(self) -> set[int]:
-        """Find the tokens with names of ends, in one request if the server shows strings."""
+        """Find the tokens that have a common name of an end, in one request if the server shows strings."""
         found = await self.encode("".join(ENDS))
         if found.token_strs is None:
             return await super()._named_ends()
@@ -441,8 +441,8 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
             encoding texts and for finding out the bytes of tokens.
         strategy: the kind of request for proposals (`strategies.Strategy`). The default is `"list"`, or `"echo"` if
             every boundary of a text is asked about. All strategies return the same answers. `"echo"` scores the text
-            only if there are several places: a single place is cheaper to ask about with a prompt, which is in the
-            server's cache.
+            only if there are several places; for a single place it sends a prompt, which costs less because the server
+            has it in its cache.
         add_special_tokens: whether to add the model's beginning of sequence to a prompt. Set it to False for prompts
             that were rendered with a chat template, because they already contain the beginning of sequence.
         options: as in `engine.Adapter`: `model` (a name of the model, or of an adapter (LoRA) on top of it), `api_key`,

@@ -13,8 +13,8 @@ tokens, and `dialects` lists the other differences. This has the following conse
   (`Dialect.sampling`). All others draw in their own way, and may draw different tokens for the same seed.
 - A server may hide tokens that leave a character unfinished, as llama.cpp does. The probability of the token that
   completes the character is then unknown (None). The separate adapter for llama.cpp can find the probability.
-- Before the first use, and only if the dialect leaves it open, the adapter checks that a prompt reaches the model
-  unchanged (`Dialect.templates`). With `api="chat"` it checks that a partial answer keeps its trailing white space.
+- Before the first use, and only if the dialect leaves this open, the adapter checks that a prompt reaches the model
+  unchanged (`Dialect.templates`). With `api="chat"`, it checks that a partial answer keeps its trailing white space.
 - A conversation is either rendered with the user's own template and sent as raw text, or sent unchanged over the route
   for messages (`chat`).
 - Most servers report the usage of a stream in the last event. If a stream is closed early, the received part is billed.
@@ -157,7 +157,7 @@ class OpenAICompatible(Engine[ServerFacts]):
     ) -> list[Proposal | None]:
         """Propose with the chosen strategy; see `contract.Provider`.
 
-        `questions=None` needs a tokenizer, or a server that scores.
+        `questions=None` is possible only with a tokenizer, or if the server scores text.
         """
         await self.facts()
         client = self._client

@@ -1,8 +1,8 @@
 """A table of the differences between servers that speak OpenAI's protocol. Supporting a new server means adding a row.
 
-The adapter never branches on a server's name, but only on the fields of its row. If a field is None, a request finds
-out the value. The rows of hosted services follow their documentation as of November 2026; none was tested live. An
-outdated row costs one request, or leads to an error that names the missing ability.
+The adapter never branches on a server's name, but only on the fields of the server's row. If a field is None, a request
+finds out the value. The rows of hosted services follow their documentation as of November 2026; none was tested live.
+An outdated row costs one request, or leads to an error that names the missing ability.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from cosd_providers.suggestions import suggestion
 __all__ = ["DIALECTS", "Dialect", "Refusal", "dialect_at", "dialect_of"]
 
 GREEDY: Mapping[str, object] = {"temperature": 0, "top_p": 1, "n": 1}
-"""Fields that every server understands. Others are left out, because hosted services refuse unknown fields."""
+"""Fields for greedy decoding that every server understands. (Hosted services refuse unknown fields.)"""
 
 NEUTRAL: Mapping[str, object] = {"presence_penalty": 0, "frequency_penalty": 0}
-"""Further fields, which most servers understand."""
+"""Further fields for greedy decoding, which most servers understand."""
 
 _NO_REPLY = (
     "Use a model with /v1/completions, or a server that continues a message, such as vLLM or llama.cpp's: name it, as"
@@ -53,14 +53,14 @@ class Dialect:
     """The properties of one kind of server.
 
     Attributes:
-        engine: the name of the kind.
+        engine: the name of this kind of server.
         completions: path of the route for raw text; None if there is no such route.
         chat: path of the route for messages; None if there is no such route.
         api: the default route.
         models: path of the list of models; None if there is no list.
         all_listed: the list is complete, so that a name missing from it is an error.
         hosts: host names that identify the service; a name that begins with a dot matches all hosts that end with it.
-        base: prefix of the paths, if the user's URL is only a host.
+        base: the prefix of all paths, used if the user's URL consists only of a host.
         key_header: the header that contains the API key.
         extra: fields to send with every request; the user's own values override them.
         greedy: fields for greedy decoding.
@@ -72,12 +72,12 @@ class Dialect:
         sampling: fields for drawing from the model's full distribution, if the server is known to report raw
             probabilities for drawn tokens; otherwise None.
         seed: the field for the random seed; None if no seed may be sent.
-        stream_options: fields that request the usage in a stream; empty if the server always sends the usage, or
-            refuses the fields.
+        stream_options: fields that request the usage in a stream; empty if the server always sends the usage, or if the
+            fields must not be sent.
         lists: a request may contain a list of prompts.
         list_bills_first: the usage of a list covers only its first prompt.
-        echo: `echo` with `logprobs` may return the probabilities of a prompt, which a test must prove before use. False
-            skips the test.
+        echo: `echo` with `logprobs` may return the probabilities of a prompt. A test must confirm this before use;
+            False skips the test, and the echo is not used.
         least: the smallest valid `max_tokens`; on some servers 0 means no limit.
         continues: fields of a request that continues its last message; None if no message can be continued.
         continued: fields of the message that is continued.

@@ -1,4 +1,4 @@
-"""Scoring a text in one request, by `echo` with `logprobs`, on servers that have passed a test.
+"""Scores of a text in one request, by `echo` with `logprobs`, from servers that have passed a test.
 
 Servers may ignore the two fields, refuse them, or report at each position the distribution of the next position. So a
 known text is scored first, and the model also generates a token at some positions of this text. The echo is used only
@@ -24,7 +24,7 @@ from cosd_providers.usage import Usage
 
 __all__ = ["Echo", "Scored", "cannot_score", "end_at", "hidden_tokens", "spelt"]
 
-_GROWN = 4  # the echo is tested again if a text is longer than the tested length by this factor
+_GROWN = 4  # the echo is tested again for a text more than this many times as long as tested texts
 _PLACES = 3  # number of positions to compare
 _AGREEING = 2  # number of positions that must agree
 _NOISE = 1e-3  # allowance for rounding in a sum of probabilities
@@ -110,7 +110,7 @@ class Echo:
 
     @property
     def lists(self) -> bool:
-        """True if a test has shown that the echo lists the most probable tokens as well as the text's own tokens."""
+        """True if a test has shown that the echo lists the most probable tokens, and not only the text's own tokens."""
         echo = self._client.facts.echo
         return echo is not None and echo.lists
 

@@ -61,7 +61,7 @@ class TokenAligner:
     """Aligner that finds the bytes of each token of an answer in the answer's text, event by event.
 
     Args:
-        endpoint: the server's URL, for errors.
+        endpoint: the server's URL, for error messages.
         ends: known strings and ids of ends of sequence; newly found ones are added.
         bare: whether the strings lack one space at their front; None if this is unknown and must be found out.
         listing: properties of the lists of tokens. If given, a listed token is `sure` only if its text is known and no
@@ -69,7 +69,7 @@ class TokenAligner:
 
     Attributes:
         count: number of tokens received.
-        spaced: the listed tokens keep the space before a word.
+        spaced: whether the listed tokens keep the space before a word.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class TokenAligner:
         return first - 1, self._take_first(first)
 
     def _learn(self) -> None:
-        """Remember that strings lack spaces, unless only the first token shows this: servers treat it specially."""
+        """Remember that strings lack spaces. The first token proves nothing, because servers treat it specially."""
         if self._bare is None and self._begun:
             self._bare = True
 
@@ -356,7 +356,7 @@ def _completes(step: Step, data: bytes) -> bool:
 
 
 def ranked(choices: Iterable[Choice], own: Token) -> list[Choice]:
-    """Sort choices by probability, the most probable first. All choices after one that is not sure become unsure.
+    """Sort choices by probability, the most probable first. After a choice that is not sure, none stays sure.
 
     Otherwise the list of sure choices would have a gap, and would not consist of the most probable tokens. A choice
     with the same bytes as `own` leaves no gap.
@@ -397,7 +397,7 @@ class CheckedAligner(TokenAligner):
     """An aligner that refuses answers that a fusion cannot use.
 
     Args:
-        endpoint: the server's URL, for errors.
+        endpoint: the server's URL, for error messages.
         ends: known strings and ids of ends of sequence; newly found ones are added.
         listing: as in `TokenAligner`.
         streamed: whether the answer is a stream of `/v1/completions`.
