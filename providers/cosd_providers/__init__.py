@@ -1,4 +1,4 @@
-"""Language models behind HTTP APIs, with one contract for all servers: stream a draft, propose tokens, score a text."""
+"""Access to language models over HTTP APIs, through one interface for all servers: generate, propose and score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Concurrency: several requests to one server at a time, and a value that is computed once for all callers."""
+"""Concurrency helpers: send several requests to one server at a time, and compute a value once for all callers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anyio.lowlevel import current_token
 
 __all__ = ["Lazy", "concurrently"]
 
-_AT_ONCE = 8  # requests in progress
+_AT_ONCE = 8  # the default limit on requests in progress
 
 _T = TypeVar("_T")
 
@@ -19,10 +19,11 @@ async def concurrently(jobs: Sequence[Callable[[], Awaitable[_T]]], at_once: int
     """Run all jobs, up to `at_once` at a time, and return their results in order. The first error cancels the rest.
 
     Raises:
-        Exception: the first error itself, not in an exception group. The library's own jobs raise `ProviderError`.
+        Exception: the first error that a job raises, not wrapped in an exception group. The library's own jobs raise
+            `ProviderError`.
     """
     if len(jobs) < 2:
-        return [await job() for job in jobs]  # a task would cost more than it saves
+        return [await job() for job in jobs]  # for a single job, a task group costs more than it saves
     results: dict[int, _T] = {}
     failed: list[Exception] = []
     limiter = anyio.CapacityLimiter(at_once)
@@ -44,7 +45,7 @@ async def concurrently(jobs: Sequence[Callable[[], Awaitable[_T]]], at_once: int
 
 
 class Lazy(Generic[_T]):
-    """A value that is computed once, asynchronously. After a failure the next caller tries again. Copies start empty.
+    """A value that is computed once, asynchronously. If that fails, the next caller tries again. Copies start empty.
 
     Attributes:
         found: the value; None until it is computed.
@@ -52,18 +53,18 @@ class Lazy(Generic[_T]):
 
     def __init__(self) -> None:
         self.found: _T | None = None
-        self._locks: dict[object, anyio.Lock] = {}  # a lock belongs to one event loop
+        self._locks: dict[object, anyio.Lock] = {}  # one for each event loop: loops cannot share a lock
 
     async def get(self, find: Callable[[], Awaitable[_T]]) -> _T:
-        """Return the value, calling `find` if it is not known yet. Other tasks of this event loop wait meanwhile."""
+        """Return the value, calling `find` if it is not known yet. Meanwhile, other tasks of this event loop wait."""
         if self.found is None:
             async with self._locks.setdefault(current_token(), anyio.Lock()):
                 if self.found is None:
                     found = await find()
-                    self.found = found if self.found is None else self.found  # another loop may have been faster
+                    self.found = found if self.found is None else self.found  # another event loop may have been faster
             self._locks.clear()
         return self.found
 
     def __getstate__(self) -> dict[str, Any]:
-        """The empty state: locks cannot be copied, and the value may be wrong in another process."""
+        """Return an empty state: locks cannot be copied, and the value may be wrong in another process."""
         return {"found": None, "_locks": {}}

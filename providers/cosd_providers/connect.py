@@ -1,4 +1,4 @@
-"""Connecting to a server: `connect` chooses the adapter, the key and the options for a URL."""
+"""Connection to a server: `connect` chooses the adapter, the key and the options for a URL."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ __all__ = [
 ]
 
 _ROUTES = re.compile(r"(/v1)?(/chat)?/completions?/*$|/v1/*$")
-"""A route that users often leave at the end of a server's URL."""
+"""A route that users often include at the end of a server's URL."""
 
 _HOST = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
 """A URL without its scheme."""
 
-_LONG = 60  # characters; a longer text is probably a key
+_LONG = 60  # characters; a longer text is probably a key, and not a host name
 _EXPECTED = "expected http://HOST:PORT or https://HOST"
 
 ADAPTERS: Mapping[str, tuple[str, str]] = {
@@ -58,15 +58,15 @@ ADAPTERS: Mapping[str, tuple[str, str]] = {
     "tgi": ("cosd_providers.engines.tgi", "Tgi"),
     "vllm": ("cosd_providers.engines.vllm", "Vllm"),
 }
-"""Module and class of each engine that has its own adapter; the module is imported at first use.
+"""The module and the class of each engine that has its own adapter; the module is imported at first use.
 
 All other engines speak a dialect of OpenAI's protocol.
 """
 
 _PROBED = {"api", "dialect"}
-"""Options on which the facts in a report depend."""
+"""Options of `connect` on which the facts in a probe report depend."""
 
-_SCHEMA = 2  # version of a saved report
+_SCHEMA = 2  # version of the file format of a saved report
 
 _SECRET = ("api_key", "headers", "http_client")
 
@@ -98,7 +98,7 @@ class Snapshot(BaseModel):
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: the file is not a probe report, or its format has another version.
+            ValueError: the file is not a probe report, or is in another version of the format.
         """
         try:
             data = from_json(Path(path).read_bytes())
@@ -136,10 +136,10 @@ _CONNECTED: WeakKeyDictionary[Provider, Connection] = WeakKeyDictionary()
 
 
 def connection_of(provider: Provider) -> Connection | None:
-    """The `connect` arguments of a provider; None if `connect` did not create it, or if it is a copy."""
+    """The `connect` arguments of a provider; None if the provider is a copy or was not created by `connect`."""
     try:
         return _CONNECTED.get(provider)
-    except TypeError:  # a user's own provider may not be hashable
+    except TypeError:  # a user's own provider may be unhashable
         return None
 
 
@@ -205,32 +205,35 @@ def connect(
             the key nor the headers.
         tokenizer: the model's tokenizer, for servers that do not encode text: a Hugging Face folder or
             `tokenizer.json`, `"tiktoken:<encoding>"`, or an object of either library (`cosd_providers.tokenizers`).
-            Nothing is ever downloaded.
+            The library never downloads a tokenizer.
         chat_template: a chat template to use instead of the server's own: a `.jinja` file, a `tokenizer_config.json`, a
             folder that contains either file, the text of a template, or a function that receives the messages as
-            dictionaries and returns the text to continue. Everything except a function needs the extra `chat`.
+            dictionaries and returns the text to continue. All forms except a function require the extra `chat`.
         extra_body: fields to add to every generation request, for server features that this library does not cover.
-        timeout: seconds to wait between two bytes of an answer, 600 by default, or an `httpx.Timeout`. With a number,
-            connecting may take at most 5 seconds.
+        timeout: the number of seconds to wait between two bytes of an answer (600 by default), or an `httpx.Timeout`.
+            If it is a number, connecting may take at most 5 seconds.
         http_client: an `httpx.AsyncClient` or `httpx2.AsyncClient` with your own proxies, certificates and limits. The
             provider never closes it.
-        limits: limits on concurrent requests, requests per minute and tokens per minute. Requests beyond them wait.
-        report: the result of `probe` for this server, or the path of a saved one. The first use then only checks that
-            the server still serves the same model.
-        strategy: the kind of request by which this model, as an assistant, is asked about several places, if its engine
-            offers a choice. By default each engine follows a fixed rule (`cosd_providers.strategies`).
+        limits: limits on concurrent requests, requests per minute and tokens per minute. Requests that would exceed a
+            limit wait.
+        report: the result of `probe` for this server, or the path of a saved result. Discovery is then skipped, and the
+            first use only checks that the server still serves the same model.
+        strategy: the kind of request that asks this model, as an assistant, about several places, if its engine offers
+            a choice. By default each engine follows a fixed rule (`cosd_providers.strategies`).
         api: for OpenAI-compatible servers, the route to use. `"completions"` sends text. `"chat"` sends messages, with
-            the answer so far as a partial reply. `"messages"` is for servers that cannot continue a partial reply; only
-            methods that do not need that can use it (`Capabilities.continues`). The default depends on the dialect.
+            the answer so far as a partial reply. `"messages"` is for servers that cannot continue a partial reply; it
+            works only with methods that never continue a partial reply (`Capabilities.continues`). The default depends
+            on the dialect.
         dialect: for OpenAI-compatible servers, the variant of the protocol: a name or a `Dialect`.
         context: for OpenAI-compatible servers and Ollama, the size of the model's context in tokens.
-        add_special_tokens: for vLLM and SGLang, whether the server adds the beginning-of-sequence token to prompts; it
-            does by default.
+        add_special_tokens: for vLLM and SGLang, whether the server adds the beginning-of-sequence token to prompts;
+            true by default.
         system: a system message that only this model reads. It comes before every conversation, and before the
-            conversation's own system message. It is sent to this server only; the models share nothing but the answer.
-        messages: further messages that only this model reads, such as a private document and a reply that
-            acknowledges it.
-        unknown: any other argument is refused.
+            conversation's own system message. The message is sent to this server only; the models share nothing but the
+            answer.
+        messages: further messages that only this model reads, such as a private document and a reply that acknowledges
+            the document.
+        unknown: any other argument, which is refused.
 
     Raises:
         ValueError: an argument has an invalid value, such as a malformed URL or an unknown engine; `extra_body` sets a
@@ -283,10 +286,10 @@ def connect(
 
 
 def adapter_class(engine: str) -> Callable[..., Provider]:
-    """The class of an engine's adapter.
+    """Look up the class of an engine's adapter.
 
     Raises:
-        ValueError: no engine has this name.
+        ValueError: there is no engine of this name.
     """
     if engine not in ADAPTERS and engine not in DIALECTS:
         known = sorted({*ADAPTERS, *DIALECTS})
@@ -297,7 +300,7 @@ def adapter_class(engine: str) -> Callable[..., Provider]:
 
 
 def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
-    """Check the names of arguments.
+    """Refuse arguments with unknown names.
 
     Raises:
         TypeError: a name in `given` is not in `known`; the message suggests a similar name.
@@ -308,7 +311,7 @@ def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
 
 
 def _check_types(url: object, engine: object, http_client: object, report: object) -> None:
-    """Check types now: otherwise the first use would fail with an obscure message."""
+    """Check the types of arguments early, because the first use would fail with an obscure message."""
     if not isinstance(url, str):
         raise TypeError(f"url must be a text such as 'http://gpu1:8080', not {type(url).__name__}")
     if not isinstance(engine, str | None):
@@ -326,7 +329,7 @@ def _check_types(url: object, engine: object, http_client: object, report: objec
 def _as_saved(
     saved: Snapshot, engine: str | None, model: str | None, options: Mapping[str, Any]
 ) -> tuple[str, str | None, dict[str, Any]]:
-    """The engine, model and options of a report, after a check that the user's arguments agree with them."""
+    """Check that the user's arguments agree with a report, and return the engine, the model and all options."""
     if saved.engine is None or saved.facts is None:
         raise ValueError("the report cannot be used to connect: the probe could not use this server")
     probed = [
@@ -346,8 +349,8 @@ class _AdapterFactory:
     """A function that creates the adapter for an engine. Copies contain no key, headers or HTTP client."""
 
     endpoint: str
-    settings: Mapping[str, Any] = field(repr=False)  # common to all adapters
-    options: Mapping[str, Any]  # accepted by some adapters only
+    settings: Mapping[str, Any] = field(repr=False)  # arguments that all adapters accept
+    options: Mapping[str, Any]  # arguments that only some adapters accept
     template: Template | None
     saved: Snapshot | None
     own: tuple[Message, ...] = field(repr=False)
@@ -374,7 +377,7 @@ class _AdapterFactory:
 
 
 def _checked(url: str) -> SplitResult:
-    """The parts of a URL, if it is valid. Error messages never repeat a part that may be a secret."""
+    """Check a URL, and return its parts. Error messages never repeat a part that may be a secret."""
     text = url.strip()
     if "@" in text:
         raise ValueError("the URL holds credentials; give the key as api_key, or in COSD_API_KEY_<HOST>")
@@ -399,7 +402,7 @@ def _checked(url: str) -> SplitResult:
 
 
 def _key_from_environment(parts: SplitResult) -> str | None:
-    """The key for this host, from the environment; None without one."""
+    """Look up the key for this host in the environment; None if there is none."""
     port = parts.port or (443 if parts.scheme == "https" else 80)
     host = re.sub("[^A-Z0-9]", "_", (parts.hostname or "").upper())
     for name in (f"COSD_API_KEY_{host}_{port}", f"COSD_API_KEY_{host}"):

@@ -1,13 +1,13 @@
-"""The protocol between a fusion and its servers: the extension point.
+"""The interface between a fusion and its servers: the extension point for further servers.
 
 A provider has three main methods. `generate` continues a text and streams tokens with their probabilities. `propose`
-returns the model's own choice at several places of a text. `score` returns the probabilities of a given text. All
-probabilities are raw: the values of the model's full distribution at temperature 1. The adapter decides how to get them
-from its server.
+returns the model's own choice at several places in a text. `score` returns the probabilities of a given text. All
+probabilities are raw: they come from the model's full distribution at temperature 1. Each adapter decides how to obtain
+them from its server.
 
-All offsets are in bytes. For a `Context` by ids, answers contain the model's own tokens, with their ids. For a text,
-tokens consist of whole characters: in every adapter, neighbouring raw tokens that share a character become one token
-with the lowest of their probabilities (`text.Merger`).
+All offsets are in bytes. If a `Context` has ids, answers contain the model's own tokens, with their ids. If a context
+is a text, tokens consist of whole characters: in every adapter, neighbouring raw tokens that share a character become
+one token with the lowest of their probabilities (`text.Merger`).
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ __all__ = [
 
 
 State: TypeAlias = Sequence[float]
-"""A model's last hidden state at one position: the vector from which it computes the next token's probabilities."""
+"""A model's last hidden state at one position, from which the model computes the next token's probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The input after which a model continues, or judges: a prompt and the response so far.
+    """The input that a model continues or scores: a prompt and the response so far.
 
-    With `ids` it is the model's own path: the encoding of the prompt alone, then these ids, exactly as the model wrote
-    them. Prompt and response never merge into one token, and no part of the response is encoded again. Without `ids`
-    the server encodes prompt and text as one text, possibly into other tokens than the model would write.
+    With `ids` (a *context by ids*), the model reads the encoding of the prompt alone, then these ids, exactly as the
+    model wrote them. Prompt and response never merge into one token, and no part of the response is encoded again.
+    Without `ids`, the server encodes prompt and response as one text, possibly into other tokens than the model would
+    write.
 
     Attributes:
         prompt: the rendered prompt; special tokens are parsed, as in any prompt.
@@ -66,20 +67,21 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token of a model: in whole characters, or after a context by ids exactly as the model wrote it.
+    """A token of a model: exactly as the model wrote it after a context by ids, otherwise in whole characters.
 
     Attributes:
         data: its bytes; empty for the end of sequence.
         prob: the model's probability of the token, in [0, 1]; None if the endpoint does not report it.
-        end: whether this is the end of sequence (or of turn), which is a symbol in addition to the 256 bytes.
+        end: whether this is the end of sequence (or of turn), which is a symbol distinct from all bytes.
         name: the end token in the model's own spelling, e.g. `"</s>"`, if known.
         alternatives: other tokens at the same position, in whole characters, or the end of sequence; the most probable
-            first. Empty unless requested and known, and empty if several raw tokens were joined. Parts of characters
-            and tokens with the same bytes as another are left out: the unlisted probability bounds each of them.
+            first. Empty if they were not requested or are not known, or if several raw tokens were joined into this
+            token. Parts of characters are left out, as are tokens with the same bytes as another token: each of them is
+            at most as probable as all unlisted tokens together.
         state: the model's state before the first raw token of this token; None unless the token was drafted by
             `HiddenStates.generate_with_states`.
-        id: its id in the model's vocabulary, after a context by ids. Then `data` may be part of a character, and
-            `alternatives` may be tokens of any kind, including parts of characters.
+        id: its id in the model's vocabulary, if it was written after a context by ids. In that case `data` may be part
+            of a character, and `alternatives` may be tokens of any kind, including parts of characters.
     """
 
     data: bytes
@@ -93,14 +95,14 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class DraftEnd:
-    """The last item of a draft: the reason for its end.
+    """The last item of a draft, with the reason why the draft ended.
 
     Attributes:
-        reason: `"end"` (the last token was the end of sequence), `"limit"` (the draft has `max_tokens` tokens, or that
-            number of the server's own tokens if the server only `draws`), `"context"` (the model's context is full) or
+        reason: `"end"` (the last token was the end of sequence), `"limit"` (the draft has `max_tokens` tokens; if the
+            server only `draws`, these are the server's own tokens), `"context"` (the model's context is full) or
             `"filter"` (a content filter intervened).
-        continuation: an opaque value from whose token ids a later `generate` continues. None if the endpoint accepts
-            only text.
+        continuation: an opaque value with the draft's token ids, which a later call of `generate` continues. None if
+            the endpoint accepts only text.
     """
 
     reason: Literal["end", "limit", "context", "filter"]
@@ -112,11 +114,13 @@ class Question:
     """A place in the response at which an assistant is asked for its own continuation.
 
     Attributes:
-        start: byte offset in the response: the text before it is given, the text after it is judged.
-        tokens: the draft's tokens from `start` on; an empty token is the draft's end of sequence. They decide ties, and
-            determine when the answer is complete.
-        word: whether the answer continues until it covers the tokens, or differs from them and has completed its word
-            (`unit="word"`). Otherwise the answer is a single token (`unit="token"`, Algorithm 1).
+        start: the place's byte offset in the response. The assistant reads the text before the place, and judges the
+            text after it.
+        tokens: the draft's tokens from `start` on; an empty token is the draft's end of sequence. The tokens decide
+            ties, and determine when the answer is complete.
+        word: whether the answer is a text (`unit="word"`), which continues until it either covers the tokens, or
+            differs from them and has completed its word. Otherwise the answer is a single token (`unit="token"`,
+            Algorithm 1).
     """
 
     start: int
@@ -126,13 +130,13 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A model's choice at one place: its greedy continuation of its own encoding of the text before the place.
+    """A model's choice at one place: its greedy continuation of the text before the place, in its own encoding.
 
     Attributes:
-        start: byte offset in the response.
-        tokens: at least one token. An end of sequence is an explicit token, and the last.
-        strategy: the kind of request that found it (`strategies.Strategy`), as counted in the ledger; None if it is not
-            reported.
+        start: the place's byte offset in the response.
+        tokens: at least one token. If the model ended the sequence, the last token is the end of sequence.
+        strategy: the kind of request that found the proposal (`strategies.Strategy`), as counted in the ledger; None if
+            it is not reported.
     """
 
     start: int
@@ -153,28 +157,29 @@ class Capabilities:
     """The abilities of an endpoint.
 
     Attributes:
-        token_ids: a draft continues from its own token ids after a pause.
+        token_ids: after a pause, a draft continues from its own token ids.
         end_prob: the endpoint reports the probability of the end of sequence.
         tokenize: the endpoint encodes text.
         score: the endpoint reports the probabilities of a given text.
-        scores_by_token: scoring needs a prompt for each token of the text, and the server reads and bills each prompt
-            in full. If False, the server reads the text once.
-        probs: the endpoint reports the probabilities of the tokens that it generates. Without them an assistant can
-            only agree or disagree.
+        scores_by_token: scoring needs a separate prompt for each token of the text, and the server reads and bills each
+            prompt in full. If False, the server reads the text only once.
+        probs: the endpoint reports the probabilities of the tokens that it generates. Without probabilities, an
+            assistant can only agree or disagree.
         top_k: the largest number of alternatives per token from `generate` and `propose`; 0 if none are listed.
         score_top_k: the largest number of alternatives per token from `score`.
         sampling: `generate(temperature=1, seed=...)` draws from the model's own distribution, with raw probabilities.
-        draws: `generate(temperature=1, seed=...)` draws in the server's own way: possibly from another distribution
-            than the model's own, and possibly other tokens for the same seed. Drawn tokens then need no probability.
+        draws: `generate(temperature=1, seed=...)` draws in the server's own way: possibly from a distribution other
+            than the model's own, and possibly different tokens for the same seed. The drawn tokens need not have a
+            probability.
         continues: the endpoint continues a text or a partial answer. If False, it only answers conversations
             (`messages.ChatProvider`), and `generate` accepts no `text`.
-        hidden_states: the width of the model's last hidden state; 0 if the endpoint does not report it
+        hidden_states: the width of the model's last hidden state; 0 if the endpoint does not report hidden states
             (`HiddenStates`).
-        ids: the endpoint accepts a `Context` by ids, and shows the ids of its tokens (`IdContexts`).
-        places: the best number of contexts in one request of `IdContexts.next_tokens`. 1 means one request for each
+        ids: the endpoint accepts contexts by ids, and shows the ids of its tokens (`IdContexts`).
+        places: the best number of contexts per request in `IdContexts.next_tokens`. 1 means one request for each
             context, in quick succession, so that the server reads no token twice.
-        watch: whether an assistant with contexts by ids answers by a stream that stays open (`strategies.Strategy`);
-            None leaves the decision to the fusion.
+        watch: whether an assistant with contexts by ids answers in a stream that stays open (the strategy `"watch"`,
+            see `strategies.Strategy`); None leaves the decision to the fusion.
     """
 
     token_ids: bool
@@ -196,7 +201,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """The description of an endpoint, for results, messages and checks.
+    """The description of an endpoint, for use in results, error messages and checks.
 
     Attributes:
         endpoint: its URL, without credentials.
@@ -205,9 +210,10 @@ class ServerInfo:
         build: the server's version, if it reports one.
         context: size of the context in tokens, prompt and answer together; None if unknown.
         capabilities: its abilities.
-        longest_prompt: the largest number of tokens in a prompt and the answer so far, if it is less than `context`.
+        longest_prompt: the largest allowed number of tokens in a prompt and the answer so far, if it is less than
+            `context`.
         answer_cue: the chat template's text between a user's message and the answer; None if unknown.
-        ends: ids that end a generation, as far as they are known in advance.
+        ends: the ids that end a generation, as far as they are known in advance.
     """
 
     endpoint: str
@@ -223,15 +229,15 @@ class ServerInfo:
 
 @runtime_checkable
 class Provider(Protocol):
-    """A model behind an API. Constructing one does no I/O; leaving it as a context manager closes its connections.
+    """A model behind an API. Creating a provider does no I/O; leaving its context manager closes its connections.
 
-    It can be entered several times, and serve any number of fusions at once. A `Context` is the prompt and the response
-    so far. Every method may raise `ProviderError`.
+    A provider can be entered several times, and can serve any number of fusions at once. Every method may raise
+    `ProviderError`.
     """
 
     @property
     def name(self) -> str:
-        """A short human-readable name, unique within a fusion."""
+        """A short human-readable name, which is unique within a fusion."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -253,54 +259,55 @@ class Provider(Protocol):
         seed: int | None = None,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Continue a context, either always with the most probable token or at random.
+        """Stream a continuation of a context, either with the most probable tokens or with randomly drawn tokens.
 
-        After a context by ids (`Capabilities.ids`) the tokens are the model's own, with their ids: they may be parts of
-        characters, and `max_tokens` counts ids. After a text, raw tokens are joined into whole characters.
+        If the context has ids (`Capabilities.ids`), the tokens are the model's own, with their ids: they may be parts
+        of characters, and `max_tokens` counts ids. If the context is a text, raw tokens are joined into whole
+        characters.
 
-        Yields at most `max_tokens` tokens (fewer only if the model ended or cannot continue), and then one `DraftEnd`.
-        If the `continuation` of an earlier draft of whole characters is given, the new draft continues from that
-        draft's own token ids, which decode to `context.text`. Closing the iterator closes the request and frees the
-        server.
+        The draft yields at most `max_tokens` tokens (fewer only if the model ends or cannot continue), then one
+        `DraftEnd`. If the `continuation` of an earlier draft of whole characters is given, the new draft continues from
+        that draft's own token ids, which must decode to `context.text`. Closing the iterator closes the request and
+        frees the server.
 
-        With `alternatives` each token has up to this number of the other most probable tokens at its position, as far
-        as the endpoint reports them. Leave out uncertain tokens. Methods that decide by alternatives need complete
-        lists.
+        With `alternatives`, each token has up to this number of the other most probable tokens at its position, as far
+        as the endpoint reports them. An implementation must leave out tokens that it is not certain of, because some
+        methods rely on complete lists.
 
-        With `temperature=1` each token is drawn from the model's full distribution, and has its own probability in that
-        distribution; the most probable token is the drawn token or its first alternative. With the same `seed` the
-        server draws the same tokens again, as far as it can. Use a different seed for each draft: equal seeds use equal
-        random numbers. Without `Capabilities.sampling` only the weaker promise of `draws` holds.
+        With `temperature=1`, each token is drawn from the model's full distribution, and has its own probability in
+        that distribution; the most probable token is the drawn token or its first alternative. With the same `seed`,
+        the server draws the same tokens again, as far as it can. Use a different seed for each draft: equal seeds use
+        equal random numbers. Without `Capabilities.sampling`, only the weaker guarantee of `Capabilities.draws` holds.
 
         If the response has grown too long for the model's context, the draft ends at once with the reason `"context"`.
         If the prompt alone is too long, `ContextLengthError` is raised.
 
         Raises:
             ValueError: `temperature` is neither 0 nor 1.
-            UnsupportedError: it is 1, and the endpoint cannot draw (`describe().capabilities`).
+            UnsupportedError: `temperature` is 1, and the endpoint cannot draw (`describe().capabilities`).
         """
         ...
 
     async def propose(
         self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
-        """Return the model's choice for each question, in order; None if it cannot be known.
+        """Return the model's choice for each question, in order; None for a choice that cannot be known.
 
         Offsets refer to `context.text`; the context has no ids. `questions=None` asks for one token at every boundary
-        of the model's own encoding of that text, in as few requests as the endpoint allows: a single request if it
-        scores text or accepts several texts at once. `alternatives` is as in `generate`.
+        of the model's own encoding of that text, in as few requests as the endpoint allows: a single request if the
+        endpoint scores text or accepts several texts at once. `alternatives` is as in `generate`.
         """
         ...
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """Return the tokens of the model's own encoding of `context.text`, each with its conditional probability.
 
-        With `alternatives` each token has up to this number of the other most probable tokens at its position. The
-        first of them is the most probable token, unless the token itself is. A token that begins in `prompt` has no
-        alternatives.
+        With `alternatives`, each token has up to this number of the other most probable tokens at its position. The
+        first alternative is the most probable token, unless the token itself is the most probable. A token that begins
+        in `prompt` has no alternatives.
 
-        With `end` a last token is added: the end of sequence after the text (the most probable if there are several),
-        with its probability, or None if the endpoint does not report it.
+        With `end`, one more token is added: the end of sequence after the text (the most probable one if the model has
+        several), with its probability, or with None if the endpoint does not report that probability.
 
         Raises:
             UnsupportedError: the endpoint cannot do this (`describe().capabilities`).
@@ -318,20 +325,21 @@ class Provider(Protocol):
 
 @runtime_checkable
 class Ready(Protocol):
-    """A provider that can open a connection in advance. Optional."""
+    """An optional protocol of providers that can open a connection in advance."""
 
     async def keep_ready(self) -> bool | None:
-        """Open a connection for the next request, if that saves noticeable time. Never raises.
+        """Open a connection for the next request if that saves noticeable time. No error is ever raised.
 
         Returns:
-            False if this provider never opens a connection in advance, so that the caller need not call again.
+            False if this provider never opens a connection in advance, so that there is no need to call the method
+            again.
         """
         ...
 
 
 @runtime_checkable
 class Alive(Protocol):
-    """A provider that can check, at no cost, whether its server answers now. Optional."""
+    """An optional protocol of providers that can check, at no cost, whether the server currently answers."""
 
     async def check_alive(self) -> None:
         """Send the server a request that does not run the model.
@@ -344,10 +352,10 @@ class Alive(Protocol):
 
 @runtime_checkable
 class HiddenStates(Protocol):
-    """A provider that can report its model's last hidden states. Optional.
+    """An optional protocol of providers that can report their model's last hidden states.
 
-    `Capabilities.hidden_states` shows whether the server reports them. If it does not, both methods raise
-    `UnsupportedError`. They raise `ContextLengthError` if a text is longer than the server allows for states.
+    `Capabilities.hidden_states` shows whether the server reports hidden states. If it does not, both methods raise
+    `UnsupportedError`. Both raise `ContextLengthError` if a text is too long for the server to report its states.
     """
 
     def generate_with_states(
@@ -362,22 +370,22 @@ class HiddenStates(Protocol):
         """Stream the same tokens as a greedy `generate`, each with its `state`.
 
         The states belong to the ids that the model wrote in the draft, even if the text encodes to other ids. They may
-        come from additional requests, each for several tokens, which `usage` counts.
+        come from additional requests, each for the states of several tokens; `usage` counts these requests.
         """
         ...
 
     async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
         """Return the states at the boundaries of the model's own encoding of `context.text`, keyed by byte offset.
 
-        Boundaries are between characters; the end of the text is one of them. The first state is missing if no token
-        precedes it.
+        Only boundaries between characters count; the end of the text is one of them. The state at the first boundary is
+        missing if no token precedes it.
         """
         ...
 
 
 @runtime_checkable
 class IdContexts(Protocol):
-    """A provider that accepts contexts by ids and shows ids. Optional.
+    """An optional protocol of providers that accept contexts by ids and show the ids of their tokens.
 
     `Capabilities.ids` shows whether the server can do this.
     """
@@ -385,15 +393,16 @@ class IdContexts(Protocol):
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
     ) -> list[Token | None]:
-        """Return the model's most probable token after each context by ids, in order; None if the context is full.
+        """Return the model's most probable token after each context by ids, in order; None for a context that is full.
 
-        The server decides between equally probable tokens. Each token has its id and up to `alternatives` of the next
-        most probable tokens, sorted. These are unchanged: they include parts of characters and ends.
+        If several tokens are equally probable, the server decides. Each token has its id and up to `alternatives` of
+        the next most probable tokens, sorted by probability. All tokens are unchanged, and may include parts of
+        characters and ends of sequence.
         """
         ...
 
     async def encode(self, text: str) -> list[Piece]:
-        """Encode a response that begins with `text`; no token is added, and special tokens are not parsed.
+        """Encode the beginning of a response; no token is added, and special tokens in `text` are not parsed.
 
         Raises:
             UnsupportedError: the endpoint cannot do this.
@@ -411,14 +420,14 @@ class IdContexts(Protocol):
 
 @runtime_checkable
 class IdScores(Protocol):
-    """A provider with contexts by ids that can report the probabilities of given ids. Optional."""
+    """An optional protocol of providers with contexts by ids that can report the probabilities of given ids."""
 
     async def score_ids(
         self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
     ) -> list[Token]:
-        """Return a token for each id of a context from index `first` on, with its id and its conditional probability.
+        """Return a token for each id in a context from index `first` on, with its id and its conditional probability.
 
-        The tokens need no bytes, because the caller knows the bytes of its ids. `alternatives` and `end` are as in
+        The tokens may lack their bytes, because the caller already knows them. `alternatives` and `end` are as in
         `Provider.score`, but alternatives may be parts of characters.
 
         Raises:
@@ -429,7 +438,7 @@ class IdScores(Protocol):
 
 @runtime_checkable
 class TokenCounts(Protocol):
-    """A provider that counts the tokens of a long text without listing them. Optional."""
+    """An optional protocol of providers that count the tokens of a long text without listing them."""
 
     async def count_tokens(self, text: str) -> int:
         """Return the number of pieces that `Provider.tokenize` would return.
@@ -441,7 +450,7 @@ class TokenCounts(Protocol):
 
 
 async def token_count(provider: Provider, text: str) -> int:
-    """The number of tokens in a text. A provider with `TokenCounts` counts them itself."""
+    """Count the tokens of a text, with the provider's own `count_tokens` if it has one (`TokenCounts`)."""
     if isinstance(provider, TokenCounts):
         return await provider.count_tokens(text)
     return len(await provider.tokenize(text))
@@ -456,8 +465,8 @@ The ends are ascending offsets in characters. White space usually belongs to the
 
 @runtime_checkable
 class WordSplitter(Protocol):
-    """A provider that knows how its model splits a text into words before it encodes them. Optional."""
+    """An optional protocol of providers that know how their model splits a text into words before encoding it."""
 
     async def word_splitter(self) -> WordEnds | None:
-        """The splitter, which sends no requests; None if the words are unknown."""
+        """Return the function that finds the ends of words; None if it is unknown. The function sends no requests."""
         ...

@@ -14,7 +14,7 @@ __all__ = ["deferred", "outdated"]
 _UNTIL = "0.2"
 """The release that removes the deprecated names."""
 _INSIDE = ("cosd_api", "cosd_providers", "langchain_core", "pydantic")
-"""Packages whose code runs on behalf of a user's code, so that a warning should not point at it."""
+"""Packages whose code runs on behalf of a user's code. A warning should point at the user's code, not at theirs."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -26,8 +26,9 @@ def deferred(package: str, modules: Mapping[str, str], *, moved: Mapping[str, st
 
     Args:
         package: the package's `__name__`.
-        modules: for each name its module; or, if the name differs there, `"module:name"`.
-        moved: the same for names that have moved to another module. Using one issues a `DeprecationWarning`.
+        modules: the module of each name, or `"module:name"` if the name differs in that module.
+        moved: like `modules`, for names that have moved to another module. Using a moved name issues a
+            `DeprecationWarning`.
     """
 
     def find(name: str) -> object:
@@ -39,7 +40,7 @@ def deferred(package: str, modules: Mapping[str, str], *, moved: Mapping[str, st
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, _, there = modules[name].partition(":")
         found: object = getattr(import_module(module), there or name)
-        if name in sys.modules[package].__all__:  # not a deprecated name
+        if name in sys.modules[package].__all__:  # a name in `__all__` is not deprecated
             setattr(sys.modules[package], name, found)
         return found
 

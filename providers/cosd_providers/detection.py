@@ -1,7 +1,8 @@
-"""Detection of the engine at a URL, and a provider that detects its engine at the first use.
+"""Detection of the engine at a URL, and a provider that detects its engine when it is first used.
 
-Most servers name themselves as the owner of their models in `/v1/models`. TGI, older llama.cpp servers and a few others
-are recognised by a route of their own. Any other server that lists models counts as OpenAI-compatible.
+Most servers identify themselves in `/v1/models`, as the owner of their models. TGI, older llama.cpp servers and a few
+other servers are recognised by a route that no other engine has. Any other server that lists models counts as
+OpenAI-compatible.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ from cosd_providers.usage import Usage
 __all__ = ["DetectedProvider", "detect"]
 
 _OWNERS = {"llamacpp": "llama.cpp", "vllm": "vllm", "sglang": "sglang", "library": "ollama"}
-"""Engines by the `owned_by` field of their models."""
+"""The engine for each value of the `owned_by` field of a model."""
 
 _ROUTES = {
     "/info": ("max_total_tokens", "tgi"),
     "/props": ("default_generation_settings", "llama.cpp"),
-    "/api/tags": ("models", "ollama"),  # for models from other registries, whose `owned_by` is the maker's name
+    "/api/tags": ("models", "ollama"),  # models from other registries have their maker's name as `owned_by`
     "/openapi.json": ("paths./extras/tokenize/count", "llama-cpp-python"),
 }
-"""For each route that only one engine has: a field of its answer, and the engine. A dot leads into a nested field."""
+"""Routes that only one engine has, each with a field of its answer and the engine. A dot separates nested fields."""
 
 _NAME_IT = "Or name the engine: engine='openai' for connect, --engine openai for cosd probe."
 _NO_STATES = "llama.cpp's own server does, started with --embeddings --pooling none."
@@ -64,7 +65,7 @@ async def detect(transport: Transport) -> str:
     """Find the engine at a URL: one of `connect.ADAPTERS`, or the name of an OpenAI-compatible dialect.
 
     Raises:
-        UnsupportedError: the server is of no known kind.
+        UnsupportedError: the kind of server is unknown.
         ProviderError: the server cannot be reached, or refuses a request.
     """
     listed = await _ask(transport, "/v1/models")
@@ -91,10 +92,10 @@ def _has(answer: Mapping[str, Any], field: str) -> bool:
 
 
 async def _ask(transport: Transport, path: str, *, strict: bool = True) -> dict[str, Any]:
-    """The answer of a route; empty if the server does not have the route.
+    """Request a route, and return the answer; empty if the server does not have the route.
 
-    Some gateways answer an unknown route with 401, 403 or 500, or not at all. Unless `strict` is set, such a route
-    counts as missing, too, and there is no retry.
+    Some gateways answer an unknown route with 401, 403 or 500, or not at all. Unless `strict` is set, a route with such
+    an answer also counts as missing, and the request is not repeated.
     """
     try:
         answer = await transport.get(path, once=not strict, quick=True)
@@ -110,15 +111,15 @@ async def _ask(transport: Transport, path: str, *, strict: bool = True) -> dict[
 
 
 class DetectedProvider:
-    """A provider that detects at the first use which adapter its server needs, and delegates to that adapter.
+    """A provider that detects which adapter its server needs when it is first used, and delegates to that adapter.
 
-    A copy contains only the settings, and detects the engine again.
+    A copy contains only the settings, and detects the engine again when it is first used.
 
     Args:
-        transport: sends the requests of the detection.
-        make: creates the adapter for an engine.
-        model: the model's name, for `name`.
-        own_messages: the own messages of the adapter that `make` creates.
+        transport: sends the requests for the detection.
+        make: a function that creates the adapter for an engine.
+        model: the model's name, which becomes part of `name`.
+        own_messages: messages that the adapter from `make` puts before every conversation (`messages.OwnMessages`).
     """
 
     def __init__(
@@ -133,8 +134,8 @@ class DetectedProvider:
         self._make = make
         self._model = model
         self._adapter: Lazy[Provider] = Lazy()
-        self._users: dict[object, int] = {}  # how often this provider is entered in each event loop
-        self._entered: dict[object, int] = {}  # the same for the adapter
+        self._users: dict[object, int] = {}  # how many times this provider is entered in each event loop
+        self._entered: dict[object, int] = {}  # how many times the adapter is entered in each event loop
 
     def __repr__(self) -> str:
         return f"connect({self._transport.endpoint!r}, model={self._model!r})"
@@ -168,7 +169,7 @@ class DetectedProvider:
         await self._transport.__aexit__(*exc)
 
     async def adapter(self) -> Provider:
-        """Detect and return the adapter, entered as many times as this provider is in this event loop."""
+        """Detect the adapter, enter it as many times as this provider is entered in this event loop, and return it."""
         adapter = await self._adapter.get(self._find)
         await self._enter(adapter)
         return adapter
@@ -183,7 +184,7 @@ class DetectedProvider:
             await adapter.__aenter__()
 
     async def keep_ready(self) -> bool | None:
-        """See `contract.Ready`; does nothing before the adapter is known."""
+        """See `contract.Ready`; nothing happens before the adapter is known."""
         found = self._adapter.found
         return await found.keep_ready() if isinstance(found, Ready) else None
 

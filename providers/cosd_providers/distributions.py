@@ -1,4 +1,4 @@
-"""Comparison of the distributions of two answers, up to a server's numerical noise."""
+"""Comparison of probability distributions in two answers, allowing for a server's numerical noise."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from cosd_providers.text import whole
 
 __all__ = ["agree", "cuts", "listed", "near", "power_of"]
 
-# A 16-bit logit above 16 is a multiple of 1/8, and two answers may round it differently. That changes a probability by
-# up to 28 %.
+# A 16-bit logit above 16 is a multiple of 1/8, and may be rounded differently in two answers. Such a difference changes
+# a probability by up to 28 %.
 _RELATIVE, _ABSOLUTE = 0.3, 2e-2
-_POWER = 0.1  # noise of an exponent
-_RATIO = 0.3  # twice the noise of the logarithm of a ratio of two probabilities
+_POWER = 0.1  # noise of an estimated exponent
+_RATIO = 0.3  # twice the noise of the logarithm of the ratio of two probabilities
 _COMPARED = 3  # number of tokens to compare in each distribution
 
 
 def near(one: float, other: float) -> bool:
-    """True if two probabilities are equal up to a server's numerical noise."""
+    """True if two probabilities are equal, allowing for a server's numerical noise."""
     return abs(one - other) <= max(_RELATIVE * other, _ABSOLUTE)
 
 
 def listed(position: Position) -> dict[tuple[bytes, bool], float]:
-    """The known probabilities at a position, by a token's bytes and whether it is an end."""
+    """The known probabilities at a position, keyed by the token's bytes and by whether it is an end of sequence."""
     return {
         (choice.token.data, choice.token.end): choice.token.prob
         for choice in (position.pick, *position.top)
@@ -33,11 +33,11 @@ def listed(position: Position) -> dict[tuple[bytes, bool], float]:
 
 
 def agree(one: Position, other: Position) -> bool:
-    """True if two positions show the same distribution, as far as it is known, up to a server's numerical noise.
+    """True if two positions show the same distribution, as far as it is known, allowing for numerical noise.
 
     Args:
-        one: a position. If it lists no tokens besides its own, only that token is compared.
-        other: the generated position at the same place.
+        one: a position. If it lists no tokens besides its own, only its own token is compared.
+        other: the position at the same place in a generated answer.
     """
     here = listed(one)
     there = sorted(listed(other).items(), key=lambda item: -item[1])
@@ -56,16 +56,16 @@ def agree(one: Position, other: Position) -> bool:
 
 
 def power_of(pairs: Iterable[tuple[Position, Position]]) -> float | None:
-    """Estimate the exponent that turns the generated ratios of probabilities into the given ones.
+    """Estimate the exponent that turns the ratios of generated probabilities into the ratios of given probabilities.
 
-    Another temperature raises all ratios to the same power. A single position is too noisy to show this, so the
-    estimate uses all positions.
+    If the two answers use different temperatures, all ratios differ by the same power. A single position is too noisy
+    to show this, so the estimate uses all positions.
 
     Args:
-        pairs: positions, each with the generated position at the same place.
+        pairs: given positions, each with the generated position at the same place.
 
     Returns:
-        The exponent; None if it cannot be told from 1.
+        The exponent; None if it cannot be distinguished from 1.
     """
     apart = along = 0.0
     for one, other in pairs:
@@ -82,7 +82,7 @@ def power_of(pairs: Iterable[tuple[Position, Position]]) -> float | None:
 
 
 def cuts(positions: Sequence[Position]) -> list[tuple[int, bytes]]:
-    """The positions at which a new character begins, from the third position on.
+    """Find the positions, from the third on, at which a new character begins.
 
     Returns:
         The index of each position, and the text before it, which can be sent as a prompt.

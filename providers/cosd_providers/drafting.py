@@ -1,8 +1,9 @@
 """The loop that streams a draft, common to all engines.
 
-An engine supplies `DraftRequests`. An engine that can stream raw tokens supplies an `IdsStream` instead, the raw tokens
-of one request. `IdsDraft` joins the tokens and continues from the draft's own ids, so the text does not depend on where
-a stream ends. TGI accepts text only: its server generates these ids again, and the engine skips them.
+An engine supplies `DraftRequests`. An engine that can stream raw tokens supplies an `IdsStream` instead, which yields
+the raw tokens of one request. `IdsDraft` joins these tokens and continues from the draft's own ids, so that the text
+does not depend on where a stream ends. TGI accepts text only: its server generates the ids again, and the engine skips
+them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class DraftRequests(Protocol):
     """The requests of one draft."""
 
     def answer(self, attempt: int) -> AsyncGenerator[Token, None]:
-        """Stream the tokens of one answer, which continues all earlier answers; no tokens if the draft is complete.
+        """Stream the tokens of one answer, which continues all earlier answers; yield nothing if the draft is complete.
 
         Args:
             attempt: number of this attempt, from 1; see `http.retries.resumed`.
@@ -31,15 +32,15 @@ class DraftRequests(Protocol):
         ...
 
     async def after(self) -> Sequence[Token | DraftEnd]:
-        """Finish an answer and return the items that follow it, with a `DraftEnd` if no further answer is needed."""
+        """Finish an answer, and return the items after its tokens; the last is a `DraftEnd` if the draft is over."""
         ...
 
 
 async def streamed(begin: Callable[[], Awaitable[DraftRequests]]) -> AsyncGenerator[Token | DraftEnd, None]:
-    """Stream a draft, in as many requests as it needs; requests that break off are resumed.
+    """Stream a draft in as many requests as necessary, and resume requests that break off.
 
     Args:
-        begin: prepares the requests of the draft.
+        begin: a function that prepares the requests of the draft.
     """
     draft = await begin()
     item: Token | DraftEnd | None = None
@@ -53,7 +54,7 @@ async def streamed(begin: Callable[[], Awaitable[DraftRequests]]) -> AsyncGenera
 
 Next = Choice | Callable[[], Awaitable[Choice]] | Literal["full"]
 """One step of a stream: the server's next raw token. The last step may instead be a function that finds the token with
-a request of its own, or `"full"` if the context is full."""
+a separate request, or `"full"` if the context is full."""
 
 
 class IdsStream(Protocol):
@@ -63,12 +64,12 @@ class IdsStream(Protocol):
         """Stream about `left` raw tokens after `ids`.
 
         Args:
-            ids: the prompt, in the engine's own form, and the ids of the draft so far.
-            left: number of tokens that the draft still needs.
+            ids: the prompt and the response, in the engine's own form, followed by the ids of the draft so far.
+            left: the number of tokens that the draft still needs.
             attempt: number of this attempt, from 1; see `http.retries.resumed`.
 
         Raises:
-            ContextLengthError: nothing fits after `ids`. For a server that accepts text only, the stream yields
+            ContextLengthError: the context has no room after `ids`. If the server accepts text only, the stream yields
                 `"full"` instead.
         """
         ...
@@ -81,10 +82,11 @@ class IdsDraft:
         stream: the engine's requests.
         start: the prompt and the response so far, in the engine's own form.
         max_tokens: the greatest number of whole-character tokens to yield.
-        alone: whether `start` is just the prompt. If so, a `start` that is too long is an error.
-        repeats: whether the server accepts text only: each stream then generates the ids of the draft again, and the
-            engine skips them. Such a draft closes its stream as soon as it is complete, and has no continuation.
-        raw: whether the draft follows a context by ids: its tokens are then yielded unchanged, with their ids.
+        alone: whether `start` is only the prompt. If so, a `start` that is too long is an error; otherwise the draft
+            just ends.
+        repeats: whether the server accepts text only. If so, each stream generates the ids of the draft again, and the
+            engine skips them; the draft closes its stream as soon as it is complete, and has no continuation.
+        raw: whether the draft follows a context by ids. If so, its tokens are yielded unchanged, with their ids.
 
     Attributes:
         start: the argument `start`.
@@ -107,17 +109,17 @@ class IdsDraft:
         self._repeats = repeats
         self._raw = raw
         self.draft = Draft(max_tokens, raw=raw)
-        self._last: Next | None = None  # the last step of the last stream, if it was not a token
+        self._last: Next | None = None  # last step of the latest stream, if it was not a token
 
     async def answer(self, attempt: int) -> AsyncGenerator[Token, None]:
-        """The tokens of one request; see `DraftRequests`.
+        """Stream the tokens of one request; see `DraftRequests`.
 
         Raises:
             ContextLengthError: the prompt alone is too long.
         """
         draft, self._last = self.draft, None
         if draft.over:
-            return  # nothing but the end of the stream was lost
+            return  # the previous attempt had already received all tokens
         try:
             async with aclosing(self._stream([*self.start, *draft.ids], draft.left, attempt)) as steps:
                 async for step in steps:
@@ -134,7 +136,7 @@ class IdsDraft:
             self._last = "full"
 
     async def after(self) -> Sequence[Token | DraftEnd]:
-        """The last token if it needs a request of its own, and the end; see `DraftRequests`."""
+        """Request the last token if it needs a separate request, and return it with the end; see `DraftRequests`."""
         draft, found = self.draft, list[Token | DraftEnd]()
         if not draft.over and self._last == "full":
             return [DraftEnd("context")]

@@ -1,14 +1,14 @@
-"""Base of all engines: the construction, discovery, chat and errors that they share.
+"""The base class of all engines, with the construction, discovery, conversations and errors that they share.
 
-An engine serves one model on one server. It derives from `Engine` (or from `Adapter`, if its server shows less) and
-supplies
+An engine gives access to one model on one server. It derives from `Engine` (or from `Adapter`, if its server shows
+less) and supplies
 
-- `_discover()`: the engine's own `ServerFacts`, found once;
-- `_draft(...)`: a draft, usually by a loop of `drafting`;
-- `propose`: see `contract.Provider`; its rounds come from `greedy.answer` or `proposing`;
+- `_discover()`: finds out the engine's own `ServerFacts`, once;
+- `_draft(...)`: begins a draft, usually with the loop in `drafting`;
+- `propose`: see `contract.Provider`; its rounds of requests come from `greedy.answer` or `proposing`;
 - `score` and `tokenize`, if the server can score and encode;
 - `_render`, `begun`, `literal` and `_for_chat`, if the server renders conversations;
-- `probe_client()`: a client without checks, for the probe.
+- `probe_client()`: returns a client without checks, for the probe.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ __all__ = [
 _LASTING = ("id", "root", "parent", "max_model_len", "meta")
 """Fields of a listed model that stay the same as long as the same model is served."""
 
-_NAMED = 8  # models to list in an error
+_NAMED = 8  # the greatest number of models that an error message lists
 
-_NEAR_SECONDS = 0.005  # a server that answers faster is near
+_NEAR_SECONDS = 0.005  # a server that answers faster than this is near
 
 NO_TEMPLATE = "Give the model's own: connect(url, chat_template=...), a tokenizer_config.json or a .jinja file."
-"""A hint for a server that renders no chat template."""
+"""The hint of an error if the server does not render a chat template."""
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
-_MARK = "5f0c9a"  # placeholder of a user's message in a chat template
+_MARK = "5f0c9a"  # a user's message for a trial of the chat template
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=BaseModel)
@@ -99,8 +99,8 @@ class Adapter:
         limits: as in `Transport`.
 
     Attributes:
-        strategies: the engine's strategies for proposals; empty if it has only one.
-        by_ids: whether the engine may accept contexts by ids, so that a watch is possible.
+        strategies: the strategies that the engine offers for proposals; empty if it has only one.
+        by_ids: whether the engine may accept contexts by ids, so that the strategy `"watch"` is possible.
 
     Raises:
         ValueError: `extra_body` sets a field in `owned`.
@@ -153,12 +153,12 @@ class Adapter:
         return f"{type(self).__name__}({self._transport.endpoint!r}, model={self._model!r})"
 
     def __getstate__(self) -> Mapping[str, Any]:
-        """The state without the view for conversations: a copy makes its own view."""
+        """Return the state without the view for conversations, because a copy creates its own view."""
         return {**self.__dict__, "_chats": None}
 
     @property
     def name(self) -> str:
-        """Host and port, preceded by the model's name if one was given."""
+        """The host and port, preceded by the model's name if one was given."""
         host = urlsplit(self._transport.endpoint).netloc
         return f"{self._model}@{host}" if self._model else host
 
@@ -169,22 +169,22 @@ class Adapter:
 
     @property
     def encodes_locally(self) -> bool:
-        """True if a local tokenizer, given by the user, encodes text."""
+        """True if text is encoded with a local tokenizer from the user."""
         return self._tokenizer is not None
 
     async def word_splitter(self) -> WordEnds | None:
-        """The word splitter of the local tokenizer, if one was given; see `contract.WordSplitter`."""
+        """Return the word splitter of the local tokenizer, if the user gave one; see `contract.WordSplitter`."""
         return word_ends(self._tokenizer) if self._tokenizer is not None else None
 
     def connect_options(self) -> dict[str, str]:
-        """The options, in addition to the engine, with which `connect` recreates this adapter."""
+        """The options that `connect` needs, in addition to the engine, to recreate this adapter."""
         return {"model": self._model} if self._model else {}
 
     async def keep_ready(self) -> bool:
         """Open a connection for the next request, by requesting a route that answers at once; see `contract.Ready`.
 
         Closing a stream early closes its connection, and a new connection costs one round trip, or two or three with
-        TLS. Nothing is sent to near servers, or if the user supplied an HTTP client.
+        TLS. No request is sent if the server answers quickly, or if the user supplied an HTTP client.
         """
         if self._ready_route is None or self._near or self._transport.http_client is not None:
             return False
@@ -195,14 +195,14 @@ class Adapter:
         return not self._near
 
     async def check_alive(self) -> None:
-        """Request a route that answers at once, or else the list of models; see `contract.Alive`."""
+        """Request a route that answers at once; if there is none, request the list of models. See `contract.Alive`."""
         route = self._ready_route or self._listing
         if route is not None:
             with suppress(InvalidRequestError):  # the route is missing, but the server answers
                 await self._transport.get(route, once=True, quick=True)
 
     def with_strategy(self, strategy: Strategy | None) -> Self:
-        """Return a view of this model with one strategy; None for the engine's own rule.
+        """Return a view of this model that uses one strategy, or the engine's own rule if `strategy` is None.
 
         Raises:
             ValueError: the engine has no such strategy.
@@ -212,7 +212,7 @@ class Adapter:
         return view
 
     def _use_strategy(self, strategy: Strategy | None) -> None:
-        """Use this strategy. If it is `"watch"`, which the fusion runs, other requests follow the engine's own rule.
+        """Set the strategy. The fusion itself runs `"watch"`; other requests then follow the engine's own rule.
 
         Raises:
             ValueError: the engine has no such strategy.
@@ -237,17 +237,17 @@ class Adapter:
         view = self._chats
         if view is None:
             made = await self._for_chat()
-            view = self._chats = self._chats or made  # another caller may have made a view meanwhile
+            view = self._chats = self._chats or made  # another caller may have created a view meanwhile
         if view._talk is None:
             view._talk = ChatRenderer(self._transport.endpoint)
         return await view._talk.render_prompt(view, after_own(self.own_messages, messages), on_special_tokens)
 
     async def _for_chat(self) -> Self:
-        """The view that continues texts rendered by a chat template; `self` unless such texts need another view."""
+        """Return the view that continues texts rendered by a chat template; `self` if no separate view is needed."""
         return self
 
     async def render(self, messages: list[dict[str, str]]) -> str:
-        """Render a conversation as the model reads it, up to the start of its answer.
+        """Render a conversation in the form that the model reads, up to the start of its answer.
 
         Raises:
             TemplateRefusal: the template refuses the conversation.
@@ -259,18 +259,18 @@ class Adapter:
             text: object = self._template(messages)
         except (ProviderError, TemplateRefusal):
             raise
-        except Exception as error:  # a user's function may raise its own errors, such as a tokenizer's
+        except Exception as error:  # a user's function may raise any error, for example one from a tokenizer
             raise TemplateRefusal(f"{type(error).__name__}: {error}") from error
         if not isinstance(text, str):
             raise self._unsupported(f"the function given as chat_template must return text, not {type(text).__name__}")
         return text
 
     async def _render(self, messages: list[dict[str, str]]) -> str:  # noqa: ARG002 - a hook
-        """Render a conversation with the server's template; raises like `render`."""
+        """Render a conversation with the server's template. Raises the same errors as `render`."""
         raise self._unsupported("the server does not render its chat template", NO_TEMPLATE)
 
     async def begun(self, prompt: str) -> str:
-        """Strip from a rendered prompt the beginning-of-sequence token that the server itself adds."""
+        """Strip the beginning-of-sequence token, which the server itself adds, from a rendered prompt."""
         return prompt
 
     async def literal(self, pieces: Sequence[str]) -> Provider | None:  # noqa: ARG002 - a hook
@@ -305,7 +305,7 @@ class Adapter:
         return await beside(length, self._tokenizer, text)
 
     async def _places(self, context: Context, questions: Sequence[Question] | None) -> Sequence[Question]:
-        """The questions; if they are None, a question at every boundary of the model's encoding of the text."""
+        """Return the questions; if None, create one at every boundary of the model's encoding of the text."""
         if questions is not None:
             return questions
         pieces = await self.tokenize(context.prompt + sendable(context.text))
@@ -322,31 +322,31 @@ class Adapter:
         await self._transport.__aexit__(*exc)
 
     def restore(self, facts: Mapping[str, Any], endpoint: str) -> None:
-        """Use the facts of a `snapshot`, so that the first use only checks whether the same model is served.
+        """Restore the facts from a `snapshot`, so that the first use only checks whether the server has the same model.
 
         Raises:
-            ValueError: `endpoint`, from which the snapshot was taken, is not this server.
+            ValueError: the snapshot was taken from another server, at `endpoint`.
         """
         if _located(endpoint) != _located(self._transport.endpoint):
             raise ValueError(f"the report is of {endpoint}, not of {self._transport.endpoint}: probe this one")
         self._recalled = facts
 
     async def _kept(self, known: object, model: str) -> dict[str, Any]:
-        """Facts as JSON, with the server's description of the model."""
+        """Return facts in the form of a `snapshot`: as JSON, with the server's description of the model."""
         kept = TypeAdapter[Any](type(known)).dump_python(known, mode="json")
         return {"served": await self._served(model), "known": kept}
 
     async def _recollected(self, kind: type[_T], learn: Callable[[], Awaitable[_T]]) -> _T:
-        """The restored facts, or the facts that `learn` finds; see `_taken_up`."""
+        """Return the restored facts (see `_taken_up`), or the facts that `learn` finds if none were restored."""
         found = await self._taken_up(kind)
         return await learn() if found is None else found
 
     async def _taken_up(self, kind: type[_T]) -> _T | None:
-        """The restored facts, if the same model is still served; None without a snapshot.
+        """Return the restored facts if the server still has the same model; None if no snapshot was restored.
 
         Raises:
             UnsupportedError: the snapshot belongs to another kind of server.
-            ModelChoiceError: another model is served now.
+            ModelChoiceError: the server now has another model.
         """
         if self._recalled is None:
             return None
@@ -363,7 +363,7 @@ class Adapter:
         return known
 
     async def _served(self, model: str) -> dict[str, Any]:
-        """The server's description of a model; empty if the server does not list it."""
+        """Request the server's description of a model; empty if the server does not list the model."""
         if self._listing is None:
             return {}
         try:
@@ -426,11 +426,11 @@ class Engine(Adapter, Generic[_F]):
         """
 
     async def discovered(self) -> _F:
-        """The facts about the server, found at the first use or restored."""
+        """Return the facts about the server, which are discovered at the first use or restored."""
         return await self._found.get(lambda: self._recollected(self._facts_type, self._discover))
 
     async def facts(self) -> _F:
-        """The facts that apply to this view of the server."""
+        """Return the facts that apply to this view of the server."""
         return await self.discovered()
 
     async def describe(self) -> ServerInfo:
@@ -455,7 +455,7 @@ class Engine(Adapter, Generic[_F]):
         options: DraftOptions,
         usage: Usage,
     ) -> DraftRequests:
-        """Begin a draft; arguments as in `contract.Provider.generate`. The caller has checked that it is supported."""
+        """Begin a draft that is known to be supported; the arguments are as in `contract.Provider.generate`."""
 
     def generate(
         self,
@@ -484,7 +484,7 @@ class Engine(Adapter, Generic[_F]):
 
 
 def _located(endpoint: str) -> str:
-    """The endpoint, with the same host name for all loopback addresses. (The first use compares the models.)"""
+    """The endpoint, with `localhost` in place of any other loopback address."""
     parts = urlsplit(endpoint)
     if parts.hostname not in _LOOPBACK:
         return endpoint
@@ -510,7 +510,7 @@ def checked_extra(extra_body: Mapping[str, object] | None, owned: AbstractSet[st
 
 
 class ListedModel(BaseModel):
-    """An entry in the response of `/v1/models`: a name of the model itself, or an adapter (LoRA) on top of it."""
+    """An entry in the response of `/v1/models`: a name of the model itself, or of an adapter (LoRA) on top of it."""
 
     id: str
     root: str | None = None
@@ -531,8 +531,8 @@ async def ask_only(transport: Transport, kind: type[_M], path: str, *, looks: st
         transport: the server.
         kind: the type of the response.
         path: the route.
-        looks: the engine's name, for the error.
-        url: the name of the program whose URL the user should give, for the error.
+        looks: the engine's name, for the error message.
+        url: the name of the program whose URL the user should give, for the error message.
 
     Raises:
         UnsupportedError: this is another kind of server.
@@ -540,7 +540,7 @@ async def ask_only(transport: Transport, kind: type[_M], path: str, *, looks: st
     try:
         return parse(kind, await transport.get(path), transport.endpoint)
     except (InvalidRequestError, ResponseError) as error:
-        if error.retryable:  # a connection that broke proves nothing about the server
+        if error.retryable:  # a broken connection proves nothing about the kind of server
             raise
         words = f"this does not look like {looks}"
         hint = f"Give the URL of {url}, without /v1; for another server leave out engine."
@@ -548,7 +548,7 @@ async def ask_only(transport: Transport, kind: type[_M], path: str, *, looks: st
 
 
 def choose(models: Sequence[ListedModel], wanted: str | None, endpoint: str) -> ListedModel:
-    """Choose the model to use: the first of several names of one model; an adapter (LoRA) only if it is named.
+    """Choose the model to use. A model with several names is used under its first; an adapter (LoRA) must be named.
 
     Raises:
         ModelChoiceError: there are several models and none was named, or the named model is missing.
@@ -563,7 +563,7 @@ def choose(models: Sequence[ListedModel], wanted: str | None, endpoint: str) -> 
 
 
 def no_model(wanted: str | None, ids: Iterable[str], endpoint: str) -> ModelChoiceError:
-    """The error for a model that cannot be chosen."""
+    """Create the error for a model that cannot be chosen."""
     names = [repr(one) for one in ids]
     unnamed = "several models, and none was named" if names else "no model was named"
     if len(names) > _NAMED:
@@ -577,64 +577,64 @@ async def answer_cue(template: Callable[[str], Awaitable[str | None]]) -> str | 
     """Find the text that a chat template puts between a user's message and the answer; None if it is unknown.
 
     Args:
-        template: renders a user's message, up to the answer; returns None on failure.
+        template: a function that renders a user's message, up to the answer, or returns None on failure.
     """
     written = await template(_MARK)
     return written.rpartition(_MARK)[2] or None if written and _MARK in written else None
 
 
-# Errors that several engines raise.
+# The errors that several engines raise.
 
 
 def nothing_to_continue(endpoint: str) -> InvalidRequestError:
-    """The error for an empty prompt and text, if the model has no beginning of sequence."""
+    """Create the error for an empty prompt and text, if the model has no beginning of sequence."""
     words = "prompt and text are empty, and the model has no beginning-of-sequence token to continue from"
     return InvalidRequestError(words, endpoint=endpoint)
 
 
 def broken_off(endpoint: str) -> ResponseError:
-    """The error for a stream that ended before the answer was complete."""
+    """Create the error for a stream that ended before the answer was complete."""
     return ResponseError("the stream ended before the answer did", endpoint=endpoint, retryable=True)
 
 
 def silent(endpoint: str) -> ResponseError:
-    """The error for an answer that has neither a token nor a reason for its end."""
+    """Create the error for an answer that has neither a token nor a reason for its end."""
     words = "the server stopped without a token and without a reason"
     return ResponseError(words, endpoint=endpoint, retryable=True)
 
 
 def miscounted(asked: int, answered: int, endpoint: str, *, what: str = "prompts were sent") -> ResponseError:
-    """The error for a list with too few or too many answers."""
+    """Create the error for a list of prompts that received too few or too many answers."""
     return ResponseError(f"{asked} {what}, {answered} answered", endpoint=endpoint, retryable=True)
 
 
 def no_probs(field: str, endpoint: str, *, hint: str = "") -> UnsupportedError:
-    """The error for an answer without the probabilities that the request asked for."""
+    """Create the error for an answer without the requested probabilities."""
     words = f"the server gives no probabilities with its tokens, although asked ({field})"
     return UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 
 def cannot_sample(endpoint: str) -> UnsupportedError:
-    """The error for an endpoint that is not known to sample from the model's own distribution."""
+    """Create the error for an endpoint that is not known to sample from the model's own distribution."""
     words = "the endpoint is not known to draw tokens from the model's own distribution (temperature=1)"
     hint = "Use a method that drafts greedily, or a server that samples: docs/servers.md lists them."
     return UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 
 def takes_no_ids(endpoint: str) -> UnsupportedError:
-    """The error for an endpoint that accepts only text."""
+    """Create the error for an endpoint that accepts only text."""
     words = "the endpoint takes no token ids for a partial answer, or does not show those that it writes"
     return UnsupportedError(words, endpoint=endpoint, hint="Give it a Context without ids.")
 
 
 def own_stop(endpoint: str, *, hint: str = "Start it without stop strings.") -> UnsupportedError:
-    """The error for an answer that ended at a stop string of the server's own."""
+    """Create the error for an answer that ended at a stop string from the server's own settings."""
     return UnsupportedError(
         "the server stops at a text of its own, which no request can undo", endpoint=endpoint, hint=hint
     )
 
 
 def unknown_bytes(endpoint: str) -> UnsupportedError:
-    """The error for tokens whose bytes cannot be known."""
+    """Create the error for tokens whose bytes cannot be known."""
     words = "the server does not show which bytes its tokens are, or they do not spell the text"
     return UnsupportedError(words, endpoint=endpoint, hint="Give the model's tokenizer as `tokenizer`.")

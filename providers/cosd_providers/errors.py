@@ -1,8 +1,8 @@
-"""The errors of endpoints, in one hierarchy.
+"""The errors that endpoints cause, in one hierarchy.
 
 ::
 
-    ProviderError                    base class of all; carries endpoint, status, request_id, retryable, hint
+    ProviderError                    base class of all errors; has endpoint, status, request_id, retryable, hint
     ├── ConnectError                 no connection: refused, no such host, TLS
     ├── ProviderTimeoutError         connected, but no answer in time (also a TimeoutError)
     ├── StatusError                  the server answered with an HTTP error
@@ -17,7 +17,7 @@
     └── BudgetError                  the caller's limit on requests or billed tokens is reached
         └── BudgetTimeoutError       the caller's time limit is reached (also a TimeoutError)
 
-No error contains a key or a prompt. The only part of a server's answer that is quoted is its error message.
+No error contains a key or a prompt. The only part of a server's answer that an error quotes is its error message.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class ProviderError(Exception):
 
     Attributes:
         endpoint: the server's URL, without credentials.
-        status: the HTTP status, if there was one.
+        status: the HTTP status of the answer, if there was an answer.
         request_id: the server's id of the request, if it sent one.
         retryable: whether the same request may succeed later.
         retry_after: seconds to wait before the next attempt, if the server asked for a wait.
-        lasting: whether the cause probably persists; such an error is retried at most once.
-        stale: whether an idle connection may have been closed meanwhile; the first retry is then immediate.
-        hint: a suggested remedy; empty without one.
-        partial: the `cosd_api.FusionResult` so far, if the error ended a fusion.
+        lasting: whether the cause will probably persist; the request is then retried at most once.
+        stale: whether the cause may be that an idle connection was closed; the first retry is then immediate.
+        hint: a suggested remedy; empty if there is no suggestion.
+        partial: the unfinished `cosd_api.FusionResult`, if the error ended a fusion.
     """
 
     retryable: bool = False
@@ -100,7 +100,7 @@ def _rebuild(kind: type[ProviderError], message: str, state: dict[str, object]) 
 
 
 class ConnectError(ProviderError):
-    """There is no connection to the endpoint: it was refused, the host is unknown, or TLS failed."""
+    """No connection to the endpoint was made: it was refused, the host is unknown, or TLS failed."""
 
     retryable = True
 
@@ -116,11 +116,11 @@ class StatusError(ProviderError):
 
 
 class AuthenticationError(StatusError):
-    """401 or 403: the key is missing, wrong, or not allowed to use the model."""
+    """The endpoint answered 401 or 403: the key is missing or wrong, or may not use the model."""
 
 
 class InvalidRequestError(StatusError, ValueError):
-    """The endpoint refused the request as it is (400, 404, 422, ...)."""
+    """The endpoint refused the request as invalid (400, 404, 422, ...)."""
 
 
 class ContextLengthError(StatusError):
@@ -134,7 +134,7 @@ class RateLimitError(StatusError):
 
 
 class ServerError(StatusError):
-    """5xx, 408, or TGI's 424: the server is loading, overloaded or broken."""
+    """The endpoint answered 5xx, 408, or TGI's 424: the server is loading, overloaded or broken."""
 
     retryable = True
 
@@ -156,8 +156,8 @@ class BudgetError(ProviderError):
 
     Attributes:
         limit: `"max_requests"`, `"max_billed_tokens"` or `"timeout"`.
-        partial: the result so far, as with every error that ends a fusion. None if time ran out before the servers had
-            been discovered.
+        partial: the unfinished result, as with every error that ends a fusion. None if the time limit was reached
+            before all servers were discovered.
     """
 
     limit: str = ""

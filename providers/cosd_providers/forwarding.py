@@ -1,4 +1,4 @@
-"""The base class of providers that wrap another provider and change its questions or its answers."""
+"""The base class of providers that wrap another provider and change its requests or its answers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Forwarding:
         self._provider = provider
 
     def around(self, provider: Provider) -> Self:
-        """A copy that wraps another provider."""
+        """Return a copy of this wrapper around another provider."""
         view = copy(self)
         view._provider = provider
         return view
 
     @property
     def name(self) -> str:
-        """The provider's name."""
+        """The wrapped provider's name."""
         return self._provider.name
 
     async def __aenter__(self) -> Self:
@@ -40,7 +40,7 @@ class Forwarding:
         await self._provider.__aexit__(*exc)
 
     async def describe(self) -> ServerInfo:
-        """The provider's description, without contexts by ids, whose calls would bypass this wrapper."""
+        """Describe the wrapped provider, but without contexts by ids: calls with ids would bypass this wrapper."""
         info = await self._provider.describe()
         return replace(info, capabilities=replace(info.capabilities, ids=False))
 

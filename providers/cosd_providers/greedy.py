@@ -1,11 +1,11 @@
-"""Greedy drafts and continuations: raw tokens in, whole-character tokens and proposals out. Pure, without I/O.
+"""Conversion of raw tokens to whole-character tokens and proposals, for greedy drafts and continuations, without I/O.
 
-An adapter feeds in raw tokens, grouped in whatever way the server sends them. `Draft` and `Continuation` join them into
-whole characters, break ties, and decide when there are enough. So every adapter gives the same answers for the same
-model, whatever requests it sends.
+An adapter feeds in raw tokens, grouped in whatever way the server sends them. `Draft` and `Continuation` join the
+tokens into whole characters, break ties, and decide when the answer is complete. Thus all adapters return the same
+answers for the same model, whatever requests they send.
 
 A **continuation** is a greedy generation of token ids. It starts after the model's own encoding of prompt and text as
-one text, and continues from its own ids, never from re-encoded text.
+one text, and is extended from its own ids, never from re-encoded text.
 """
 
 from __future__ import annotations
@@ -44,25 +44,26 @@ ROUNDING = 1e-4
 
 Servers compute log probabilities as float32 `logit - logsumexp`. At magnitudes up to 30 one rounding step is 2e-6, and
 engines that choose the token in one kernel and compute its probability in another differ by a few steps. The logits of
-models in bf16 are either equal or 0.8 % apart, so a difference of 1e-4 never hides another choice.
+bf16 models are either equal or differ by at least 0.8 %, so a tolerance of 1e-4 never hides a genuinely different
+choice.
 """
 
-_LOGIT = 1e-3  # a log probability above this is a logit
+_LOGIT = 1e-3  # a "log probability" above this value is a logit
 _MORE = 3  # raw tokens to accept after the first token of an unfinished character
-_SPAN = 8  # a word must end within this number of tokens after the last agreement
-_SILENT = 64  # a continuation is given up after this number of consecutive raw tokens without text
+_SPAN = 8  # the allowed number of tokens in a word after the last agreement
+_SILENT = 64  # a continuation ends after this number of consecutive raw tokens without text
 
 
-@dataclass(slots=True)  # not frozen: each raw token has a choice, and a frozen one takes four times as long to make
+@dataclass(slots=True)  # not frozen: creation would take four times as long, and each raw token needs a choice
 class Choice:
     """A raw token that a model could choose.
 
     Attributes:
         id: its id; a number unique within its position if the server shows no ids.
         token: its bytes and probability.
-        open: the token leaves a character unfinished, and the server does not show its bytes. The token that completes
-            the character has all of them.
-        sure: its bytes are known to be complete.
+        open: whether the token leaves a character unfinished, and the server does not show the token's bytes. The bytes
+            are then shown as part of the token that completes the character.
+        sure: whether its bytes are known to be complete.
     """
 
     id: int
@@ -76,8 +77,8 @@ class Position:
     """One step of a generation.
 
     Attributes:
-        pick: the token that the server took.
-        top: the most probable tokens, the most probable first; empty if the endpoint does not list them.
+        pick: the token that the server chose.
+        top: the most probable tokens, in descending order; empty if the endpoint does not list them.
     """
 
     pick: Choice
@@ -89,14 +90,14 @@ class Draft:
 
     Args:
         limit: the largest number of tokens.
-        raw: return raw tokens unchanged, with their ids, and count each of them.
+        raw: whether to return raw tokens unchanged, with their ids, and count each of them.
 
     Attributes:
         ids: the ids of the returned tokens and of a character that is still unfinished; a later request continues from
-            them. Tokens beyond the limit are left out.
+            these ids. Tokens beyond the limit are left out.
         starts: for each returned token, the index of its first raw token in `ids`.
-        left: the number of tokens that may still come.
-        ended: the end of sequence came.
+        left: the number of tokens that may still be added.
+        ended: whether the end of sequence has been added.
     """
 
     __slots__ = ("_merger", "_raw", "ended", "ids", "left", "starts")
@@ -115,14 +116,14 @@ class Draft:
         return self.ended or self.left <= 0
 
     def feed(self, token_id: int, token: Token) -> list[Token]:
-        """Add the server's next raw token; return the tokens that it completes, at most `left`."""
+        """Add the server's next raw token, and return the tokens that it completes, at most `left` of them."""
         if self.over:
             return []
         at = len(self.ids)
         start = at - len(self._merger.parts)
         self.ids.append(token_id)
         tokens = [replace(token, id=token_id)] if self._raw else self._merger.feed(token)
-        if len(tokens) > self.left:  # an unfinished character and the end came, but only one token is left
+        if len(tokens) > self.left:  # the end came after an unfinished character, but only one more token is allowed
             tokens.pop()
             self.ids.pop()
         for one in tokens:
@@ -136,17 +137,17 @@ class Continuation:
     """The greedy continuation for one question, position by position, until the question is answered.
 
     Args:
-        question: the question that it answers.
+        question: the question to answer.
         alternatives: the number of other tokens to list with each token.
 
     Attributes:
-        question: the question that it answers.
-        alternatives: the number of other tokens to list with each token.
+        question: the argument `question`.
+        alternatives: the argument `alternatives`.
         ids: the raw ids so far; the next request continues from them.
         tokens: the whole-character tokens so far.
-        enough: the question is answered, or the continuation cannot be extended.
-        turned: the number of ids and the bytes up to the last token that overrode the server's. A text-only server
-            resumes after these bytes and regenerates the rest.
+        enough: whether the question is answered or the continuation cannot be extended.
+        turned: the number of ids, and the bytes, up to and including the last token that differs from the server's
+            choice. A text-only server resumes after these bytes and generates the rest again.
     """
 
     def __init__(self, question: Question, alternatives: int = 0) -> None:
@@ -157,16 +158,16 @@ class Continuation:
         self.enough = False
         self.turned: tuple[int, bytes] = (0, b"")
         self._merger = Merger()
-        self._begun = 0  # raw tokens since the first token of an unfinished character
+        self._begun = 0  # number of raw tokens since the start of an unfinished character
         self._data = b""
         self._draft = b"".join(question.tokens)
         self._starts, self._ends = _edges(question.tokens)
         self._differs = False
-        self._since = 0  # tokens since the last place where tokens of both models ended after equal text
+        self._since = 0  # number of tokens since both models last ended a token after the same text
 
     @property
     def wanted(self) -> int:
-        """The number of raw tokens to request, so that one request is enough for most questions."""
+        """The number of raw tokens to request, chosen so that one request is enough for most questions."""
         if not self.question.word:
             return _MORE if self.ids else 1
         return max(len(self.question.tokens) + 2 - len(self.ids), 2)
@@ -174,8 +175,8 @@ class Continuation:
     def feed(self, positions: Iterable[Position]) -> None:
         """Add the next positions of the server's generation.
 
-        If the continuation chooses another token than the server, the rest of the server's generation is discarded. An
-        empty sequence means that the server cannot continue.
+        If the continuation chooses a different token from the server's, the rest of the server's generation is
+        discarded. An empty sequence means that the server cannot continue.
         """
         fed = False
         for position in positions:
@@ -191,11 +192,11 @@ class Continuation:
             self.enough = True
 
     def proposal(self) -> Proposal | None:
-        """The answer so far; None if it has no token."""
+        """Return the answer so far; None if it has no token."""
         return Proposal(self.question.start, tuple(self.tokens)) if self.tokens else None
 
     def _expected(self) -> bytes | None:
-        """The draft's token that starts here; None inside a token, inside a character, or after a difference."""
+        """The draft's token that starts at the continuation's end; None if none starts there, or after a difference."""
         return None if self._begun or self._differs else self._starts.get(len(self._data))
 
     def _take(self, choice: Choice, position: Position) -> None:
@@ -215,7 +216,7 @@ class Continuation:
             self.enough = True
 
     def _give_up(self) -> None:
-        """Give up a character that stays unfinished: whole characters before it are kept, and nothing can follow."""
+        """End the continuation at a character that stays unfinished, and keep the whole characters before it."""
         token = join(self._merger.parts)
         kept = token.data[: whole(token.data)]
         if kept:
@@ -236,7 +237,7 @@ class Continuation:
             self._compare(token)
 
     def _word_ended(self, token: Token) -> bool:
-        """True if nothing after `token` can belong to its word, or if the word has reached the allowed length."""
+        """True if no later token can belong to the word of `token`, or if the word has reached the allowed length."""
         return self._since >= _SPAN or not last_character(token.data).isalnum()
 
     def _compare(self, token: Token) -> None:
@@ -253,7 +254,7 @@ class Continuation:
 
 
 def _edges(tokens: Sequence[bytes]) -> tuple[dict[int, bytes], set[int]]:
-    """The tokens keyed by their starts, and the ends of the tokens, in bytes from the first start."""
+    """The tokens keyed by their start offsets, and the end offsets of all tokens, in bytes."""
     starts: dict[int, bytes] = {}
     ends: set[int] = set()
     at = 0
@@ -265,7 +266,7 @@ def _edges(tokens: Sequence[bytes]) -> tuple[dict[int, bytes], set[int]]:
 
 
 def _resolve(position: Position, expected: bytes | None) -> Choice:
-    """The most probable token; of equally probable tokens, the draft's token, else the server's own pick."""
+    """Choose the most probable token. Among equally probable ones, prefer the draft's token, then the server's pick."""
     best = position.pick.token.prob
     if best is None:
         return position.pick
@@ -283,12 +284,12 @@ def _resolve(position: Position, expected: bytes | None) -> Choice:
 
 
 def along(continuation: Continuation, own: Sequence[int], positions: Sequence[Position]) -> Iterator[Position]:
-    """The positions of a scored text, for as long as the continuation agrees with the text.
+    """Yield the positions of a scored text, for as long as the continuation agrees with the text.
 
     Args:
-        continuation: the continuation, to which the caller feeds each position when it is yielded.
-        own: the text's own ids from the continuation's place on.
-        positions: the model's choice at each of these ids, and possibly after the last id.
+        continuation: the continuation; the caller must feed it each position as soon as the position is yielded.
+        own: the text's own ids after the continuation's place.
+        positions: the model's choice at each id in `own`, and possibly after the last id.
     """
     for at, position in enumerate(positions):
         yield position
@@ -301,13 +302,13 @@ async def answer(
     ask: Callable[[list[Continuation]], Awaitable[Sequence[Iterable[Position]]]],
     alternatives: int = 0,
 ) -> list[Proposal | None]:
-    """Repeat rounds until every question is answered; each round serves all open questions.
+    """Answer all questions in rounds: each round extends the answers to all questions that are still open.
 
     Args:
-        questions: any number of questions; the answers come in the same order.
-        ask: receives the open continuations, and returns for each about `wanted` positions after its `ids`; no position
-            if the server cannot continue.
-        alternatives: the number of other tokens to list with each token; `ask` lists one more at each position.
+        questions: any number of questions; the answers are returned in the same order.
+        ask: a function that receives the open continuations and returns, for each of them, about `wanted` positions
+            after its `ids`, or no position if the server cannot continue.
+        alternatives: the number of other tokens to list with each token; the positions from `ask` must list one more.
     """
     continuations = [Continuation(question, alternatives) for question in questions]
     while left := [one for one in continuations if not one.enough]:
@@ -317,14 +318,14 @@ async def answer(
 
 
 def boundaries(pieces: Iterable[bytes], start: int) -> list[Question]:
-    """Questions at every boundary between tokens of an encoded text that is also between characters.
+    """Create a question at every boundary between two tokens of an encoded text, except inside characters.
 
     Args:
-        pieces: the bytes of its tokens.
+        pieces: the bytes of the text's tokens.
         start: size of the prompt in bytes; boundaries before it are left out.
     """
     data, marks = b"", [0]
-    unfinished = 0  # the start of the character that is not yet complete
+    unfinished = 0  # start of the character that is not complete yet
     for piece in pieces:
         data += piece
         if piece and whole(data[unfinished:]) == len(data) - unfinished:
@@ -334,10 +335,10 @@ def boundaries(pieces: Iterable[bytes], start: int) -> list[Question]:
 
 
 def within(tokens: Iterable[Token], start: int) -> list[Token]:
-    """The part of an encoded text after byte `start`, in tokens of whole characters.
+    """Return the tokens of an encoded text after byte `start`, joined into whole characters.
 
-    A token that spans `start` is cut there; it keeps its probability, but not its alternatives. Tokens before `start`
-    are left out.
+    A token that spans `start` is cut at `start`; it keeps its probability, but not its alternatives. Tokens before
+    `start` are left out.
     """
     merger, read, at = Merger(), 0, 0
     kept: list[Token] = []
@@ -358,7 +359,7 @@ def prob(logprob: float | None) -> float | None:
     Servers write -9999 or similar numbers for a probability of zero.
 
     Raises:
-        ResponseError: the log probability exceeds 0 by more than rounding, as a logit may.
+        ResponseError: the log probability exceeds 0 by more than a rounding error; it may be a logit.
     """
     if logprob is None or math.isnan(logprob):
         return None
@@ -370,9 +371,9 @@ def prob(logprob: float | None) -> float | None:
 
 
 def check_own(value: float | None, endpoint: str) -> None:
-    """Check that a token taken by the server has a usable probability.
+    """Check that a token chosen by the server has a usable probability.
 
-    Servers write null, NaN or -inf if the model computes NaN. A draft with such values would never be replaced.
+    Servers send null, NaN or -inf if the model computes NaN. Tokens with such values would never be replaced.
 
     Raises:
         ResponseError: the probability is None or 0.
@@ -386,12 +387,12 @@ def check_own(value: float | None, endpoint: str) -> None:
 
 
 def check_greedy(own: float | None, top: Iterable[float | None], endpoint: str) -> None:
-    """Check that a token taken by the server is the most probable token, up to `ROUNDING`.
+    """Check that a token chosen by the server is the most probable token, up to `ROUNDING`.
 
     Args:
-        own: the token's probability; None passes the check.
+        own: the token's probability; with None, the check is skipped.
         top: the probabilities of the tokens listed at its position.
-        endpoint: the server's URL, for the error.
+        endpoint: the server's URL, for the error message.
 
     Raises:
         UnsupportedError: a listed token is more probable.
@@ -405,11 +406,12 @@ def check_greedy(own: float | None, top: Iterable[float | None], endpoint: str) 
 
 
 def with_alternatives(position: Position, count: int) -> Token:
-    """The token that the server took, with up to `count` other tokens listed there, the most probable first.
+    """Return the token that the server chose, with up to `count` other listed tokens, the most probable first.
 
-    An alternative must be known to be a different text. So tokens with unknown, empty or partial bytes, repeated texts,
-    and tokens of probability 0 are left out; a listed end of sequence is included. A token of unknown probability, or
-    with part of a character, gets no alternatives. `Draft` drops the alternatives of tokens that it merges.
+    The text of an alternative must be known, and differ from all others. So tokens with unknown, empty or incomplete
+    bytes, repeated texts and tokens of probability 0 are left out; a listed end of sequence is included. A chosen token
+    gets no alternatives if its probability is unknown or it contains part of a character. `Draft` drops the
+    alternatives of tokens that it merges.
     """
     own = position.pick.token
     if count <= 0 or own.prob is None or position.pick.open or whole(own.data) < len(own.data):
@@ -425,10 +427,10 @@ def with_alternatives(position: Position, count: int) -> Token:
 
 
 def with_listed(position: Position, count: int) -> Token:
-    """The token that the server took, unchanged, with its id and up to `count` other tokens listed there.
+    """Return the token that the server chose, unchanged, with its id and up to `count` other listed tokens.
 
-    It is meant for contexts by ids. Unlike in `with_alternatives`, tokens are distinguished by their ids, and parts of
-    characters are included. The most probable token comes first.
+    This function is meant for contexts by ids. Unlike `with_alternatives`, it distinguishes tokens by their ids, and
+    includes parts of characters. The most probable alternative comes first.
     """
     own = position.pick
     listed = {choice.id: choice for choice in position.top if choice.id != own.id and choice.token.prob}

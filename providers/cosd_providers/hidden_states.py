@@ -1,4 +1,4 @@
-"""Hidden states of a draft: requested for several tokens at a time, and attached to the tokens."""
+"""The hidden states of a draft, which are requested for several tokens at a time and attached to the tokens."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from cosd_providers.errors import ContextLengthError, UnsupportedError
 __all__ = ["SEARCH", "STRETCH", "StatesAfter", "by_states", "no_states", "with_states"]
 
 STRETCH = 16
-"""The greatest number of tokens of a draft whose states are requested together.
+"""The greatest number of a draft's tokens whose states are requested together.
 
-For each request the server reads all tokens before them once more.
+For each request, the server reads all earlier tokens once more.
 """
 
 SEARCH = 2 * (STRETCH.bit_length() - 1)
-"""The greatest number of further requests if the server refuses a text as too long.
+"""The greatest number of additional requests if the server refuses a text as too long.
 
-The number of tokens is halved until the longest text that the server accepts is found.
+The number of tokens per request is halved whenever the server refuses the text.
 """
 
 StatesAfter: TypeAlias = Callable[[Sequence[int], int], Awaitable[Sequence[State]]]
-"""Function of a draft's raw ids and a number n. It returns the last n states, up to the state after all ids."""
+"""A function that accepts a draft's raw ids and a number n, and returns the last n states, up to that after all ids."""
 
 
 class DraftedIds(Protocol):
@@ -33,7 +33,7 @@ class DraftedIds(Protocol):
 
     @property
     def ids(self) -> Sequence[int]:
-        """The ids."""
+        """The raw ids so far."""
         ...
 
     @property
@@ -45,15 +45,15 @@ class DraftedIds(Protocol):
 async def with_states(
     items: AsyncGenerator[Token | DraftEnd, None], draft: DraftedIds, states: StatesAfter
 ) -> AsyncGenerator[Token | DraftEnd, None]:
-    """Yield the items of a draft, each token with its state. The server keeps writing while states are requested.
+    """Yield the items of a draft, each token with its state. The server continues to write while states are requested.
 
     Args:
-        items: the draft's tokens, and its end.
-        draft: the ids of all tokens that have arrived.
-        states: requests states.
+        items: the draft's tokens, followed by its end.
+        draft: the ids of all tokens that have arrived so far.
+        states: a function that requests states.
 
     Raises:
-        ContextLengthError: the server cannot read everything before a token at once. Earlier tokens have been yielded.
+        ContextLengthError: the text before a token is too long for one request. All earlier tokens have been yielded.
     """
     held: list[Token] = []
     given = 0
@@ -71,7 +71,7 @@ async def with_states(
                 except ContextLengthError:
                     if len(starts) == 1:
                         raise
-                    size = len(starts) // 2  # its first half may fit, and may be enough
+                    size = len(starts) // 2  # the first half of the tokens may fit
                     continue
                 for token, start in zip(held, starts, strict=False):
                     yield replace(token, state=found[start - starts[0]])
@@ -84,7 +84,7 @@ def by_states(provider: Provider, hint: str = "") -> HiddenStates:
     """Return the provider if it can report hidden states.
 
     Raises:
-        UnsupportedError: it cannot; the error has this `hint`.
+        UnsupportedError: the provider cannot report hidden states; the error has this `hint`.
     """
     if isinstance(provider, HiddenStates):
         return provider
@@ -92,5 +92,5 @@ def by_states(provider: Provider, hint: str = "") -> HiddenStates:
 
 
 def no_states(endpoint: str, hint: str) -> UnsupportedError:
-    """The error for a server that does not report hidden states."""
+    """Create the error for a server that does not report hidden states."""
     return UnsupportedError("the server does not report the model's hidden states", endpoint=endpoint, hint=hint)

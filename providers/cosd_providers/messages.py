@@ -1,4 +1,4 @@
-"""Conversations: their messages, and the protocol of providers that accept them.
+"""Conversations: messages, and the protocol of providers that accept messages.
 
 Each model reads a conversation through its own chat template. The models share nothing but the answer.
 """
@@ -26,12 +26,12 @@ __all__ = [
 Role = Literal["system", "user", "assistant"]
 
 OnSpecialTokens = Literal["warn", "refuse"]
-"""The reaction to a special token in the text of a message, if the endpoint accepts text only."""
+"""The reaction if a message contains the text of a special token and the endpoint accepts only text."""
 
 _SAME = {"developer": "system"}
-"""Newer names of roles, with the names used here."""
+"""Newer names of roles, and the names that this library uses instead."""
 
-_LONGEST = 20  # characters of the longest name that an error message repeats
+_LONGEST = 20  # length in characters of the longest name that an error message repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,11 @@ class RenderedPrompt:
     """A conversation in the form that one endpoint reads.
 
     Attributes:
-        provider: the provider that answers: the endpoint itself, or a view of it that shares its connections.
+        provider: the provider that answers: the endpoint itself, or a view of the endpoint that shares its connections.
         prompt: the text that the model continues, for the provider's `generate`, `propose` and `score`.
-        warnings: facts that a reader of the answer should know.
-        lead: white space that the template writes before every answer. It is the first part of the model's own path,
-            but not of the text that the models share.
+        warnings: warnings for a reader of the answer.
+        lead: white space that the template writes before every answer. It is part of the text that this model reads,
+            but not of the answer that the models share.
         led: the provider for contexts by ids that begin with the ids of `lead`; None if `provider` itself serves
             contexts by ids.
     """
@@ -75,14 +75,15 @@ class RenderedPrompt:
 
 @runtime_checkable
 class ChatProvider(Protocol):
-    """A provider whose model answers conversations, in addition to `contract.Provider`."""
+    """A `contract.Provider` whose model also answers conversations."""
 
     async def render_prompt(
         self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
     ) -> RenderedPrompt:
         """Render `messages` up to the point at which the model writes.
 
-        That is the start of the answer, or the end of the last message if that is a partial answer of the assistant.
+        The model writes from the start of its answer or, if the last message is a partial answer by the assistant, from
+        the end of that message.
 
         Raises:
             UnsupportedError: the endpoint cannot answer this conversation; the hint suggests a remedy.
@@ -92,7 +93,7 @@ class ChatProvider(Protocol):
 
 @runtime_checkable
 class OwnMessages(Protocol):
-    """A provider that may have messages of its own (`connect(url, system=..., messages=...)`). Optional."""
+    """An optional protocol of providers that may have their own messages (`connect(url, system=..., messages=...)`)."""
 
     @property
     def own_messages(self) -> tuple[Message, ...]:
@@ -103,8 +104,8 @@ class OwnMessages(Protocol):
 def after_own(own: Sequence[Message], messages: Sequence[Message]) -> Sequence[Message]:
     """Put a model's own messages before a conversation.
 
-    Templates accept a single system message, at the start. If there are two, the conversation's is appended to the
-    model's own, after a blank line.
+    Templates accept a single system message, at the start. If both the model and the conversation have one, the
+    conversation's system message is appended to the model's, after a blank line.
     """
     if not (own and messages and messages[0].role == "system"):
         return [*own, *messages]
@@ -115,7 +116,7 @@ def after_own(own: Sequence[Message], messages: Sequence[Message]) -> Sequence[M
 
 
 def checked_own(system: object, messages: object) -> tuple[Message, ...]:
-    """Check a model's own messages, and return its system message, if any, followed by the other messages.
+    """Check a model's own messages, and return the system message, if any, followed by the other messages.
 
     Raises:
         ValueError: a message is invalid.
@@ -135,7 +136,7 @@ def checked_own(system: object, messages: object) -> tuple[Message, ...]:
 
 
 def checked_messages(given: object) -> tuple[Message, ...]:
-    """Check a conversation, of messages or of OpenAI's dictionaries (`{"role": "user", "content": "..."}`).
+    """Check a conversation, which consists of messages or OpenAI's dictionaries (`{"role": "user", "content": "..."}`).
 
     The content may be a list of text parts. The role `"developer"` becomes `"system"`.
 
@@ -195,7 +196,7 @@ def _text(content: object, at: int) -> str:
 
 
 def _shown(word: object) -> str:
-    """The form in which an error shows a value. A string that is not a name may be private, and is not repeated."""
+    """The form in which an error message shows a value. A string that is not a name is hidden, as it may be private."""
     if word is None or (isinstance(word, str) and word.isidentifier() and len(word) <= _LONGEST):
         return repr(word)
     return "'...'" if isinstance(word, str) else f"of type {type(word).__name__}"

@@ -1,4 +1,4 @@
-"""The probe's client for a server: requests without an adapter's checks, so that wrong answers become visible.
+"""The probe's client for a server. It lacks an adapter's checks, so that wrong answers become visible.
 
 Each engine derives its own client from `ProbeClient`, which builds the requests and reads the answers.
 """
@@ -26,15 +26,15 @@ REPLY_WAYS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
     "continue_final_message": ({"continue_final_message": True, "add_generation_prompt": False}, {}),
     "prefix": ({}, {"prefix": True}),
 }
-"""Ways to request the continuation of a partial reply, each with its fields of the request and of the message."""
+"""Ways to request the continuation of a partial reply, each with its fields for the request and for the message."""
 
 Prompt = str | list[int]
-"""A text, or the ids of a text. Before ids the client inserts the special tokens that the server adds to a text."""
+"""A text, or the ids of a text. Before ids, the client inserts the special tokens that the server adds to a text."""
 
 Forcing = Sequence[Callable[[str], Mapping[str, object]]]
-"""Functions from a text to fields of a request that may force a server to write this text. Each one is tried."""
+"""Functions that, given a text, return request fields that may force a server to write it. All are tried in turn."""
 
-_FORCED = 48  # the greatest number of tokens of a forced text
+_FORCED = 48  # the greatest number of tokens in a forced text
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class RawRequest:
     """A request to continue one or more prompts.
 
     Attributes:
-        prompts: texts, or ids of texts.
+        prompts: texts, or the ids of texts.
         limit: the greatest number of tokens in each answer.
         top: the number of alternatives at each position.
         temperature: the sampling temperature.
@@ -62,10 +62,11 @@ class RawReply:
 
     Attributes:
         text: the text.
-        positions: the tokens of the answer, each with the most probable tokens in its place, as far as they were shown.
-        read: number of tokens in the prompt; None if not reported.
-        cached: number of prompt tokens from the server's cache; None if not reported.
-        written: number of tokens in the answer; None if not reported.
+        positions: the tokens of the answer, each with the most probable tokens at its position, as far as the server
+            showed them.
+        read: number of tokens in the prompt; None if the server does not report it.
+        cached: number of prompt tokens from the server's cache; None if the server does not report it.
+        written: number of tokens in the answer; None if the server does not report it.
         ended: whether the server reports that the model ended its answer.
     """
 
@@ -82,9 +83,9 @@ class RawScores:
     """Unchecked distributions at the tokens of a given text.
 
     Attributes:
-        way: the kind of request, e.g. `"echo"`.
-        own: a position for each token of the text; `prob` is None for an unknown probability.
-        specials: number of tokens before the text that were shown, too.
+        way: the kind of request that returned the distributions, e.g. `"echo"`.
+        own: a position for each token of the text; a token's `prob` is None if it is unknown.
+        specials: number of special tokens that the answer shows before the text.
         after: the position after the text, if the answer includes it.
     """
 
@@ -119,11 +120,11 @@ class ProbeClient(ABC):
     Args:
         transport: sends the requests.
         model: the model's id.
-        chat: the route for messages; None without one.
-        models: the route that lists the models; None without one.
+        chat: the route for messages; None if the server has no such route.
+        models: the route that lists the models; None if the server has no such route.
 
     Attributes:
-        forcing: functions from a text to fields of a request that may force the server to write this text and end.
+        forcing: functions that return, for a text, request fields that may force the server to write this text and end.
     """
 
     forcing: Forcing = ()
@@ -150,7 +151,7 @@ class ProbeClient(ABC):
         """Request the distributions at the tokens of a text."""
 
     async def settings(self) -> dict[str, int]:
-        """The options with which the server was started, as far as it reports them, e.g. the number of `"slots"`."""
+        """Request the server's start options, as far as it reports them, e.g. the number of `"slots"`."""
         return {}
 
     async def models(self) -> list[str]:
@@ -179,13 +180,13 @@ class ProbeClient(ABC):
     async def reply(
         self, message: str, limit: int, usage: Usage, *, started: str | None = None, way: str = ""
     ) -> RawReply:
-        """Request a reply to a user's message over the chat route. Some servers repeat the part `started` in it.
+        """Request a reply to a user's message over the chat route. Some servers repeat `started` in the reply.
 
         Args:
             message: the user's message.
             limit: the greatest number of tokens in the reply.
-            usage: the ledger of the request.
-            started: the partial reply to continue; None without one.
+            usage: the ledger that counts the request.
+            started: the partial reply to continue; None to request a new reply.
             way: one of `REPLY_WAYS`.
         """
         if self._chat is None:
@@ -208,12 +209,12 @@ class ProbeClient(ABC):
         return RawReply(text, written=billed.completion_tokens, ended=ended)
 
     def unable(self, words: str) -> UnsupportedError:
-        """The error for a request that the server refuses."""
+        """Create the error for a request that the server refuses."""
         return UnsupportedError(words, endpoint=self._transport.endpoint)
 
 
 def grammar(text: str) -> str:
-    """A grammar (in GBNF) that allows this text only."""
+    """Return a grammar (in GBNF) that allows only this text."""
     return f"root ::= {json.dumps(text, ensure_ascii=False)}"
 
 

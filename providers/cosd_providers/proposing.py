@@ -1,7 +1,8 @@
 """The rounds of requests that answer a `propose` call.
 
-Each round serves all open continuations, by lists or single requests, or from a text that was scored once. An engine
-derives its own class from `Rounds`, which builds the requests, knows the server's limits and reads the answers.
+Each round extends all open continuations, with lists of prompts, with single requests, or from a text that was scored
+once. An engine derives its own class from `Rounds`; the derived class builds the requests, knows the server's limits
+and reads the answers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Rounds(ABC):
         alternatives: the number of other tokens to list with each token.
 
     Attributes:
-        from_text: places whose continuations were read from the scored text.
+        from_text: the places whose answers were read from the scored text.
     """
 
     def __init__(self, context: Context, alternatives: int = 0) -> None:
@@ -38,7 +39,7 @@ class Rounds(ABC):
         self.from_text: set[int] = set()
 
     async def propose(self, questions: Sequence[Question], way: Strategy, usage: Usage) -> list[Proposal | None]:
-        """Answer all questions, and mark and count each answer by the strategy that gave it."""
+        """Answer all questions; mark each answer with the strategy that found it, and count it in the ledger."""
         found = await answer(questions, self.ask, self._alternatives)
         return counted(marked(found, self._sent_by(way), but=self.from_text), way, usage)
 
@@ -52,26 +53,26 @@ class Rounds(ABC):
         return [found[id(one)] for one in open_]
 
     def _sent_by(self, way: Strategy) -> Strategy:
-        """The strategy of the answers that were not read from a scored text."""
+        """The strategy to record for answers that were not read from a scored text."""
         return "list" if way == "echo" else way
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:  # noqa: ARG002 - a hook
-        """The positions of new continuations that a scored text answers (`_along`), by the continuation's `id()`."""
+        """Find the positions that a scored text shows for new continuations, keyed by their `id()`; see `_along`."""
         return {}
 
     @abstractmethod
     async def _room(self, one: Continuation, wanted: int) -> int:
-        """The number of tokens that fit after a continuation's request; at least `wanted` if that many fit."""
+        """Return the number of tokens that fit after a continuation's request, at least up to `wanted`."""
 
     @abstractmethod
     async def _too_long(self, one: Continuation) -> ContextLengthError:
-        """The error for a text that leaves no room for an answer."""
+        """Create the error for a text that leaves no room for an answer."""
 
     @abstractmethod
     async def _written(self, open_: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
-        """The new positions after each continuation, from answers of at most `count` tokens."""
+        """Request the new positions after each continuation, in answers of at most `count` tokens."""
 
-    def _skipped(self, one: Continuation) -> int:  # noqa: ARG002 - for engines that cannot continue everywhere
+    def _skipped(self, one: Continuation) -> int:  # noqa: ARG002 - a hook
         """The number of a continuation's tokens that the server has to write again."""
         return 0
 
@@ -86,14 +87,14 @@ class Rounds(ABC):
         places: Mapping[int, int],
         positions: Sequence[Position | None],
     ) -> dict[int, Iterable[Position]]:
-        """The positions of new continuations that a scored text certainly answers, by the continuation's `id()`.
+        """Return the positions that a scored text shows for new continuations, keyed by `id(continuation)`.
 
         Args:
             open_: new continuations.
-            ids: the text as the model reads it.
-            places: the number of ids before each place, for places where these ids are the model's own encoding of the
-                text so far.
-            positions: the model's choice at each of the last ids, and after them; None where it is uncertain.
+            ids: the ids of the prompt and the text as the model reads them.
+            places: the number of ids before each place. Places are left out if these ids are not the model's own
+                encoding of the text up to the place.
+            positions: the model's choice at each of the last ids, and after them; None for an uncertain choice.
         """
         first = len(ids) + 1 - len(positions)
         found: dict[int, Iterable[Position]] = {}
@@ -110,7 +111,7 @@ class Rounds(ABC):
         """Request the positions after each continuation, in as few requests as the context allows."""
         wanted = max((one.wanted + self._skipped(one) for one in open_), default=0)
         rooms: dict[int, int] = {}
-        for one in sorted(open_, key=lambda one: -one.question.start):  # if the longest fits, all fit
+        for one in sorted(open_, key=lambda one: -one.question.start):  # if the longest text fits, all texts fit
             rooms[id(one)] = min(wanted, await self._room(one, wanted))
         groups: dict[int, list[Continuation]] = {}
         found: dict[int, Sequence[Position]] = {}
@@ -118,7 +119,7 @@ class Rounds(ABC):
             room = rooms[id(one)]
             if room > self._skipped(one):
                 groups.setdefault(room, []).append(one)
-            elif one.ids:  # its own answer has filled the context
+            elif one.ids:  # the answer itself has filled the context
                 found[id(one)] = ()
             else:  # the text itself is too long for this model
                 raise await self._too_long(one)

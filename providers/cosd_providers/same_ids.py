@@ -1,4 +1,4 @@
-"""Comparison of vocabularies: two models have the same ids if their servers encode and decode in the same way."""
+"""Comparison of vocabularies: two models have the same ids if their servers encode and decode test data alike."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TEXT = TEST_TEXT.partition(" <|")[0]
 """The test text, without the strings that some servers would parse as special tokens."""
 
 _SPREAD = 64
-"""Approximate number of ids to decode, spread over the vocabulary."""
+"""The approximate number of ids to decode, which are spread over the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Vocabulary:
 
     Attributes:
         ids: the encoding of a test text.
-        spread: the decoded text of ids between the least and the greatest id in `ids`. It omits white space, and bytes
-            that are not characters, because servers show these differently.
+        spread: the decoded text of a sample of ids between the least and the greatest id in `ids`. White space and
+            bytes that are not characters are left out, because servers show them differently.
     """
 
     ids: tuple[int, ...]
@@ -33,10 +33,10 @@ class Vocabulary:
 
 
 def by_ids(provider: Provider) -> IdContexts:
-    """Return the provider if it takes contexts by ids.
+    """Return the provider if it accepts contexts by ids.
 
     Raises:
-        UnsupportedError: it does not.
+        UnsupportedError: the provider does not accept contexts by ids.
     """
     if isinstance(provider, IdContexts):
         return provider
@@ -47,7 +47,7 @@ def by_given_ids(provider: Provider) -> IdScores:
     """Return the provider if it can report the probabilities of given ids.
 
     Raises:
-        UnsupportedError: it cannot.
+        UnsupportedError: the provider cannot report the probabilities of given ids.
     """
     if isinstance(provider, IdScores):
         return provider
@@ -55,7 +55,7 @@ def by_given_ids(provider: Provider) -> IdScores:
 
 
 async def vocabulary(provider: Provider, info: ServerInfo) -> Vocabulary | None:
-    """The fingerprint of a model's vocabulary; None if the endpoint does not accept ids, or does not show enough.
+    """Find the fingerprint of a model's vocabulary; None if the endpoint does not accept or show the necessary ids.
 
     Raises:
         ProviderError: the server failed.

@@ -1,4 +1,4 @@
-"""The options of a draft, greedy or drawn from the model's own distribution, and the seeds of its requests."""
+"""The options of a draft, which is greedy or drawn from the model's own distribution, and the seeds of its requests."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 __all__ = ["DraftOptions", "other_seed"]
 
 _SEEDS = 2**32
-_STEP = 0x9E3779B1  # odd, so that no seed repeats; large, so that the seeds differ from a user's next seeds
+_STEP = 0x9E3779B1  # odd, so that no seed repeats; large, so that no seed equals a seed that the user chooses next
 
 
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
-    """The options of `contract.Provider.generate` for each of its tokens.
+    """The options of `contract.Provider.generate` that determine each token.
 
     Attributes:
         alternatives: the number of other tokens to list.
         temperature: 0 selects the most probable token, 1 draws from the model's distribution.
         seed: the random seed; None lets the server choose.
-        states: whether each token carries its hidden state.
-        raw: whether the context is by ids: tokens are then returned exactly as the model wrote them, with their ids.
+        states: whether each token comes with its hidden state.
+        raw: whether the context has ids. If so, tokens are returned exactly as the model wrote them, with their ids.
 
     Raises:
         ValueError: the temperature is neither 0 nor 1.
@@ -38,7 +38,7 @@ class DraftOptions:
 
     @property
     def sampled(self) -> bool:
-        """True if tokens are drawn, and so need not be the most probable ones."""
+        """True if tokens are drawn, so that they need not be the most probable."""
         return self.temperature != 0
 
     def seed_after(self, tokens: int) -> int | None:
@@ -47,12 +47,12 @@ class DraftOptions:
 
 
 def other_seed(seed: int | None, number: int) -> int | None:
-    """A seed for a later request of one draft.
+    """Return the seed for one of the requests of a draft.
 
-    With the seed of the first request, the server would choose by the same random numbers again.
+    Later requests need different seeds, because the server would use the same random numbers again for the same seed.
 
     Args:
         seed: the draft's seed.
-        number: 0 for the first request, which uses `seed` itself; a different number for each later request.
+        number: 0 for the first request, which uses `seed` itself, and a different number for each later request.
     """
     return seed if seed is None or not number else (seed + number * _STEP) % _SEEDS

@@ -1,7 +1,7 @@
-"""Strategies for asking an assistant about several places of one text, and their count in the ledger.
+"""Strategies for asking an assistant about several places in one text, and their counts in the ledger.
 
-With the same model, all strategies give the same answers; they differ in requests, tokens and time. Each engine selects
-one by a fixed rule, which is based on measurements (docs/benchmark.md); `strategy=` overrides the rule.
+With the same model, all strategies give the same answers, but they differ in requests, tokens and time. Each engine
+selects a strategy by a fixed rule that is based on measurements (docs/benchmark.md); `strategy=` overrides the rule.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from cosd_providers.usage import Usage
 __all__ = ["Strategy", "checked_strategy", "counted", "marked"]
 
 Strategy = Literal["echo", "list", "singles", "watch"]
-"""The kind of request by which an assistant is asked about several places.
+"""The kind of request that asks an assistant about several places.
 
 - `"echo"`: one request scores the whole text.
-- `"list"`: one request contains a prompt for each place, which is the text up to there.
-- `"singles"`: each place has a request of its own; a few are sent at a time.
+- `"list"`: one request contains a prompt for each place: the text up to that place.
+- `"singles"`: each place has a separate request; a few requests are sent at a time.
 - `"watch"`: the assistant writes the answer at the same time as the draft, in one stream that shows its choice at each
-  place. This needs contexts by ids (`contract.IdContexts`) and a draft to judge; otherwise the engine's own rule
-  applies.
+  place. This strategy needs contexts by ids (`contract.IdContexts`) and a draft to judge; otherwise, the engine's own
+  rule applies.
 """
 
 
 def checked_strategy(strategy: Strategy | None, able: Iterable[Strategy]) -> Strategy | None:
-    """Return the strategy that a user has chosen; None means the engine's own rule.
+    """Check and return the strategy that a user has chosen; None means the engine's own rule.
 
     Raises:
-        ValueError: the engine does not have this strategy.
+        ValueError: the engine does not offer this strategy.
     """
     if strategy not in (None, *able):
         *others, last = map(repr, able)
@@ -39,7 +39,7 @@ def checked_strategy(strategy: Strategy | None, able: Iterable[Strategy]) -> Str
 
 
 def marked(found: Iterable[Proposal | None], way: Strategy, *, but: Container[int] = ()) -> list[Proposal | None]:
-    """Mark proposals as answered by a strategy, unless they are already marked or their place is in `but`."""
+    """Mark proposals as found by a strategy, unless they are already marked or their place is in `but`."""
     return [
         one if one is None or one.strategy or one.start in but else Proposal(one.start, one.tokens, way)
         for one in found

@@ -1,11 +1,12 @@
-"""A provider without a server: a scripted model, with delays and faults, for tests.
+"""A provider for tests that needs no server: a scripted model, with delays and faults.
 
-The quick form is a script of tokens and probabilities::
+The simple form is a script of tokens and probabilities::
 
     draft = ScriptedProvider.from_texts({"2 + 2 =": [" 4", (".", 0.4)], "2 + 2 = 5": [("?", 0.9)]})
 
-Each key is a text, and each value is the list of tokens that follow it. The answer ends after the last token; for a
-text without a script it ends at once. The full form is any object with the attributes of `Model`.
+Each key is a text, and each value is the list of tokens that follow this text. The answer ends after the last token;
+after a text without a script, it ends at once. In the full form, the model is any object with the attributes of
+`Model`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ __all__ = ["Call", "Fault", "Model", "ScriptToken", "ScriptedProvider", "TableMo
 
 
 ScriptToken: TypeAlias = str | bytes | tuple[str | bytes, float]
-"""A token of a script: a text, or a pair of text and probability (1 by default). An empty text ends the sequence."""
+"""A token in a script: a text, or a text and its probability (1 by default). An empty text ends the sequence."""
 
 
 class Model(Protocol):
@@ -77,13 +78,13 @@ class Model(Protocol):
         ...
 
     def next(self, ids: Sequence[int]) -> Sequence[float]:
-        """The probability of every id after `ids`. The greedy choice is the most probable id; ties go to the first."""
+        """Return the probability of every id after `ids`. The greedy choice is the first of the most probable ids."""
         ...
 
 
 @dataclass
 class TableModel:
-    """A model made from a vocabulary and a function. It always encodes with the longest token that fits.
+    """A model that consists of a vocabulary and a function. Each step of its encoding uses the longest token that fits.
 
     Attributes:
         tokens: the bytes of every id.
@@ -119,7 +120,7 @@ class TableModel:
 
 
 class TextModel(TableModel):
-    """A model that follows scripts. Its answer depends only on the text, not on how the text is split into tokens."""
+    """A model that follows scripts. Its answers depend only on the text, not on how the text is split into tokens."""
 
     def __init__(self, scripts: Mapping[str, Sequence[ScriptToken]]) -> None:
         self._scripts = [
@@ -138,7 +139,7 @@ class TextModel(TableModel):
         return probs
 
     def _look_up(self, text: bytes) -> tuple[bytes, float]:
-        """The script's token after `text`, or the rest of that token if `text` ends inside it."""
+        """Look up the script's token after `text`, or the rest of that token if `text` ends inside it."""
         for key, script in self._scripts:
             if not text.startswith(key):
                 continue
@@ -166,9 +167,9 @@ class Fault:
     """A failure of a request.
 
     Attributes:
-        error: the error to raise; None to hang until the caller gives up.
-        request: number of the provider's request, from 1.
-        tokens: number of raw tokens that come in that request before the failure.
+        error: the error to raise; None to hang until the caller cancels the request.
+        request: the number of the request that fails, where 1 is the provider's first request.
+        tokens: number of raw tokens that the request yields before it fails.
     """
 
     error: ProviderError | None
@@ -181,13 +182,13 @@ class Call:
     """A call of a provider's method, with its arguments.
 
     Attributes:
-        kind: the name of the method; `generate` also for `generate_with_states`.
+        kind: the name of the method; `"generate"` for `generate_with_states` as well.
         prompt: the prompt.
         text: the response so far.
         questions: the argument of `propose`.
-        contexts: the contexts of `next_tokens` and `score_ids`; `prompt` is from the first context, `text` from the
-            last.
-        ids: the ids of the context of `generate` and `score_ids`; None for a text.
+        contexts: the contexts of `next_tokens` and `score_ids`. In these calls, `prompt` is from the first context and
+            `text` from the last.
+        ids: the ids in the context of `generate` and `score_ids`; None if the context is a text.
         max_tokens: the argument of `generate`.
         continuation: the argument of `generate`.
         alternatives: the number of alternatives.
@@ -214,35 +215,36 @@ class Call:
 
 @dataclass
 class ScriptedProvider:
-    """A provider with a scripted model, which behaves exactly like a provider with a server.
+    """A provider with a scripted model, which behaves like a provider with a server.
 
     Attributes:
-        model: the model, which computes the probabilities.
-        name: its name among the endpoints of a fusion.
-        token_ids: whether a draft continues from its own ids; otherwise `DraftEnd.continuation` is None.
+        model: the model that computes the probabilities.
+        name: the provider's name among the endpoints of a fusion.
+        token_ids: whether a draft can be continued from its own ids; otherwise `DraftEnd.continuation` is None.
         end_prob: whether the probability of the end of sequence is reported.
         probs: whether any probabilities are reported.
         top_k: the largest number of alternatives per token; None for the whole vocabulary.
-        sampling: whether it can sample.
-        draws: whether it claims only to draw in its own way; in fact it draws as with `sampling`.
-        continues: whether it continues a text; otherwise it only answers whole conversations.
+        sampling: whether the provider can draw from the model's own distribution.
+        draws: whether the provider claims to draw only in its own way; in fact it draws as with `sampling`.
+        continues: whether the provider continues a text; otherwise it only answers whole conversations.
         context: size of the context in tokens, prompt and answer together; None for no limit.
         answer_cue: the chat template's text before an answer; None for a model without a template.
-        template: its chat template, a function from messages to the text to continue. By default each message is a line
-            such as `"user: Hello"`, and the answer follows `"assistant: "`.
-        words: a function that returns the ends of the words of its tokenizer; None if they are unknown.
-        states: a function that returns the last hidden state after some ids; None if states are not reported.
-        ids: whether it accepts contexts by ids; see `contract.IdContexts`.
+        template: the chat template, a function that receives messages and returns the text to continue. By default,
+            each message becomes a line such as `"user: Hello"`, and the answer follows `"assistant: "`.
+        words: a function that returns the ends of the words into which the tokenizer splits a text; None if it is
+            unknown.
+        states: a function that returns the last hidden state after given ids; None if states are not reported.
+        ids: whether the provider accepts contexts by ids; see `contract.IdContexts`.
         places: the largest number of contexts by ids in one request.
         watch: as in `contract.Capabilities`.
-        hides_parts: whether a draft by ids leaves out the probability and the alternatives of a token that leaves a
-            character open, as llama.cpp does.
+        hides_parts: whether a draft after a context by ids leaves out the probability and the alternatives of a token
+            that leaves a character unfinished, as llama.cpp does.
         request_delay: seconds before each request is answered.
-        token_delay: seconds before each raw token of a draft.
-        faults: the failures of its requests.
-        calls: the calls so far, in order.
+        token_delay: seconds before each raw token of a draft is yielded.
+        faults: the failures of the provider's requests.
+        calls: the calls of the provider's methods so far, in order.
         requests: number of requests so far.
-        open_requests: number of requests in progress; 0 if none was left open.
+        open_requests: number of requests in progress; a test can check that it is 0 in the end.
     """
 
     model: Model
@@ -276,10 +278,10 @@ class ScriptedProvider:
         scripts: Mapping[str, Sequence[ScriptToken]],
         **options: Any,
     ) -> ScriptedProvider:
-        """Make a provider that follows scripts, from each text to the tokens that follow it.
+        """Create a provider that follows scripts: each text is mapped to the tokens that follow it.
 
-        The longest key that fits is used. If the text ends inside a token, the rest of that token follows. `options`
-        are passed to the constructor.
+        Of several keys that fit a text, the longest is used. If the text ends inside a token, the rest of that token
+        follows. The `options` are passed to the constructor.
         """
         return cls(TextModel(scripts), **options)
 
@@ -338,7 +340,7 @@ class ScriptedProvider:
         seed: int | None = None,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Stream the model's tokens, greedy or drawn by a `random.Random` with this seed; then a `DraftEnd`."""
+        """Stream the model's tokens, then a `DraftEnd`. Tokens are greedy, or drawn by `random.Random(seed)`."""
         options = DraftOptions(alternatives, temperature, seed, raw=context.ids is not None)
         async with aclosing(self._draft(context, max_tokens, continuation, options, usage)) as items:
             async for item in items:
@@ -353,7 +355,7 @@ class ScriptedProvider:
         alternatives: int = 0,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Stream tokens with their states, which take additional requests; see `contract.HiddenStates`."""
+        """Stream tokens with their states, which need additional requests; see `contract.HiddenStates`."""
         states = self._reported()
         options = DraftOptions(alternatives, states=True, raw=context.ids is not None)
         start, draft = self._start(context, continuation), Draft(max_tokens, raw=options.raw)
@@ -441,7 +443,7 @@ class ScriptedProvider:
         yield DraftEnd("end") if draft.ended else DraftEnd("limit", (*start, *draft.ids) if keeps else None)
 
     def _start(self, context: Context, continuation: object) -> list[int]:
-        """The ids after which a draft begins."""
+        """Return the ids that a draft continues."""
         if context.ids is not None:
             return self._path(context)
         if continuation is None:
@@ -449,12 +451,12 @@ class ScriptedProvider:
         return list(cast("tuple[int, ...]", continuation))
 
     def _path(self, context: Context) -> list[int]:
-        """All ids of a context by ids: the encoding of the prompt alone, then the context's ids."""
+        """Return all ids of a context by ids: the encoding of the prompt alone, followed by the context's ids."""
         self._check_ids()
         return [*self.model.encode(context.prompt.encode()), *(context.ids or ())]
 
     def _open(self, context: Context, ids: Sequence[int]) -> bool:
-        """True if `ids`, after a context by ids, do not end the sequence and leave a character open."""
+        """True if `ids`, after a context by ids, leave a character unfinished without ending the sequence."""
         if ids[-1] in self.model.end_ids:
             return False
         data = b"".join(self.model.tokens[at] for at in (*(context.ids or ()), *ids))
@@ -467,7 +469,7 @@ class ScriptedProvider:
     async def propose(
         self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
-        """Return the model's continuations: one request for all questions, and another while some are unanswered."""
+        """Return the model's continuations, in rounds; each round sends one request for all open questions."""
         prompt, text = context.prompt, context.text
         asked = None if questions is None else tuple(questions)
         self.calls.append(Call("propose", prompt, text, asked, alternatives=alternatives))
@@ -483,7 +485,7 @@ class ScriptedProvider:
         return await answer(asked, ask, self._listed(alternatives))
 
     def _go_on(self, chain: Continuation, prompt: str, text: bytes, usage: Usage) -> list[Position]:
-        """The next positions after one continuation, with the model's own picks, as a server would return them."""
+        """Return the next positions of one continuation with the model's own picks, as a server would return them."""
         start = self._encode(prompt, text[: chain.question.start])
         ids = start + chain.ids
         usage.prompt_tokens += len(ids)
@@ -521,7 +523,7 @@ class ScriptedProvider:
     async def _score(
         self, ids: list[int], first: int, alternatives: int, usage: Usage, *, end: bool = False, raw: bool = False
     ) -> list[Token]:
-        """The tokens of ids from index `first` on; with `end`, also the end of sequence after them."""
+        """Score ids from index `first` on and, with `end`, the end of sequence after the last id."""
         async with self._request(usage) as number:
             await self._fault(number, 0)
             usage.prompt_tokens += len(ids)
@@ -546,7 +548,7 @@ class ScriptedProvider:
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
     ) -> list[Token | None]:
-        """Return the model's choice after each context, with up to `places` per request; see `contract.IdContexts`."""
+        """Return the model's choice after each context, for up to `places` contexts per request; see `IdContexts`."""
         asked = tuple(contexts)
         prompt, text = (asked[0].prompt, asked[-1].text) if asked else ("", b"")
         self.calls.append(Call("next_tokens", prompt, text, alternatives=alternatives, contexts=asked))
@@ -567,12 +569,12 @@ class ScriptedProvider:
         return with_listed(self._position(path, alternatives), alternatives)
 
     async def encode(self, text: str) -> list[Piece]:
-        """Encode a response; the model has no special tokens to parse. See `contract.IdContexts`."""
+        """Encode the beginning of a response. The model has no special tokens to parse. See `contract.IdContexts`."""
         self._check_ids()
         return await self.tokenize(text)
 
     async def decode(self, ids: Sequence[int]) -> str:
-        """Decode ids to text; see `contract.IdContexts`. Bytes that form no character are left out."""
+        """Decode ids to text; see `contract.IdContexts`. Bytes that do not form a character are left out."""
         self._check_ids()
         unknown = [one for one in ids if not 0 <= one < len(self.model.tokens)]
         if unknown:
@@ -591,7 +593,7 @@ class ScriptedProvider:
         return self.model.encode((prompt + sendable(text)).encode())
 
     def _full(self, start: Sequence[int], ids: Sequence[int], *, grown: bool = False) -> bool:
-        """True if the context is full. Raises if `start` alone does not fit, and has not `grown` beyond the prompt."""
+        """True if the context is full; raises an error if `start` does not fit and is only the prompt (not `grown`)."""
         if self.context is not None and not ids and len(start) > self.context and not grown:
             raise self._too_long(len(start))
         return self.context is not None and len(start) + len(ids) >= self.context
@@ -601,11 +603,11 @@ class ScriptedProvider:
         return ContextLengthError(words, endpoint="scripted:", status=400)
 
     def _listed(self, alternatives: int) -> int:
-        """The number of alternatives to list in answer to a request for `alternatives`."""
+        """The number of alternatives to list if a request asks for `alternatives`."""
         return alternatives if self.top_k is None else min(alternatives, self.top_k)
 
     def _position(self, ids: Sequence[int], more: int = 0, chance: random.Random | None = None) -> Position:
-        """The position after `ids`: the pick, and `more` of the most probable tokens than the usual number.
+        """Compute the position after `ids`, which lists `more` of the most probable tokens than usual.
 
         The pick is the most probable token, or is drawn with `chance`.
         """

@@ -1,8 +1,8 @@
-"""Bytes and characters: the rules for text that adapters and fusions share.
+"""Bytes and characters: the rules for text that adapters and fusions have in common.
 
-Tokens are bytes, and a token may contain part of a character. Unless a context has ids, callers of an adapter see whole
-characters only: `merge` joins neighbouring tokens that share a character. So the tokens are the same whether or not a
-server can show parts of characters. Invalid bytes count as whole; U+FFFD is never produced.
+Tokens are bytes, and a token may contain part of a character. Unless a context has ids, callers of an adapter see only
+whole characters: `merge` joins neighbouring tokens that share a character. The tokens are therefore the same whether or
+not a server can show parts of characters. Invalid bytes count as whole; U+FFFD is never produced.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOST = "\ufffd"
 
 
 def whole(data: bytes) -> int:
-    """The length in bytes of the whole characters in `data`.
+    """Return the length in bytes of the whole characters in `data`.
 
     Only an incomplete UTF-8 character at the very end is left out; invalid bytes count as whole.
     """
@@ -25,12 +25,12 @@ def whole(data: bytes) -> int:
 
 
 def readable(data: bytes) -> str:
-    r"""`data` as text for a person or for JSON, with invalid bytes written as `\xff`."""
+    r"""Convert `data` to text for a person or for JSON, with invalid bytes written as `\xff`."""
     return data.decode("utf-8", "backslashreplace")
 
 
 def sendable(data: bytes) -> str:
-    """`data` as text for a server, without invalid bytes, because these cannot be sent."""
+    """Convert `data` to text for a server, without invalid bytes, because these cannot be sent."""
     return data.decode("utf-8", "ignore")
 
 
@@ -45,7 +45,7 @@ def last_character(data: bytes) -> str:
 
 
 def continues_word(before: bytes, token: Token) -> bool:
-    """Test whether `token` continues the last word of `before`, with a letter or digit directly after another."""
+    """Test whether `token` continues the last word of `before`: a letter or digit directly follows another."""
     return first_character(token.data).isalnum() and last_character(before).isalnum()
 
 
@@ -69,10 +69,10 @@ class Merger:
     """A buffer that joins a stream of raw tokens into tokens of whole characters.
 
     A token without bytes is joined to the next token, unless it is the end of sequence. An incomplete character before
-    the end of sequence becomes a token of its own.
+    the end of sequence becomes a separate token.
 
     Attributes:
-        parts: raw tokens that wait for the rest of their character.
+        parts: the raw tokens of a character that is not complete yet.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Merger:
         self._data = b""
 
     def feed(self, token: Token) -> list[Token]:
-        """Add the next raw token and return the tokens that it completes: none, one, or two at an end of sequence."""
+        """Add the next raw token and return the tokens that it completes: none, one, or (at an end of sequence) two."""
         data = token.data
         if not self.parts and (token.end or (data and whole(data) == len(data))):
             return [token]  # the usual case
@@ -94,7 +94,7 @@ class Merger:
         return found
 
     def flush(self) -> Token:
-        """Return the waiting parts as one token, even though its character is incomplete."""
+        """Return `parts` as one token, even if the character is incomplete."""
         token = join(self.parts)
         self.parts, self._data = [], b""
         return token

@@ -1,7 +1,7 @@
 """Caches for the encodings and the token counts of texts.
 
-A server needs time to encode a long prompt. A single count of the prompt answers nearly all questions about length: the
-text after it has no more tokens than bytes.
+A server needs time to encode a long prompt. If the prompt has been counted once, nearly all questions about length can
+be answered without another request, because the text after the prompt has at most as many tokens as bytes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Self, TypeVar
 __all__ = ["Counts", "Recent"]
 
 _REMEMBERED = 64
-_SPECIAL = 8  # allowance for special tokens around a text, and for tokens that change where two texts join
-_CUT = 24  # allowance for a text that is cut inside a token
-_CLOSE = 256  # tokens; a count that is known with this precision is not stored again
+_SPECIAL = 8  # allowance for special tokens around a text, and for changed tokens where two texts join
+_CUT = 24  # allowance in tokens for a text that is cut inside a token
+_CLOSE = 256  # tokens; a count that is already known to this precision is not stored
 
 
 _K = TypeVar("_K")
@@ -22,7 +22,7 @@ _V = TypeVar("_V")
 
 
 class Recent(OrderedDict[_K, _V]):
-    """The most recently stored values. Copies start empty, so that they contain no prompt.
+    """A cache of the most recently stored values. Copies start empty, so that they contain no prompt.
 
     Args:
         most: the greatest number of values.
@@ -36,7 +36,7 @@ class Recent(OrderedDict[_K, _V]):
         return type(self), (self._most,)
 
     def keep(self, key: _K, value: _V) -> _V:
-        """Store a value, and drop the oldest value if there are too many."""
+        """Store and return a value, and drop the oldest value if there are too many."""
         self[key] = value
         self.move_to_end(key)
         if len(self) > self._most:
@@ -55,11 +55,11 @@ class Counts:
         return self._known.get(text)
 
     def add(self, text: str, count: int) -> None:
-        """Store a count."""
+        """Store the number of tokens in `text`."""
         self._known.keep(text, count)
 
     def seen(self, text: str, count: int) -> None:
-        """Store a count that was part of an answer, unless it is approximately known."""
+        """Store a count from a server's answer, unless it is already known approximately."""
         if not self.fits(text, count + _CLOSE, bytes_too=False):
             self.add(text, count)
 
@@ -69,7 +69,7 @@ class Counts:
         Args:
             text: any text.
             most: a number of tokens.
-            bytes_too: whether a small number of bytes counts as a proof.
+            bytes_too: whether a small number of bytes is sufficient proof.
         """
         if bytes_too and _size(text) + _SPECIAL <= most:
             return True
@@ -82,7 +82,7 @@ class Counts:
         return False
 
     def about(self, text: str) -> int | None:
-        """Estimate the tokens of `text` from a counted text that begins in much the same way; None without one."""
+        """Estimate the number of tokens in `text` from a counted text that begins alike; None if there is none."""
         known = self.exact(text)
         if known is not None:
             return known
@@ -98,9 +98,9 @@ def _size(text: str) -> int:
 
 
 def _shared(one: str, other: str) -> int:
-    """The length of the common prefix, in characters."""
+    """Return the length of the common prefix, in characters."""
     low, high = 0, min(len(one), len(other))
-    if one[:64] != other[:64]:  # most differences come early
+    if one[:64] != other[:64]:  # most texts differ early
         high = min(high, 64)
     while low < high:
         middle = (low + high + 1) // 2

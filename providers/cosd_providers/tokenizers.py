@@ -1,7 +1,7 @@
 """Local tokenizers, for servers that do not encode text, or are too far away for frequent requests.
 
 Depending on its source, a tokenizer uses the library `tokenizers` or `tiktoken` (the extra `tokenizers`). It returns
-tokens with exact bytes, or raises an error. Nothing is ever downloaded.
+tokens with their exact bytes, or raises an error. No file is ever downloaded.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TEST_TEXT = (
     "The quick brown fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve café — “quoted”\n"
     "Übergrößenträger Привет мир 東京都に住んでいます 한국어 🙂👩‍🚀 <|im_start|> </s>"
 )
-"""Words, numbers, code, several scripts and spaces. Models that encode this text to the same ids share a tokenizer."""
+"""A text with words, numbers, code, several scripts and spaces. Models that encode it alike share a tokenizer."""
 
 _T = TypeVar("_T")
 
@@ -72,17 +72,17 @@ _FILES = {
     "o200k_base": (_O200K,),
     "o200k_harmony": (_O200K,),
 }
-"""Addresses and SHA-256 digests of the files that tiktoken needs for each encoding. It silently downloads a file that
-is missing from its cache or incomplete, so the cache is checked first."""
+"""The URLs and SHA-256 digests of the files that tiktoken needs for each encoding. Because tiktoken silently downloads
+a file that is missing from its cache or incomplete, the cache is checked first."""
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """A tokenizer that encodes as a model's server does: the extension point for tokenizers of other libraries."""
+    """A tokenizer that encodes like a model's server: the extension point for tokenizers from other libraries."""
 
     @property
     def name(self) -> str:
-        """The tokenizer's name, for messages."""
+        """The tokenizer's name, for error messages."""
         ...
 
     @property
@@ -91,9 +91,9 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> list[Piece]:
-        """Encode a text into tokens whose bytes join to it. No token is added; special tokens in the text are parsed.
+        """Encode a text into tokens whose bytes join to the text. No token is added, and special tokens are parsed.
 
-        Servers read prompts in the same way: `"</s>"` in a text is that token.
+        Servers also parse special tokens in prompts: the string `"</s>"` becomes the special token of that name.
 
         Raises:
             UnsupportedError: the tokens do not spell the text.
@@ -102,24 +102,24 @@ class Tokenizer(Protocol):
         ...
 
     def token(self, id: int) -> bytes | None:
-        """The raw bytes of a token, perhaps part of a character; None for special tokens and unknown ids."""
+        """Return the raw bytes of a token, possibly part of a character; None for special tokens and unknown ids."""
         ...
 
 
 @runtime_checkable
 class WordTokenizer(Tokenizer, Protocol):
-    """A tokenizer that splits a text into words before it encodes each of them. Optional."""
+    """An optional protocol of tokenizers that split a text into words before they encode each word."""
 
     def words(self, text: str) -> Sequence[int] | None:
-        """The ends of the words of `text`, as offsets in characters; None if the tokenizer has no words."""
+        """Return the ends of the words in `text`, as character offsets; None if the tokenizer does not split texts."""
         ...
 
 
 def word_ends(tokenizer: Tokenizer) -> WordEnds | None:
-    """The function by which a tokenizer splits a text into words before it encodes them.
+    """Return the function with which a tokenizer splits a text into words before it encodes them.
 
     Returns:
-        A function from a text to the ends of its words; None if the tokenizer does not split texts.
+        A function that returns the ends of the words in a text; None if the tokenizer does not split texts.
     """
     if not isinstance(tokenizer, WordTokenizer) or len(tokenizer.words(_WORDS) or ()) <= 1:
         return None
@@ -127,26 +127,26 @@ def word_ends(tokenizer: Tokenizer) -> WordEnds | None:
 
 
 async def words_of(provider: Provider) -> WordEnds | None:
-    """The function by which a provider's model splits a text into words before encoding; None if it is not known."""
+    """Find the function with which a provider's model splits a text into words before encoding; None if unknown."""
     return await provider.word_splitter() if isinstance(provider, WordSplitter) else None
 
 
 @runtime_checkable
 class CountingTokenizer(Tokenizer, Protocol):
-    """A tokenizer that counts the tokens of a text without finding their bytes. Optional."""
+    """An optional protocol of tokenizers that count the tokens of a text without finding their bytes."""
 
     def count(self, text: str) -> int:
-        """The number of tokens that `encode` would return."""
+        """Return the number of tokens that `encode` would return."""
         ...
 
 
 def length(tokenizer: Tokenizer, text: str) -> int:
-    """The number of tokens of a text, without added tokens."""
+    """Count the tokens of a text, without added tokens."""
     return tokenizer.count(text) if isinstance(tokenizer, CountingTokenizer) else len(tokenizer.encode(text))
 
 
 def count(tokenizer: Tokenizer, prompt: str) -> int:
-    """The number of tokens of `prompt` on the server, including the tokens that the server adds before it."""
+    """Count the tokens that the server reads for `prompt`, including the special tokens that it adds."""
     return tokenizer.beginning + length(tokenizer, prompt)
 
 
@@ -154,9 +154,9 @@ async def beside(work: Callable[[Tokenizer, str], _T], tokenizer: Tokenizer, tex
     """Call `work`, in a thread if the text is long, so that the event loop is not blocked.
 
     Args:
-        work: a function of the tokenizer and the text.
-        tokenizer: its first argument.
-        text: its second argument.
+        work: a function that receives the tokenizer and the text.
+        tokenizer: the first argument of `work`.
+        text: the second argument of `work`.
     """
     if len(text) <= _LONG:
         return work(tokenizer, text)
@@ -176,9 +176,9 @@ def load_tokenizer(source: object) -> Tokenizer:
     """Load a tokenizer from this machine.
 
     Args:
-        source: the path of a `tokenizer.json`, or of a folder that contains one, as Hugging Face's libraries save it;
-            `"tiktoken:<encoding>"` or `"tiktoken:<model>"`, e.g. `"tiktoken:gpt-4o"`, if tiktoken has the file in
-            its cache; a `tokenizers.Tokenizer`; a `tiktoken.Encoding`; or a `Tokenizer`, which is returned unchanged.
+        source: the path of a `tokenizer.json`, or of a folder that contains one, as saved by Hugging Face's libraries;
+            `"tiktoken:<encoding>"` or `"tiktoken:<model>"`, e.g. `"tiktoken:gpt-4o"`, if tiktoken has the file in its
+            cache; a `tokenizers.Tokenizer`; a `tiktoken.Encoding`; or a `Tokenizer`, which is returned unchanged.
 
     Raises:
         ValueError: the file is missing or unreadable, or no encoding has this name.
@@ -211,7 +211,7 @@ class _HuggingFace:
 
     def __init__(self, name: str, tokenizer: tokenizers.Tokenizer, *, bos: bool | None = None) -> None:
         if tokenizer.truncation or tokenizer.padding:
-            tokenizer = type(tokenizer).from_str(tokenizer.to_str())  # the user's own stays unchanged
+            tokenizer = type(tokenizer).from_str(tokenizer.to_str())  # the user's own object stays unchanged
             tokenizer.no_truncation()
             tokenizer.no_padding()
         self.name = name
@@ -248,10 +248,10 @@ class _HuggingFace:
 
     def _encoded(self, text: str, *, special: bool = False) -> tokenizers.Encoding:
         try:
-            if len(text) > _LONG:  # the method for several texts lets other threads run meanwhile
+            if len(text) > _LONG:  # unlike `encode`, the method for several texts lets other threads run
                 return self._tokenizer.encode_batch([text], add_special_tokens=special)[0]
             return self._tokenizer.encode(text, add_special_tokens=special)
-        except Exception as error:  # the library raises nothing narrower
+        except Exception as error:  # the library raises no narrower type
             raise _unspelled(self.name) from error
 
 
@@ -260,7 +260,7 @@ def _added(tokenizer: tokenizers.Tokenizer) -> dict[int, tokenizers.AddedToken]:
 
 
 class _Tiktoken:
-    """An encoding from the library `tiktoken`. Servers with its models add nothing before a prompt."""
+    """An encoding from the library `tiktoken`. Servers of models with such an encoding add nothing before a prompt."""
 
     beginning = 0
 
@@ -285,7 +285,7 @@ class _Tiktoken:
     def words(self, text: str) -> list[int] | None:
         import regex  # noqa: PLC0415 - tiktoken needs it, too
 
-        pattern = getattr(self._encoding, "_pat_str", None)  # the library has no public name for it
+        pattern = getattr(self._encoding, "_pat_str", None)  # the library has no public attribute for the pattern
         return None if pattern is None else [word.end() for word in regex.finditer(pattern, text)]
 
     def token(self, id: int) -> bytes | None:
@@ -303,7 +303,7 @@ def _unspelled(name: str) -> UnsupportedError:
 
 
 def _from_path(path: Path) -> Tokenizer:
-    """A tokenizer from a file, or from a folder."""
+    """Load a tokenizer from a file or a folder."""
     path = path.expanduser()
     if not path.exists():
         raise ValueError(f"{str(path)!r} is not a file or folder on this machine, and nothing is downloaded; {_FORMS}")
@@ -317,15 +317,15 @@ def _from_path(path: Path) -> Tokenizer:
         raise _missing("tokenizers") from error
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library raises no narrower type
         raise ValueError(f"{str(file)!r} cannot be read as a tokenizer.json: {error}") from error
     return _HuggingFace(str(path), tokenizer, bos=_adds_bos(file.with_name("tokenizer_config.json")))
 
 
 def _adds_bos(file: Path) -> bool | None:
-    """The setting for a beginning-of-sequence token in `tokenizer_config.json`; None without one.
+    """The setting for a beginning-of-sequence token in `tokenizer_config.json`; None if the file has no such setting.
 
-    It overrides `tokenizer.json`, because servers follow it.
+    The setting overrides `tokenizer.json`, because servers follow it.
     """
     try:
         data = json.loads(file.read_bytes())
@@ -341,7 +341,7 @@ def _adds_bos(file: Path) -> bool | None:
 
 
 def _from_name(name: str) -> Tokenizer:
-    """One of tiktoken's own encodings, by its name or the name of a model, if it is in tiktoken's cache."""
+    """Load one of tiktoken's own encodings, if it is in tiktoken's cache, by its name or a model's name."""
     try:
         import tiktoken  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -367,7 +367,7 @@ def _cached(url: str, digest: str) -> bool:
     """Test whether tiktoken will find a file in its cache, by the rules of its `load.read_file_cached`."""
     default = str(Path(tempfile.gettempdir(), "data-gym-cache"))
     folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", default))
-    if not folder:  # an empty variable turns the cache off
+    if not folder:  # an empty variable turns tiktoken's cache off
         return False
     try:
         data = Path(folder, hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()).read_bytes()
@@ -381,10 +381,10 @@ def _missing(library: str) -> UnsupportedError:
 
 
 async def fingerprint(provider: Provider, info: ServerInfo) -> list[int] | None:
-    """The ids of `TEST_TEXT`, which are equal for models that share a tokenizer; None if the server encodes no text.
+    """Find the ids of `TEST_TEXT`, which are equal for models that share a tokenizer; None if the server cannot encode.
 
-    Ids are compared rather than bytes: if several tokens share a character, servers differ in which token shows its
-    bytes.
+    The comparison uses ids rather than bytes: if several tokens share a character, servers differ in which token shows
+    the bytes.
     """
     if not info.capabilities.tokenize:
         return None

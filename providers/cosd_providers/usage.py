@@ -1,4 +1,4 @@
-"""The ledger of one endpoint: the requests sent to it and the tokens billed by it."""
+"""The ledger of one endpoint: the requests sent to it, and the tokens that it bills."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ __all__ = ["Usage"]
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Usage:
-    """The requests sent to one endpoint and the tokens billed by it. Adapters update it as they send requests.
+    """The ledger of one endpoint: requests sent and tokens billed. Adapters update it as they send requests.
 
     Attributes:
         requests: number of generation requests sent, without retries.
         retries: number of retries.
-        prompt_tokens: tokens read by the model, including cached ones.
+        prompt_tokens: tokens read by the model, including cached tokens.
         completion_tokens: tokens written by the model.
         cached_tokens: prompt tokens that the server took from its cache.
-        first_token_seconds: seconds from the first request to the first token or answer; None until it arrives.
+        first_token_seconds: seconds from the first request to the first token or answer; None until then.
         busy_seconds: seconds during which at least one request was in flight.
         strategies: number of questions answered by each strategy, e.g. `{"list": 12}`; empty for a draft.
-        guard: called before each request and each retry; it raises to prevent sending.
+        guard: a function that is called before each request and each retry; it raises an error to prevent sending.
     """
 
     requests: int = 0
@@ -41,7 +41,7 @@ class Usage:
         """Count a request that is sent at `now`, in seconds of a monotonic clock.
 
         Raises:
-            BudgetError: `guard` refuses the request, so it must not be sent.
+            BudgetError: `guard` refuses the request, which must then not be sent.
         """
         if self.guard is not None:
             self.guard()
@@ -59,7 +59,7 @@ class Usage:
         self.retries += 1
 
     def bill(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> None:
-        """Add the tokens of an answer: read, written, and taken from the server's cache."""
+        """Add the tokens of an answer: the numbers read, written, and taken from the server's cache."""
         self.prompt_tokens += prompt_tokens
         self.completion_tokens += completion_tokens
         self.cached_tokens += cached_tokens

@@ -1,8 +1,8 @@
-"""Vocabulary entries: conversion from strings to bytes.
+"""Conversion of vocabulary entries from strings to bytes.
 
 Servers and libraries show the entries of a vocabulary as strings, and each kind of tokenizer has its own notation for
 bytes. A string alone is ambiguous: `"Ã¼"` may be two characters, or the two bytes of one character. The text that the
-strings spell settles which it is; nothing is assumed that the text does not confirm.
+strings spell resolves the ambiguity; every reading must be confirmed by the text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 Kind = Literal["bytes", "spaces"]
 """The notation of a vocabulary: `"bytes"` as in byte-level BPE (`"Ġthe"`, `"Ã¼"`), or `"spaces"` as in SentencePiece
-(`"▁the"`, `"<0xC3>"`). Plain text looks the same in both."""
+(`"▁the"`, `"<0xC3>"`). Plain ASCII without spaces looks the same in both."""
 
 ENDS = (
     "</s>",
@@ -58,20 +58,21 @@ ENDS = (
     "[EOS]",
     "[|endofturn|]",
 )
-"""Names that end a sequence or a turn in common vocabularies. The server shows which of them are ends for its model."""
+"""Names that end a sequence or a turn in common vocabularies. The server shows which of them its model uses as ends."""
 
 SURE_ENDS = frozenset(
     ("</s>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>", "<eos>")
 )
-"""Names in `ENDS` that are ends for every model, so that no request to the server is needed."""
+"""Names in `ENDS` that are ends for every model, so that the server need not be asked."""
 
 _KINDS: tuple[Kind, Kind] = ("bytes", "spaces")
 
 
 def _alphabet() -> dict[str, int]:
-    """GPT-2's mapping of characters to bytes (`bytes_to_unicode` in its `encoder.py`), used by all byte-level BPE.
+    """GPT-2's mapping of characters to bytes (`bytes_to_unicode` in its `encoder.py`), which all byte-level BPE uses.
 
-    Bytes that are printable in Latin-1 stand for themselves. The other bytes become, in order, U+0100 and above.
+    Bytes that are printable in Latin-1 represent themselves. The other bytes are represented, in order, by U+0100 and
+    above.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (byte for byte in range(256) if byte not in printable)
@@ -80,45 +81,45 @@ def _alphabet() -> dict[str, int]:
 
 _ALPHABET = _alphabet()
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
-_SPACE = "\u2581"  # SentencePiece's sign for a space; a text may also contain this character
+_SPACE = "\u2581"  # SentencePiece's sign for a space; a text may also contain it as a character
 _LEADS: dict[Kind, str] = {"bytes": "Ġ", "spaces": _SPACE}
 _ANGLED = re.compile(r"\s*<.+>\s*", re.DOTALL)
 _SPECIAL = re.compile(r"\s*(<.+>|\[.+\])\s*", re.DOTALL)
 _WHITE = re.compile(rb"\s*")
 
-_Step = tuple["_Step | None", bytes]  # the previous step, and the bytes of a token
+_Step = tuple["_Step | None", bytes]  # the previous step, and the bytes of the token read in this step
 
 
 def looks_special(string: str) -> bool:
-    """True if the string looks like a token without text, such as `"</s>"`. White space around it is ignored."""
+    """True if a string looks like a token without text, such as `"</s>"`. White space around the string is ignored."""
     return _SPECIAL.fullmatch(string) is not None
 
 
 def keeps_spaces(strings: Iterable[str]) -> bool:
-    """True if single tokens, each decoded by itself, keep the space before a word.
+    """True if tokens keep the space before a word when each is decoded separately.
 
-    With a SentencePiece vocabulary this space is lost, so if no string begins with a space, none can be trusted.
+    Tokens of a SentencePiece vocabulary lose this space. So if no string begins with a space, no string can be trusted.
     Strings with U+FFFD are parts of characters, and prove nothing about other strings.
 
     Args:
-        strings: the texts of tokens, each decoded by itself.
+        strings: the texts of tokens that were decoded separately.
     """
     return any(string.startswith(" ") and not string.isspace() and LOST not in string for string in strings)
 
 
 def is_plain(string: str) -> bool:
-    """True if a token's string is its text: whole characters, and not in angle brackets as special tokens are.
+    """True if a token's string is its text: whole characters, and not in angle brackets like a special token.
 
-    Square brackets are allowed: they are mostly text, such as `"[0]"`.
+    Square brackets are allowed, because most strings in square brackets are text, such as `"[0]"`.
     """
     return bool(string) and LOST not in string and _ANGLED.fullmatch(string) is None
 
 
 def decode_token(kind: Kind, string: str) -> bytes:
-    """The bytes of one vocabulary entry.
+    """Convert a vocabulary entry to bytes.
 
-    In both notations special and added tokens are plain text. If such a string is also a valid entry, it is read as the
-    entry.
+    In both notations, special and added tokens are plain text. If the string of such a token is also valid in the
+    notation, it is read as an entry of the vocabulary.
     """
     if kind == "bytes":
         try:
@@ -130,9 +131,9 @@ def decode_token(kind: Kind, string: str) -> bytes:
 
 
 def kind_of(text: bytes, strings: Sequence[str]) -> Kind | None:
-    """The notation in which `strings` spell `text`; None if both notations fit, or neither does.
+    """Find the notation in which `strings` spell `text`; None if both notations fit, or neither.
 
-    The best test is a text with a space and without special tokens.
+    The best choice for `text` has a space and no special tokens.
     """
     spelled = [any(_reads(lead + text, strings, kind, strict=True) for lead in (b"", b" ")) for kind in _KINDS]
     return _KINDS[spelled.index(True)] if sum(spelled) == 1 else None
@@ -141,14 +142,14 @@ def kind_of(text: bytes, strings: Sequence[str]) -> Kind | None:
 def spell(text: bytes, tokens: Sequence[tuple[int, str]]) -> list[Piece] | None:
     """Convert the tokens of an encoded text to exact bytes, which join to `text`.
 
-    Each string is read in a way that the text confirms: as a vocabulary entry, with one notation for all, or literally,
-    as added and special tokens are. A tokenizer may put a space before the text, or after a special token. Such a space
-    is not part of the text, so a token that consists of it has no bytes. A special token may include the white space
-    after it.
+    Each string is read in a way that the text confirms: either as a vocabulary entry, in the same notation for all
+    entries, or literally, like the strings of added and special tokens. A tokenizer may put a space before the text, or
+    after a special token. Such a space is not part of the text, so a token that consists only of this space has no
+    bytes. A special token may include the white space after it.
 
     Args:
         text: the encoded text.
-        tokens: ids and strings, without special tokens that were added to the text.
+        tokens: the ids and strings of the text's tokens, without special tokens that the tokenizer added.
 
     Returns:
         The tokens; None if the strings do not spell the text, for example because a normaliser has changed it, or
@@ -163,12 +164,12 @@ def spell(text: bytes, tokens: Sequence[tuple[int, str]]) -> list[Piece] | None:
 
 
 def _reads(text: bytes, strings: Sequence[str], kind: Kind, *, strict: bool = False) -> list[bytes] | None:
-    """The bytes of each string, which join to `text`; None if they do not. With `strict`, all must be entries.
+    """Find bytes for each string that join to `text`; None if there are none. `strict` allows only vocabulary entries.
 
-    The search follows all paths through the text in parallel: `ways` has the most likely path to each position.
+    The search follows all paths through the text in parallel: `ways` contains the most likely path to each position.
     """
     ways: dict[int, _Step | None] = {0: None}
-    marker = True  # the tokenizer may have added a space here
+    marker = True  # whether the tokenizer may have added a space before the next string
     for string in strings:
         reached: dict[int, _Step | None] = {}
         for at, before in ways.items():
@@ -186,7 +187,7 @@ def _reads(text: bytes, strings: Sequence[str], kind: Kind, *, strict: bool = Fa
 
 
 def _readings(string: str, kind: Kind, text: bytes, at: int, *, spaced: bool) -> Iterator[bytes]:
-    """The possible bytes of a string at a position of the text, the most likely first."""
+    """Yield the possible bytes of a string at a position in the text, the most likely first."""
     yield _entry(string, kind, text, at)
     plain = string.encode()
     yield plain
@@ -198,7 +199,7 @@ def _readings(string: str, kind: Kind, text: bytes, at: int, *, spaced: bool) ->
 
 
 def _entry(string: str, kind: Kind, text: bytes, at: int) -> bytes:
-    """Like `decode_token`, but allow for a text that contains SentencePiece's sign for a space."""
+    """Convert an entry like `decode_token`, but allow for a text that contains SentencePiece's sign for a space."""
     if kind == "bytes" or _SPACE not in string:
         return decode_token(kind, string)
     first, *others = string.split(_SPACE)

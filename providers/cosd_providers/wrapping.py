@@ -30,25 +30,25 @@ _NO_STATES = "The provider behind this one has no hidden_states()."
 
 
 class ForwardingProvider(Forwarding):
-    """The base class of your own wrappers: it forwards every call to a provider. Override the methods that differ::
+    """The base class for your own wrappers, which forwards every call to a provider. Override the methods to change::
 
         class Logged(ForwardingProvider):
             def generate(self, context, **options):
                 print(len(context.text))
                 return super().generate(context, **options)
 
-    A conversation is answered by a copy of the wrapper, around the provider that `render_prompt` returns.
+    To answer a conversation, the wrapper is copied around the provider that `render_prompt` returns.
 
-    A fusion calls `generate`, `next_tokens` and `score_ids` of models with the same ids, and `generate`, `propose` and
-    `score` of other models: override all the methods that concern you. A class with nothing but `__getattr__` is
-    refused, because Python does not use `__getattr__` to find `__aenter__` and `__aexit__`.
+    A fusion calls `generate`, `next_tokens` and `score_ids` if the models have the same ids, and `generate`, `propose`
+    and `score` if they do not, so override every method that your change affects. A class that only defines
+    `__getattr__` is refused, because Python does not use `__getattr__` to find `__aenter__` and `__aexit__`.
 
     Args:
         provider: the wrapped provider.
     """
 
     async def describe(self) -> ServerInfo:
-        """The provider's description."""
+        """Describe the wrapped provider."""
         return await self._provider.describe()
 
     @property
@@ -67,7 +67,7 @@ class ForwardingProvider(Forwarding):
         """See `messages.ChatProvider`.
 
         Raises:
-            UnsupportedError: the provider does not accept messages.
+            UnsupportedError: the wrapped provider does not accept messages.
         """
         if not isinstance(self._provider, ChatProvider):
             raise UnsupportedError("the provider takes no messages: it has no render_prompt()", endpoint=self.name)

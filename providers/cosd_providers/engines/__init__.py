@@ -1,4 +1,4 @@
-"""The adapters: a module or package for each kind of server. `connect` chooses the adapter and accepts its options."""
+"""The adapters, with one module or package for each kind of server; `connect` chooses among them."""
 
 from __future__ import annotations
 

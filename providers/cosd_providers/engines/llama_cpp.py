@@ -1,25 +1,25 @@
-"""llama.cpp's own server, over its native `/completion` route (`llama_cpp_completion` describes that route).
+"""Adapter for llama.cpp's own server, over its native `/completion` route, which `llama_cpp_completion` describes.
 
-Observed on running servers, b4798 to 2026.10:
+These facts were observed on running servers, from b4798 to 2026.10:
 
 - Probabilities come from the raw softmax, before samplers, penalties and `logit_bias`.
-- A prompt may mix text and ids. For `["text", 17, 4]` the server encodes the text as if it were alone (with a
-  beginning-of-sequence token if the model has one) and appends the ids. So a generation can continue from its own ids
-  without `/tokenize`.
-- A list of prompts is answered with an array, but a list of a single prompt with a bare object.
-- At temperature 1, without any other sampler, the server draws from the raw softmax. The same seed draws the same
-  tokens.
+- A prompt may mix text and ids. For `["text", 17, 4]`, the server encodes the text as it would on its own (with a
+  beginning-of-sequence token if the model has one) and appends the ids. So a generation can be continued from its own
+  ids without `/tokenize`.
+- The response to a list of prompts is an array, but the response to a list of a single prompt is a bare object.
+- At temperature 1, without any other sampler, the server draws from the raw softmax. With the same seed, it draws the
+  same tokens.
 - The server identifies the tokens that end a generation by their names (`ENDS`); `/props` reports only one of them.
-- With `--embeddings` and no pooling, `/embedding` returns the last hidden state after each token of a prompt, before
-  the output layer; `/completion` still works. The whole prompt must fit into one physical batch (512 tokens,
-  `--ubatch-size`), and nothing is cached for later requests.
-- With `--context-shift` the server discards the start of a full context and continues.
-- The server assigns a request to the free slot that already contains the longest part of its prompt. When requests
-  named a slot (`id_slot`) while others were in progress, some answers continued with another request's text: about five
-  of 100 short answers, with up to eight requests at a time (2026.10, with the default `--cache-ram`; none with
-  `--cache-ram 0`). So this adapter names no slot. Even if no request names a slot, the cache is known to restore the
-  state of another conversation into a slot while several requests are in progress (llama.cpp's issue 27148). A pinned
-  empty slot does not use the cache at all (28139).
+- With `--embeddings` and no pooling, `/embedding` returns the last hidden state (the input of the output layer) after
+  each token of a prompt; `/completion` still works. The whole prompt must fit into one physical batch (`--ubatch-size`,
+  512 tokens by default), and nothing is cached for later requests.
+- With `--context-shift`, the server discards the start of a full context and continues.
+- The server assigns a request to the free slot that already contains the longest part of the request's prompt. If
+  requests name a slot (`id_slot`) while other requests are in progress, some answers continue with another request's
+  text. In 2026.10, with up to eight requests at a time, this happened to about five of 100 short answers with the
+  default `--cache-ram`, and to none with `--cache-ram 0`. So this adapter names no slot. Even if no request names a
+  slot, the cache may restore the state of another conversation into a slot while several requests are in progress
+  (llama.cpp's issue 27148). An empty slot that a request names does not use the cache at all (issue 28139).
 """
 
 from __future__ import annotations
@@ -102,18 +102,18 @@ from cosd_providers.vocabulary import ENDS
 __all__ = ["LlamaCpp"]
 
 _CHATML = "<|im_start|>"
-_MANY = 1000  # alternatives to offer if the size of the vocabulary is unknown
+_MANY = 1000  # number of alternatives to offer if the vocabulary's size is unknown
 _LINE = "\n"
-_PART = 4096  # tokens of a long text to validate at a time
+_PART = 4096  # number of tokens of a long text to validate at a time
 _LARGER = (
     "Start the server with --ubatch-size, and --batch-size, at least as large as its context; or give shorter prompts."
 )
 _NO_STATES = "Start it with --embeddings --pooling none; builds that then refuse completions are too old."
 
 _SHORT = 800
-"""Size in bytes of the longest prompt for which a list is faster than single requests.
+"""The size in bytes of the longest prompt for which a list is assumed to be faster than single requests.
 
-docs/benchmark.md measures it: a list is faster after 35 tokens, and not after 450.
+In the measurements of docs/benchmark.md, a list is faster after a prompt of 35 tokens, but not after one of 450.
 """
 
 _M = TypeVar("_M", bound=BaseModel)
@@ -130,7 +130,7 @@ class _RawPiece(BaseModel):
 
 
 class _Pieces(BaseModel):
-    """The response of `/tokenize`; its tokens are validated as `_RawPieces`, in parts."""
+    """The response of `/tokenize`, whose tokens are validated in parts, as `_RawPieces`."""
 
     tokens: list[Any]
 
@@ -199,7 +199,7 @@ class _Listed(BaseModel):
 
 
 class _Embedded(BaseModel):
-    """An entry in the response of `/embedding`: a row for each token, or a single vector if the server pools rows."""
+    """An entry in the response of `/embedding`: one row per token, or a single vector if the server pools the rows."""
 
     embedding: list[Any]
 
@@ -232,14 +232,14 @@ class LlamaCppProbeClient(ProbeClient):
         self._client = client
 
     async def settings(self) -> dict[str, int]:
-        """The number of slots, and the context size that the model was trained for."""
+        """Request the number of slots, and the context size that the model was trained for."""
         endpoint = self._transport.endpoint
         slots = parse(_Props, await self._transport.get("/props"), endpoint).total_slots
         listed = parse(LlamaCppModels, await self._transport.get("/v1/models"), endpoint).data
         return {"slots": slots or 0, "trained": next((one.trained for one in listed if one.id == self._model), 0) or 0}
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
-        """Send one request; an empty text before ids means the beginning of sequence, if the model has one."""
+        """Send one request. An empty text before ids adds the beginning of sequence, if the model has one."""
         sent: list[object] = [prompt if isinstance(prompt, str) else ["", *prompt] for prompt in request.prompts]
         more = {"return_tokens": True, "response_fields": [*FIELDS, "content"], "temperature": request.temperature}
         counts = {"n_predict": request.limit, "n_probs": request.top}
@@ -248,7 +248,7 @@ class LlamaCppProbeClient(ProbeClient):
         return [self._reply(one) for one in answers]
 
     async def score(self, text: str, usage: Usage) -> RawScores:
-        """Try to score a text over OpenAI's route: `/completion` has no field for this."""
+        """Try to score a text over OpenAI's route, because `/completion` has no field for scoring."""
 
         def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:
             return {"model": self._model, "prompt": prompt, "max_tokens": limit, "logprobs": top, "temperature": 0}
@@ -257,7 +257,7 @@ class LlamaCppProbeClient(ProbeClient):
         return await other.score(text, usage)
 
     def _reply(self, one: LlamaCppAnswer) -> RawReply:
-        # The token that completes a character also shows the bytes of hidden tokens. A probe needs only the bytes.
+        # The token that completes a character also shows the bytes of hidden tokens. The probe needs only the bytes.
         positions = self._client.positions(one)
         if len(positions) < len(one.get("tokens", ())):
             positions = [
@@ -273,8 +273,8 @@ class LlamaCpp(Engine[LlamaCppFacts]):
 
     Args:
         url: the server's URL, without `/v1`.
-        strategy: the requests for proposals (`strategies.Strategy`). The default is a list, but single requests for a
-            single place or after a long prompt. All strategies return the same answers.
+        strategy: the kind of request for proposals (`strategies.Strategy`). The default is `"list"`, but `"singles"`
+            for a single place or after a long prompt. All strategies return the same answers.
         options: as in `engine.Adapter`: `model`, `api_key`, `headers`, `extra_body` (e.g.
             `{"cache_prompt": False}`), `timeout`, `http_client`, `limits`.
 
@@ -306,7 +306,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return LlamaCppClient(self._transport, facts, extra, self._parts)
 
     async def _parts(self, data: bytes) -> list[Piece]:
-        """The raw tokens of one or a few characters in the model's own encoding; the result is cached."""
+        """Find the raw tokens of one or a few characters in the model's own encoding; the result is cached."""
         found = self._characters.get(data)
         if found is None:
             if len(self._characters) >= _MANY:
@@ -364,7 +364,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         if count <= 0:
             return {}
         found = await self._states([*before, *(piece.id for piece in pieces)], count, usage)
-        behind = zip(ends[first:], found, strict=True)  # of several states at one offset, the last is kept
+        behind = zip(ends[first:], found, strict=True)  # if several states have the same offset, the last is kept
         return {end - start: state for end, state in behind if end - start in asked}
 
     async def _states(self, prefix: PromptParts, count: int, usage: Usage) -> list[State]:
@@ -372,7 +372,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
 
         Raises:
             ContextLengthError: the prompt is too long for one pass.
-            ResponseError: fewer states came, or they are not lists of numbers.
+            ResponseError: the server returned too few states, or states that are not lists of numbers.
         """
         endpoint, body = self._transport.endpoint, self._named(content=sent_prompt(prefix))
         try:
@@ -390,7 +390,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             raise ResponseError("/embedding gave states that are no numbers", endpoint=endpoint) from None
 
     async def _stated(self) -> LlamaCppFacts:
-        """The facts about the server; raises an error if it does not report hidden states."""
+        """Return the facts about the server, or raise an error if it does not report hidden states."""
         facts = await self.facts()
         if not facts.info.capabilities.hidden_states:
             raise no_states(self._transport.endpoint, _NO_STATES)
@@ -399,7 +399,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     async def propose(
         self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
-        """Answer all questions at once, and repeat the questions that need more tokens; see `contract.Provider`."""
+        """Answer all questions in a few rounds of requests; see `contract.Provider`."""
         prompt, text = context.prompt, context.text
         client, everywhere = self._client(await self.facts()), questions is None
         if questions is None:
@@ -407,7 +407,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             questions = boundaries((piece.data for piece in pieces), start)
         short = len(questions) > 1 and len(prompt.encode()) <= _SHORT
         way: Strategy = self._strategy or ("list" if everywhere or short else "singles")
-        alone: set[int] = set()  # places that needed single requests after all
+        alone: set[int] = set()  # places that needed single requests despite the strategy
 
         async def written(open_: list[Continuation]) -> list[list[Position]]:
             prefixes = [[*self._prefix(prompt, text[: one.question.start]), *one.ids] for one in open_]
@@ -418,9 +418,9 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             try:
                 return (await written([one]))[0]
             except ContextLengthError:
-                if not one.ids:  # the text itself is too long for this model
+                if not one.ids:  # the text alone is too long for this model
                     raise
-                return []  # the continuation has reached the end of the context
+                return []  # the continuation has filled the context
 
         async def ask(open_: list[Continuation]) -> list[list[Position]]:
             if len(open_) > 1:
@@ -439,8 +439,8 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     ) -> list[Token | None]:
         """Request the next token after each context; see `contract.IdContexts`.
 
-        Unless the strategy is `"list"`, the requests are sent one after another, so that each finds its predecessor's
-        prompt in the slot.
+        Unless the strategy is `"list"`, the requests are sent one after another, so that each request finds the prompt
+        of the previous request in the slot.
         """
         client = self._client(await self.facts())
         way: Strategy = "list" if self._strategy == "list" and len(contexts) > 1 else "singles"
@@ -449,11 +449,11 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return found
 
     async def encode(self, text: str) -> list[Piece]:
-        """Encode a response with `/tokenize`; see `contract.IdContexts`."""
+        """Encode the beginning of a response with `/tokenize`; see `contract.IdContexts`."""
         pieces = await self._encode(text, special=False)
         if not _spells(pieces, text):
-            # The tokenizer puts a space before every text, but not after a line end, which it never merges with text.
-            # So the text is encoded after a line end, whose own tokens are then removed.
+            # The tokenizer puts a space before every text, but not after a line break, which it never merges with text.
+            # So the text is encoded after a line break, whose own tokens are then removed.
             line = await self._encode(_LINE, special=False)
             pieces = (await self._encode(_LINE + text, special=False))[len(line) :]
         if not _spells(pieces, text):
@@ -466,10 +466,11 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return self._read(_Text, found).content
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
-        """Score with one request for all tokens, and one more for each improbable token; see `contract.Provider`.
+        """Score all tokens with lists of prompts, and improbable tokens with further requests; see `contract.Provider`.
 
-        The end of sequence is the most probable token that ends a generation; the ids of these tokens are looked up
-        once. If the prompt is empty and the model has no beginning of sequence, the first token has no probability.
+        The reported end of sequence is the most probable token that ends a generation; the ids of all such tokens are
+        looked up once. If the prompt is empty and the model has no beginning of sequence, the first token has no
+        probability.
         """
         prompt, text = context.prompt, context.text
         client = self._client(await self.facts())
@@ -489,7 +490,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     async def score_ids(
         self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
     ) -> list[Token]:
-        """Score with one request for all ids, and one more for each improbable id; see `contract.IdScores`.
+        """Score all ids with lists of prompts, and improbable ids with further requests; see `contract.IdScores`.
 
         The first id has no probability if nothing precedes it.
         """
@@ -506,16 +507,17 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return [*known, *await client.scored([path[:at] for at in places], asked, usage, alternatives, raw=True)]
 
     async def _behind(self, prompt: str, text: bytes) -> tuple[PromptParts, list[Piece], int]:
-        """Encode prompt and text: return the parts encoded earlier, the pieces after them, and the start of the text.
+        """Encode prompt and text; return the parts with fixed ids, the pieces after them, and the offset of the text.
 
-        If no part was encoded earlier, an empty text means the beginning-of-sequence token, if the model has one.
+        If no part has fixed ids, the first part is an empty text, for which the server adds a beginning-of-sequence
+        token if the model has one.
         """
         rest = prompt.removeprefix(self._head.text)
         before: PromptParts = [*self._head.ids] if self._head.ids else [""]
         return before, await self.tokenize(rest + sendable(text)), len(rest.encode())
 
     async def _find_ends(self, client: LlamaCppClient) -> bool:
-        """Add all tokens that end a generation to the facts; always returns True."""
+        """Add all tokens that end a generation to the facts. Returns True."""
         for piece in await self._encode("".join(ENDS)):
             name = piece.data.decode(errors="replace")
             if name in ENDS and piece.id not in client.facts.ends and await client.ends(piece.id):
@@ -523,7 +525,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return True
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """Encode a text on the server; special tokens are parsed as in a prompt, and no tokens are added."""
+        """Encode a text on the server. Special tokens are parsed as in a prompt, and no tokens are added."""
         pieces = await self._encode(text)
         surplus = sum(len(piece.data) for piece in pieces) - len(text.encode())
         if surplus == 1 and pieces[0].data[:1] == b" ":  # some tokenizers put a space before every text
@@ -531,7 +533,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return pieces
 
     async def count_tokens(self, text: str) -> int:
-        """Count the ids of a text, without requesting their pieces; see `contract.TokenCounts`."""
+        """Count the tokens of a text, without requesting their bytes; see `contract.TokenCounts`."""
         body = self._named(content=text, add_special=False, parse_special=True)
         return len(self._read(_Ids, await self._transport.post("/tokenize", body)).tokens)
 
@@ -539,13 +541,13 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return [*self._head.ids, prompt.removeprefix(self._head.text) + sendable(text)]
 
     def _path(self, context: Context) -> PromptParts:
-        """A context as a request sends it: the prompt as text, which the server encodes by itself, then the ids."""
+        """Convert a context for a request: the prompt as text, which the server encodes alone, followed by the ids."""
         if context.ids is None:
             return self._prefix(context.prompt, context.text)
         return [*self._prefix(context.prompt, b""), *context.ids]
 
     async def _ids(self, text: str) -> list[int]:
-        """The ids of a text, with the beginning of sequence in front if the model has one."""
+        """Request the ids of a text, with the beginning of sequence in front if the model has one."""
         body = self._named(content=text, add_special=True, parse_special=True)
         return self._read(_Ids, await self._transport.post("/tokenize", body)).tokens
 
@@ -569,8 +571,8 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         ask = partial(ask_only, self._transport, looks="a llama.cpp server", url="`llama-server`")
         chosen = self._choose(await ask(LlamaCppModels, "/v1/models"))
         props = await ask(_Props, self._props_route())
-        # The server has more threads than slots, and each idle connection occupies a thread. So half of the threads are
-        # left to other clients.
+        # Each idle connection occupies a thread of the server, which has more threads than slots. Half of the threads
+        # are left for other clients.
         self._transport.idle = max(FEW_IDLE, (props.total_slots or 0) // 2)
         end = await self._encode(props.eos_token)
         visible = await self._encode("a")
@@ -605,10 +607,10 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return LlamaCppFacts(info, ends, visible[-1].id)
 
     async def _width(self, visible: int) -> int:
-        """The width of a hidden state; 0 if the server does not report a state for each token.
+        """Find the width of a hidden state; 0 if the server does not report a state for each token.
 
         Raises:
-            ProviderError: no answer came, or an error that may be transient leaves the width unknown.
+            ProviderError: there was no answer, or an error that may be temporary, so the width is unknown.
         """
         try:
             body = self._named(content=[visible, visible])
@@ -616,11 +618,11 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         except (InvalidRequestError, ContextLengthError, AuthenticationError):  # a proxy may forbid only this path
             return 0
         except ServerError as error:
-            if error.status != HTTPStatus.INTERNAL_SERVER_ERROR:  # still loading, or a proxy's own error: unknown
+            if error.status != HTTPStatus.INTERNAL_SERVER_ERROR:  # still loading, or an error of a proxy
                 raise
             return 0
         except ResponseError as error:
-            if error.retryable:  # a transient error leaves the width unknown
+            if error.retryable:  # after a temporary error, the width is still unknown
                 raise
             return 0
         widths = {len(cast("list[object]", row)) if isinstance(row, list) else 0 for row in found.embedding}
@@ -636,42 +638,42 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return f"/props?model={quote(self._model)}" if self._model else "/props"
 
     async def _speculates(self) -> bool:
-        """True if the server reports speculative decoding. Servers that hide their slots do not report it."""
+        """True if the server reports speculative decoding. A server that hides its slots does not report it."""
         try:
             return any(slot.speculative for slot in self._read(_Slots, await self._transport.get("/slots")).root)
         except (StatusError, ResponseError):
             return False
 
     async def _answer_cue(self) -> str | None:
-        """The text that the chat template puts before an answer; None if the model has no template."""
+        """Find the text that the chat template puts before an answer; None if the model has no template."""
         mark = "\U000f0000"
         try:
             rendered = await self._render([{"role": "user", "content": mark}])
         except (StatusError, ResponseError, UnsupportedError, TemplateRefusal):
             return None
         cue = rendered.rpartition(mark)[2]
-        # The server uses ChatML for a model without a template; the ChatML marks are then not tokens of the model.
+        # For a model without a template, the server uses ChatML, whose marks are then usually not tokens of the model.
         own = _CHATML not in cue or len(await self._encode(_CHATML)) == 1
         return cue if own and mark in rendered else None
 
     async def _render(self, messages: list[dict[str, str]]) -> str:
-        """Render with `/apply-template`, which leaves out the beginning-of-sequence token that `/completion` adds."""
+        """Render with `/apply-template`, which omits the beginning-of-sequence token that `/completion` adds."""
         try:
             found = await self._transport.post("/apply-template", self._named(messages=messages))
             return self._read(_Rendered, found).prompt
-        except InvalidRequestError as error:  # raised for errors of the template, too
-            if error.status == 404:  # an older server has no such route
+        except InvalidRequestError as error:  # also raised for errors in the template
+            if error.status == 404:  # an older server lacks this route
                 return await super()._render(messages)
             raise TemplateRefusal(error.args[0]) from None
 
     async def begun(self, prompt: str) -> str:
-        """Strip from a prompt the beginning-of-sequence token that the server puts before a text."""
+        """Strip the beginning-of-sequence token, which the server puts before a text, from a prompt."""
         if self._template is None:
-            return prompt  # the server has already left the token out
+            return prompt  # the server has already omitted the token
         return prompt.removeprefix(await self._beginning.get(self._find_beginning))
 
     async def _find_beginning(self) -> str:
-        """The string of the beginning-of-sequence token that the server puts before a text; empty if it adds none."""
+        """Find the string of the beginning-of-sequence token that the server puts before a text; empty if none."""
         if not await self._ids(""):
             return ""
         return self._read(_Props, await self._transport.get(self._props_route())).bos_token
@@ -686,5 +688,5 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return view
 
     async def probe_client(self) -> LlamaCppProbeClient:
-        """A client without checks, for a probe."""
+        """Return a client without checks, for the probe."""
         return LlamaCppProbeClient(self._client(await self.facts()))

@@ -1,12 +1,14 @@
-"""llama.cpp's `/completion` route: its requests, and the tokens of its answers, including hidden tokens.
+"""Requests to llama.cpp's `/completion` route, and the tokens of its answers, including hidden tokens.
 
 - A raw token that leaves a character unfinished is **hidden**: it has no event and no entry. The token that completes
-  the character shows the bytes of both tokens, but only its own probability. The hidden token is revealed because
-  `tokens_predicted` and `tokens` count it. `LlamaCppClient.peek` finds it by forcing a visible token in its place.
-- The list returned with a token (`n_probs`) may be as long as the vocabulary. It contains the most probable tokens,
-  even if another token was drawn.
-- After a stream the server closes the connection, sometimes with a short delay. So the client does not reuse it.
-- Before December 2024 the probabilities had another shape, without logarithms. Such builds are refused.
+  the character shows the bytes of both tokens, but only its own probability. A hidden token is noticed because it is
+  counted in `tokens_predicted` and `tokens`. `LlamaCppClient.peek` identifies it by forcing a visible token in its
+  place.
+- The list that is returned with a token (`n_probs`) may be as long as the vocabulary. It contains the most probable
+  tokens, even if a less probable token was drawn.
+- After a stream, the server closes the connection, sometimes with a short delay. So the client does not reuse the
+  connection.
+- Before December 2024, probabilities had a different format, without logarithms. Such builds are refused.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from functools import partial
 from typing import Annotated, Any, NotRequired, cast
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Field
-from typing_extensions import TypedDict  # before Python 3.12, pydantic does not accept the one of `typing`
+from typing_extensions import TypedDict  # before Python 3.12, pydantic refuses `typing.TypedDict`
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Piece, Token
@@ -66,9 +68,9 @@ __all__ = [
 LIST = 64
 """The largest number of prompts in one request."""
 
-_LIKELY = 50  # alternatives to request for the probability of a given token
-_ALL = 2**31 - 1  # the whole vocabulary
-_FORCE = 1e4  # a bias that makes its token the most probable one, whatever the logits
+_LIKELY = 50  # number of tokens to list, in the hope that a given token is among them
+_ALL = 2**31 - 1  # lists the whole vocabulary
+_FORCE = 1e4  # a bias that makes its token the most probable one, whatever its logit
 _STRIPPED = (
     "llama.cpp's own server gives them: is there a proxy before it that removes completion_probabilities? With"
     ' connect(url, engine="openai") it can be an assistant without them, for verifier=AgreementVerifier(alpha=0.5).'
@@ -96,7 +98,7 @@ _GREEDY: dict[str, object] = {
 }
 """Fields for greedy decoding without samplers or early stops.
 
-A missing field falls back to the server's own settings. An empty list of stops falls back to its reverse prompts.
+A missing field falls back to the server's own settings, and an empty list of stops falls back to its reverse prompts.
 """
 
 FIELDS = [
@@ -110,7 +112,7 @@ FIELDS = [
     "timings/cache_n",
     "completion_probabilities",
 ]
-"""The fields to return in an answer; without this list the answer repeats the prompt and all settings."""
+"""The fields to return in an answer. Without this list, the answer repeats the prompt and all settings."""
 
 OWNED = {
     *_GREEDY,
@@ -132,7 +134,7 @@ OWNED = {
 """Fields that a user's `extra_body` may not set."""
 
 PromptParts = list[str | int]
-"""A prompt: a text and the ids after it; ids may also precede the text."""
+"""A prompt, which consists of a text and ids. The ids may come after the text, before it, or both."""
 
 
 # Answers.
@@ -152,7 +154,7 @@ class _Entry(TypedDict):
 
 
 class LlamaCppAnswer(TypedDict):
-    """An answer of `/completion`, or an event of its stream. It is a dictionary for speed: each token has an event."""
+    """An answer of `/completion`, or an event of its stream. A dictionary saves time: each token has an event."""
 
     index: Annotated[int, Field(default=0)]
     stop: Annotated[bool, Field(default=False)]
@@ -184,7 +186,7 @@ class _OldAnswer(BaseModel):
 
 
 def _bill(usage: Usage, answer: LlamaCppAnswer) -> None:
-    """Bill the cost of an answer, or of a stream so far."""
+    """Bill the tokens of an answer, or of a stream so far."""
     usage.bill(answer["tokens_evaluated"], answer["tokens_predicted"], answer["cached"])
 
 
@@ -196,8 +198,8 @@ class LlamaCppFacts(ServerFacts):
     """Facts about a llama.cpp server.
 
     Attributes:
-        ends: ids that end a sequence, with their names; a new end is added when it is first seen.
-        visible: the id of a token of whole characters, which the server never hides.
+        ends: the ids that end a sequence, with their names; a new end is added when it is first seen.
+        visible: the id of a token that consists of whole characters, so that the server never hides it.
     """
 
     ends: dict[int, str | None]
@@ -211,7 +213,7 @@ class LlamaCppClient:
         transport: the server.
         facts: known facts about the server.
         extra: fields merged into every request.
-        parts: returns the raw tokens of some characters, for drafts of raw tokens.
+        parts: a function that returns the raw tokens of some characters, for drafts of raw tokens.
     """
 
     def __init__(
@@ -227,13 +229,13 @@ class LlamaCppClient:
         self._parts = parts
 
     def body(self, prompt: object, **fields: object) -> dict[str, object]:
-        """The body of a greedy request."""
+        """Build the body of a greedy request."""
         return {**self._extra, **_GREEDY, "prompt": prompt, "response_fields": FIELDS, **fields}
 
     async def batch(
         self, prefixes: Sequence[PromptParts], usage: Usage, *, singly: bool = False, **fields: object
     ) -> list[LlamaCppAnswer]:
-        """Request the answers to several prompts, in order: in lists, or with `singly` by a few requests at a time."""
+        """Request answers to several prompts, in order, with lists of prompts or (`singly`) a few at a time."""
         size = 1 if singly else LIST
         parts = [prefixes[at : at + size] for at in range(0, len(prefixes), size)]
         if singly:
@@ -253,7 +255,7 @@ class LlamaCppClient:
         return listed
 
     async def unchecked(self, prompt: object, usage: Usage, **fields: object) -> list[LlamaCppAnswer]:
-        """Send one request, and return the received answers in the order of the prompts; arguments as in `body`."""
+        """Send one request, and return the answers unchecked, in the order of the prompts. Arguments as in `body`."""
         data = await self.transport.post("/completion", self.body(prompt, **fields), usage=usage)
         listed = [self.read(one) for one in (cast("list[object]", data) if isinstance(data, list) else [data])]
         for one in listed:
@@ -279,8 +281,8 @@ class LlamaCppClient:
     ) -> list[Token | None]:
         """Request the most probable raw token after each prefix, and `count - 1` others; None if the context is full.
 
-        A token that the server always shows is forced. The distribution returned with it is raw, and includes hidden
-        tokens.
+        The request forces a token that the server always shows. The distribution that is returned with this token is
+        raw, and includes hidden tokens.
         """
         force: dict[str, Any] = {"logit_bias": [[self.facts.visible, _FORCE]], "n_predict": 1, "n_probs": max(count, 2)}
         if singly:
@@ -297,9 +299,10 @@ class LlamaCppClient:
         return with_listed(Position(top[0], top), count - 1)
 
     async def peek(self, prefixes: Sequence[PromptParts], usage: Usage, *, count: int = TIES) -> list[Position]:
-        """Request the `count` most probable tokens after each prefix, for positions at which the server hides its pick.
+        """Request the `count` most probable tokens after each prefix, if the server has hidden its own token.
 
-        A token that the server always shows is forced. The list returned with it is the raw distribution.
+        The request forces a token that the server always shows. The list that is returned with this token is the raw
+        distribution.
         """
         force = [[self.facts.visible, _FORCE]]
         answers = await self.batch(prefixes, usage, n_predict=1, n_probs=count, logit_bias=force)
@@ -314,7 +317,7 @@ class LlamaCppClient:
         *,
         raw: bool = False,
     ) -> list[Token]:
-        """Score each piece after its prefix; with `raw` the tokens have ids. None means the end of sequence."""
+        """Score each piece after its prefix; None means the end of sequence. With `raw`, the tokens have ids."""
         likely = await self.peek(prefixes, usage, count=max(_LIKELY, 1 + alternatives))
         wanted = [[*self.facts.ends] if piece is None else [piece.id] for piece in pieces]
         found = [{choice.id: choice.token.prob for choice in position.top} for position in likely]
@@ -340,11 +343,11 @@ class LlamaCppClient:
         shown = [one["completion_probabilities"] or [] for one in answers]
         if all(shown):
             return [prob(entries[0]["logprob"]) for entries in shown]
-        # The server hides the forced token.
+        # The server hides the forced token, so it has to be found in a list.
         return [_listed(one, token_id) for one in await self.peek(prefixes, usage, count=_ALL)]
 
     async def ends(self, token_id: int) -> bool:
-        """True if this token ends a generation; the request is not billed."""
+        """Find out, in a request that is not billed, whether a token ends a generation."""
         bias = [[token_id, _FORCE]]
         [found] = await self.batch([[self.facts.visible]], Usage(), n_predict=1, n_probs=1, logit_bias=bias)
         return found["stop_type"] == "eos"
@@ -352,7 +355,7 @@ class LlamaCppClient:
     async def stream(
         self, usage: Usage, options: DraftOptions, start: int, ids: Sequence[str | int], left: int, attempt: int
     ) -> AsyncGenerator[Next, None]:
-        """Send one request for a draft, whose first `start` ids are the prompt; see `drafting.IdsStream`."""
+        """Send one request for a draft. The first `start` parts precede the draft; see `drafting.IdsStream`."""
         reader = _Reader(self, options)
         body = self.body(
             sent_prompt([*ids]), n_predict=left, n_probs=1 + options.alternatives, stream=True, timings_per_token=True
@@ -390,7 +393,7 @@ class LlamaCppClient:
             yield hidden
 
     async def _split(self, joined: Choice) -> list[Piece]:
-        """The raw tokens of the characters that one event shows together; an empty list if they cannot be known."""
+        """Find the raw tokens of the characters that one event shows together; an empty list if this is impossible."""
         data = joined.token.data
         if self._parts is None or whole(data) != len(data) or sendable(data).encode() != data:
             return []
@@ -413,7 +416,7 @@ class LlamaCppClient:
             raise
 
     def entries(self, answer: LlamaCppAnswer, *, first: bool = True) -> Sequence[_Entry]:
-        """The tokens of an answer or event, with their probabilities.
+        """Return the tokens of an answer or event, with their probabilities.
 
         Raises:
             UnsupportedError: the tokens or their probabilities are missing.
@@ -429,7 +432,7 @@ class LlamaCppClient:
         return entries
 
     def own(self, entry: _Entry) -> Choice:
-        """The token that the server took at an entry.
+        """Return the server's own token at an entry.
 
         Raises:
             ResponseError: the token has no usable probability.
@@ -439,7 +442,7 @@ class LlamaCppClient:
         return own
 
     def choice(self, entry: _Entry) -> Choice:
-        """Make a choice from any token of an answer."""
+        """Create a choice from any token of an answer."""
         token_id, ends = entry["id"], self.facts.ends
         if token_id in ends:
             return Choice(token_id, Token(b"", prob(entry["logprob"]), end=True, name=ends[token_id]))
@@ -447,9 +450,9 @@ class LlamaCppClient:
         return Choice(token_id, token, sure=not _unsure(token))
 
     def positions(self, answer: LlamaCppAnswer, *, ties: bool = False) -> list[Position]:
-        """The positions of an answer, up to the first hidden token or the end of the context.
+        """Convert an answer to positions, up to the first hidden token or the end of the context.
 
-        With `ties`, tokens less probable than the server's own token are left out.
+        With `ties`, tokens that are less probable than the server's own token are left out.
         """
         entries = self.entries(answer) if answer["completion_probabilities"] else ()
         tokens = answer.get("tokens", [])
@@ -466,7 +469,7 @@ class LlamaCppClient:
         return positions
 
     def _continues(self, answer: LlamaCppAnswer) -> bool:
-        """True if the model wrote a first token within its context, shown or hidden."""
+        """True if the model wrote at least one token within its context, whether shown or hidden."""
         return self._room(answer) != 0 and (bool(answer.get("tokens")) or not answer["truncated"])
 
     def _room(self, answer: LlamaCppAnswer) -> int | None:
@@ -475,7 +478,7 @@ class LlamaCppClient:
         return max(context - answer["tokens_evaluated"], 0) if context else None
 
     def _hidden(self, answer: LlamaCppAnswer) -> Position:
-        """The position at which a token was forced. Of equally probable tokens, the server had picked a hidden one."""
+        """The position at which a token was forced. If tokens tie, the server's pick must have been a hidden token."""
         top = [self.choice(one) for one in self.entries(answer)[0].get("top_logprobs", ())]
         best = [choice for choice in top if choice.token.prob == top[0].token.prob]
         hidden = [choice for choice in best if whole(choice.token.data) < len(choice.token.data)]
@@ -491,11 +494,11 @@ class _Reader:
 
     Attributes:
         ids: the ids of the tokens read so far.
-        last: the last event.
-        done: the rest of the stream is not needed.
-        hidden: the server does not show the next raw token.
-        full: the context is full.
-        joined: in a draft of raw tokens, a token that came with the bytes of hidden tokens and must be passed to
+        last: the last event so far.
+        done: whether the rest of the stream is not needed.
+        hidden: whether the server hides the next raw token.
+        full: whether the context is full.
+        joined: in a draft of raw tokens, a token that came with the bytes of hidden tokens. It must be split with
             `split`.
     """
 
@@ -511,11 +514,11 @@ class _Reader:
         self._raw = options.raw
         self.joined: Choice | None = None
         self._seen = 0
-        self._held: Choice | None = None  # may be an unknown end of sequence: the next event decides
+        self._held: Choice | None = None  # a token that may be an unknown end of sequence; the next event decides
         self._ended = False
 
     def feed(self, event: LlamaCppAnswer) -> list[Choice]:
-        """Read one event; return the tokens that are now certain."""
+        """Read one event, and return the tokens that are now certain."""
         self.last = event
         found: list[Choice] = []
         written = event["tokens_predicted"]
@@ -542,10 +545,10 @@ class _Reader:
         return self._noted(found)
 
     def split(self, pieces: Sequence[Piece]) -> list[Choice]:
-        """Return the hidden tokens and the token that showed them; if the pieces do not match, end the stream here.
+        """Split `joined` into the hidden tokens and its own token; end the stream before it if the pieces do not match.
 
-        The last id, the number of pieces and their bytes must match the model's tokens. The probability of a hidden
-        token is unknown.
+        The last id, the number of pieces and their bytes must match the model's tokens. The probabilities of hidden
+        tokens are unknown.
         """
         joined, self.joined = self.joined, None
         assert joined is not None and self.last is not None
@@ -582,12 +585,12 @@ class _Reader:
         return own
 
     def _release(self) -> list[Choice]:
-        """Return the token that was held back; it is an ordinary token."""
+        """Return the token that was held back, if any; it has turned out to be an ordinary token."""
         held, self._held = self._held, None
         return [] if held is None else [held]
 
     def _finish(self, event: LlamaCppAnswer) -> list[Choice]:
-        """Read the last event; return the token that was held back, if any."""
+        """Read the last event, and return the token that was held back, if any."""
         self.done = True
         if not event["tokens_evaluated"]:
             raise nothing_to_continue(self._endpoint)
@@ -600,7 +603,7 @@ class _Reader:
         found = self._release()
         read = event["tokens_evaluated"]
         self.full = event["truncated"] or bool(self._context and read + self._seen >= self._context)
-        if not (self._seen or self.full):  # without an error, the draft would repeat this request for ever
+        if not (self._seen or self.full):  # without an error, the draft would repeat this request forever
             raise silent(self._endpoint)
         if ended and not self._ended and not any(choice.token.end for choice in found):
             words = "the end of sequence is shown as text; start the server without --special"
@@ -608,14 +611,14 @@ class _Reader:
         return found
 
     def _beyond(self, event: LlamaCppAnswer) -> bool:
-        """True if the server has continued beyond its context, by discarding the start."""
+        """True if the server has continued beyond its context, by discarding the start of the text."""
         if self._context and event["tokens_evaluated"] + event["tokens_predicted"] > self._context:
             self.done = self.full = True
         return self.full
 
 
 def speculative(endpoint: str) -> UnsupportedError:
-    """The error for a server that hides the probabilities of speculated tokens."""
+    """Create the error for a server that hides the probabilities of speculated tokens."""
     words = "the server decodes speculatively and then does not show the probabilities of its tokens"
     hint = "Start it without a draft model (--model-draft, --spec-type)."
     return UnsupportedError(words, endpoint=endpoint, hint=hint)
@@ -628,17 +631,17 @@ def _unsure(token: Token) -> bool:
 
 
 def _listed(position: Position, token_id: int) -> float | None:
-    """The probability of a token; None if it is not listed."""
+    """The listed probability of a token; None if the token is not listed."""
     return next((choice.token.prob for choice in position.top if choice.id == token_id), None)
 
 
 def _drawn(choices: Sequence[Choice], seed: int | None) -> Choice:
-    """Draw one of the tokens that the server hides, weighted by probability: the server has drawn one of them."""
+    """Draw one of the hidden tokens by probability, in place of the unknown hidden token that the server has drawn."""
     hidden = [choice for choice in choices if whole(choice.token.data) < len(choice.token.data)] or choices
     weights = [choice.token.prob or 0 for choice in hidden]
     return random.Random(seed).choices(hidden, weights)[0]  # noqa: S311 - no secret
 
 
 def sent_prompt(prefix: PromptParts) -> object:
-    """A prompt as a request sends it: the server accepts a list only if it contains both text and ids."""
+    """Convert a prompt to the form in a request: the server accepts a list only if it contains both text and ids."""
     return prefix if len(prefix) > 1 else prefix[0]

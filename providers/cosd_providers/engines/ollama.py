@@ -1,28 +1,29 @@
-"""Ollama, over its own `/api/generate` with `raw`: its only route that continues a text unchanged.
+"""Adapter for Ollama, over its own `/api/generate` with `raw`: its only route that continues a text unchanged.
 
-The adapter was never run against a real Ollama, so Ollama is not called supported. It follows the server's source from
-0.12.11 to 0.34 and reports of users, read in November 2026:
+The adapter was never run against a real Ollama server, so Ollama is not listed as supported. The adapter follows the
+server's source from 0.12.11 to 0.34, and users' reports as of November 2026:
 
 - The server accepts only text, and one prompt per request. A draft continues from text, and every place needs a
   separate request.
-- The server lists the most probable tokens since 0.12.11. Older versions, and models in Ollama's cloud, silently leave
-  them out, so the adapter requests one answer before the first use. Probabilities come from the raw softmax.
-- The end of sequence is never shown and has no probability. An answer with the finish reason "stop" ended with it.
+- Since 0.12.11, the server lists the most probable tokens. Older versions, and models in Ollama's cloud, silently omit
+  the lists, so the adapter tests this with one answer before the first use. Probabilities come from the raw softmax.
+- The end of sequence is never shown and has no probability. An answer with the finish reason "stop" ended with the end
+  of sequence.
 - A list may lack some of the most probable tokens, because the end of sequence and some parts of characters are hidden.
-  So drafts have the known alternatives, but proposals have none (`top_k` is 0). It is unknown whether sampled tokens
-  have raw probabilities.
+  So drafts have those alternatives that are listed, but proposals have none (`top_k` is 0). It is unknown whether
+  sampled tokens have raw probabilities.
 - If the model runs in llama.cpp's server (as most models do from about 0.30 on), a token that leaves a character
-  unfinished is left out, the token that completes it has no known probability, and `bytes` are missing. Ollama's own
-  engine shows all tokens of a character in one event.
-- A text that is too long is cut to about half of the context, unless both `truncate` and `shift` are false: then it is
-  refused. The adapter tests this once, with a text that cannot fit. With both false, an answer ends when the context is
-  full.
+  unfinished is left out, the probability of the token that completes the character is unknown, and `bytes` are missing.
+  Ollama's own engine shows all tokens of a character in one event.
+- A text that is too long is cut to about half of the context. If both `truncate` and `shift` are false, the text is
+  refused instead, and an answer ends when the context is full. The adapter tests the refusal once, with a text that
+  cannot fit.
 - If another client omits `shift: false`, or sends a different `num_ctx`, the server loads the model again. The next
   request from this adapter makes the server load it once more.
-- The last event reports the number of prompt tokens. Some versions omit cached tokens, so that too few are billed. For
-  a draft that is closed early, the tokens received are billed.
-- No route renders the chat templates, which are written in Go: conversations need the user's own template.
-- The server breaks off a stream that repeats one token (30 times, or 100 times in later versions).
+- The last event reports the number of prompt tokens. Some versions do not count cached tokens, so that too few tokens
+  are billed. If a draft is closed early, the received tokens are billed.
+- No route renders the chat templates, which are written in Go. So conversations need a template from the user.
+- The server breaks off a stream in which one token is repeated (30 times, or 100 times in later versions).
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ _GREEDY: Mapping[str, object] = {
     "repeat_last_n": 0,
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
-    "stop": [],  # the model's own stop strings would apply to raw text, too
+    "stop": [],  # without this, the model's own stop strings would also apply to raw text
 }
-"""Options for greedy decoding. A missing option is read from the model's file, or has the server's default."""
+"""Options for greedy decoding. A missing option falls back to the model's file, or to the server's default."""
 
 _RAW: Mapping[str, object] = {"raw": True, "think": False, "logprobs": True, "top_logprobs": TIES}
-"""Fields for unchanged text. Without `think` the server treats part of the answer of some models as thinking."""
+"""Fields for unchanged text. Without `think`, the server treats part of some models' answers as thinking."""
 
 _WHOLE: Mapping[str, object] = {"truncate": False, "shift": False}
 """Fields that make the server refuse a text that does not fit, and end an answer when the context is full."""
@@ -78,8 +79,8 @@ _OWNED = {*_RAW, *_WHOLE, "context", "format", "images", "model", "prompt", "str
 _OWNED_OPTIONS = {*_GREEDY, "mirostat", "num_ctx", "num_predict", "seed", "tfs_z"}
 
 _MOST = 20  # the server refuses to list more tokens at a position
-_TOKENS = 4  # tokens of the first answer: enough to contain text
-_BEYOND = 64  # the long text has this many words more than the context has tokens
+_TOKENS = 4  # number of tokens in the first answer, enough to contain text
+_BEYOND = 64  # number of words by which the long text exceeds the context's number of tokens
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -95,10 +96,10 @@ DIALECT = Dialect(
     shows_parts=True,
     longer="Give the model a longer context: `context`, OLLAMA_CONTEXT_LENGTH, or num_ctx in its Modelfile.",
 )
-"""Ollama's protocol, described as a dialect of OpenAI's."""
+"""Ollama's protocol, described as a dialect of OpenAI's protocol."""
 
 
-# The wire format. Tokens have the shape of OpenAI's chat route, so an answer is converted to that protocol.
+# The wire format. Tokens have the shape of OpenAI's chat route, so answers are converted to OpenAI's protocol.
 
 
 class OllamaEvent(BaseModel):
@@ -107,10 +108,10 @@ class OllamaEvent(BaseModel):
     Attributes:
         response: the text that the event adds.
         thinking: text that the server has moved out of the answer.
-        done: this event is the last.
+        done: whether this event is the last.
         done_reason: `"stop"` (the end of sequence, which is not shown), `"length"` (the limit, or the end of the
             context), or `"load"` if the model has written nothing.
-        logprobs: the tokens of this text; the server may leave out tokens that do not complete a character.
+        logprobs: the tokens of `response`; the server may leave out tokens that do not complete a character.
         prompt_eval_count: number of tokens in the prompt; some versions do not count cached tokens.
         prompt_eval_cached_count: number of cached tokens in the prompt. If this field is present, `prompt_eval_count`
             includes them.
@@ -145,10 +146,10 @@ class OllamaEvent(BaseModel):
 
 
 def _marked(entry: Named) -> Named:
-    """Mark an entry if the server has left out tokens before it.
+    """Mark an entry (`hides`) if the server has left out tokens before it.
 
-    Greedy decoding always takes a listed token. So if the text is not ASCII, and no listed token has both this text and
-    this probability, the text includes the bytes of hidden tokens.
+    Greedy decoding always chooses a listed token. So if the entry's text is not ASCII, and no listed token has both the
+    same text and the same probability, the text includes the bytes of hidden tokens.
     """
     listed, own = entry.top_logprobs or [], entry.logprob
     same = [other.logprob for other in listed if other.token == entry.token]
@@ -157,7 +158,7 @@ def _marked(entry: Named) -> Named:
 
 
 class LoadedModel(BaseModel):
-    """A model in memory: its name, and the size of the context that it was loaded with."""
+    """A model in the server's memory: its name, and the size of the context that it was loaded with."""
 
     name: str
     context_length: int | None = None
@@ -169,7 +170,7 @@ class LoadedModels(BaseModel):
     models: list[LoadedModel]
 
     def context(self, model: str) -> int | None:
-        """The size of a model's context; None if unknown."""
+        """Return the size of a model's context; None if unknown."""
         names = {model.lower(), f"{model}:latest".lower()}
         return next((one.context_length for one in self.models if one.name.lower() in names), None) or None
 
@@ -188,9 +189,9 @@ class OllamaClient(OpenAIClient):
 
     Args:
         transport: the server.
-        tokenizer: counts tokens; None for no local tokenizer.
+        tokenizer: a local tokenizer, which counts tokens; None if there is none.
         extra: fields merged into every request.
-        context: size of the context to load the model with, in tokens; None for the server's choice.
+        context: size of the context to load the model with, in tokens; None lets the server choose.
     """
 
     def __init__(
@@ -205,29 +206,29 @@ class OllamaClient(OpenAIClient):
 
         Raises:
             UnsupportedError: the server has moved a part of the answer to `thinking`.
-            ResponseError: the answer has another shape, or the server has shifted its context.
+            ResponseError: the answer has an unknown shape, or the server has shifted its context.
         """
         event = parse(OllamaEvent, data, self.endpoint)
         if event.thinking:
             words = "the server has taken a part of the answer for thinking, although asked not to (think)"
             raise UnsupportedError(words, endpoint=self.endpoint, hint="Is it Ollama 0.12.11 or later?")
         total = (event.prompt_eval_count or 0) + (event.eval_count or 0)
-        if self.facts.context is not None and total > self.facts.context + 1:  # the last token needs no room
+        if self.facts.context is not None and total > self.facts.context + 1:  # the last token need not fit
             words = f"the server has processed {total} tokens in a context of {self.facts.context} (shift)"
             raise ResponseError(words, endpoint=self.endpoint, hint=DIALECT.longer)
         return event.answer
 
     async def check_read(self, prefix: Prefix, billed: Billed | None) -> None:
-        """Like `OpenAIClient.check_read`, but only if the server's count includes cached tokens."""
+        """Check as in `OpenAIClient.check_read`, but only if the server's count includes cached tokens."""
         if billed is not None and billed.prompt_tokens_details is not None:
             await super().check_read(prefix, billed)
 
     def shown(self, listed: int = TIES) -> dict[str, object]:
-        """Fields that request the `listed` most probable tokens, or as many as the server allows."""
+        """Return fields that request the `listed` most probable tokens, or as many as the server allows."""
         return {"top_logprobs": min(listed, _MOST)}
 
     def body(self, prefix: Prefix, limit: int) -> dict[str, object]:
-        """The body of a greedy request without a stream, which asks for the most probable tokens."""
+        """Build the body of a greedy request without a stream, which asks for the most probable tokens."""
         if not prefix.whole:
             words = "prompt and text are empty, and Ollama writes nothing after an empty prompt"
             raise InvalidRequestError(words, endpoint=self.endpoint)
@@ -256,7 +257,7 @@ class OllamaProbeClient(CompletionsProbeClient):
         return await super().send(request, usage)
 
     async def score(self, text: str, usage: Usage) -> RawScores:  # noqa: ARG002
-        """Raise an error: no field requests scores."""
+        """Raise an error, because the server cannot score a text."""
         raise self.unable("/api/generate does not show the tokens of a prompt")
 
     async def _post(self, body: Mapping[str, object], usage: Usage) -> Answer:
@@ -272,13 +273,13 @@ class Ollama(Engine[ServerFacts]):
 
     Args:
         url: the server's URL.
-        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts; used by `tokenize`, and for
-            questions at every boundary.
+        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts. It is used for `tokenize`, and
+            for questions at every boundary of a text.
         context: size of the context to load the model with (`num_ctx`), prompt and answer together. By default the
             server decides.
-        options: as in `engine.Adapter`. `model` (e.g. `"llama3.2"`) is required if the server has several. `api_key` is
-            for a proxy that requires it. `extra_body` may be e.g. `{"keep_alive": -1, "options": {"num_gpu": 0}}`.
-            `timeout` includes the time to load the model.
+        options: as in `engine.Adapter`. `model` (e.g. `"llama3.2"`) is required if the server has several models.
+            `api_key` is for a proxy that requires a key. `extra_body` may be e.g. `{"keep_alive": -1, "options":
+            {"num_gpu": 0}}`. `timeout` includes the time to load the model.
 
     Raises:
         ValueError: `extra_body` sets a field that the fusion controls, or its `options` are not a mapping.
@@ -301,7 +302,7 @@ class Ollama(Engine[ServerFacts]):
         self._client = OllamaClient(self._transport, self._tokenizer, self._extra, context)
 
     async def discovered(self) -> ServerFacts:
-        """The facts about the server, found at the first use or restored; they are also passed to the client."""
+        """Return the facts about the server, found at the first use or restored, and pass them to the client."""
         found = await super().discovered()
         facts = self._client.facts
         facts.model, facts.context = found.info.model, found.info.context
@@ -331,7 +332,7 @@ class Ollama(Engine[ServerFacts]):
     ) -> list[Proposal | None]:
         """Send one request for each place, several at a time; see `contract.Provider`.
 
-        `questions=None` needs a tokenizer.
+        `questions=None` is possible only with a tokenizer.
         """
         await self.facts()
         questions = await self._places(context, questions)
@@ -341,19 +342,19 @@ class Ollama(Engine[ServerFacts]):
         raise self._unsupported("Ollama does not render conversations: its templates are in Go", NO_TEMPLATE)
 
     async def begun(self, prompt: str) -> str:
-        """Strip from a rendered prompt the beginning of sequence that the server puts before every text."""
+        """Strip the beginning of sequence, which the server puts before every text, from a rendered prompt."""
         await self.facts()
         return await unbegun(self._client, prompt)
 
     async def probe_client(self) -> OllamaProbeClient:
-        """A client without checks, for a probe."""
+        """Return a client without checks, for the probe."""
         await self.facts()
         return OllamaProbeClient(self._transport, self._client)
 
     # Discovery.
 
     async def _discover(self) -> ServerFacts:
-        """Load the model, find its limits, and check that the server honours the fields; nothing is billed."""
+        """Load the model, find its limits, and check that the server honours the request's fields, without billing."""
         self._client.facts.model, _ = await choose(self._transport, DIALECT, self._model)
         version = await self._asked("/api/version", OllamaVersion)
         first = await self._check_probs(version.version if version else None)
@@ -385,7 +386,7 @@ class Ollama(Engine[ServerFacts]):
         """Request a short answer, which must have probabilities.
 
         Raises:
-            UnsupportedError: it has none.
+            UnsupportedError: the answer has no probabilities.
         """
         found = await self._client.one(Prefix("a", ""), _TOKENS, Usage(), check=False)
         [choice] = found.choices
@@ -398,7 +399,7 @@ class Ollama(Engine[ServerFacts]):
         return found
 
     async def _check_refusal(self, context: int) -> None:
-        """Send a text that cannot fit, which the server must refuse: an answer would not show that the text was cut.
+        """Check that the server refuses a text that cannot fit, because an answer would not show that the text was cut.
 
         Raises:
             UnsupportedError: the server accepts the text.
@@ -406,7 +407,7 @@ class Ollama(Engine[ServerFacts]):
         try:
             long = " ".join(map(str, range(context + _BEYOND)))
             await self._client.one(Prefix(long, ""), 1, Usage(), check=False)
-        except (ContextLengthError, InvalidRequestError):  # the length is the reason, as the short text was accepted
+        except (ContextLengthError, InvalidRequestError):  # caused by the length, because a short text was accepted
             return
         words = "the server cuts a text that is too long and does not say so, although told not to (truncate)"
         raise self._unsupported(words, "Is it Ollama 0.12.11 or later?")

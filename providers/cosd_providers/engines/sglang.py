@@ -1,37 +1,39 @@
-"""SGLang, over its native `/generate`, `/v1/tokenize` and `/v1/detokenize`.
+"""Adapter for SGLang, over its native `/generate`, `/v1/tokenize` and `/v1/detokenize`.
 
-Observed on 0.5.23, run on the CPU, and read in the source of 0.4.9 to 0.5.23:
+These facts were observed on 0.5.23, run on the CPU, or read in the source of 0.4.9 to 0.5.23:
 
 - A prompt is a text or ids, or a list of either. The server adds the model's special tokens to a text, but nothing to
-  ids. This engine always sends ids. Every token of a prompt and an answer comes with its id, so no token is compared by
-  its text.
+  ids. This engine always sends ids. Every token of a prompt and an answer comes with its id, so that tokens never have
+  to be compared by their text.
 - `logprob_start_len` is the position from which the tokens of a prompt have probabilities. The token at that position
-  has none: its probability is computed at the token before it. All earlier tokens may come from the prefix cache, so
-  scoring a text from the first requested position on costs little, however long the prompt is.
-- In these probabilities the vocabulary's last id is shown as 0; its probability is right.
-- The most probable tokens are listed in order, with ids, in the number requested. At temperature 0 the probabilities
-  come from the raw softmax. Some versions reported 1 and 0 instead: the engine refuses them.
+  has none, because its probability is computed at the token before it. All earlier tokens may come from the prefix
+  cache, so scoring the end of a text costs little, however long the text before it is.
+- In the probabilities of a prompt, the vocabulary's last id is shown as 0, but with the correct probability.
+- The requested number of most probable tokens is listed in order, with ids. At temperature 0, the probabilities come
+  from the raw softmax. Some versions report 1 and 0 instead, and are refused.
 - Each event of a stream repeats all earlier tokens, unless the server was started with
   `--incremental-streaming-output`.
 - The end of sequence is a token of the answer; `finish_reason` is then `"stop"` with its id. But an answer of the
-  requested length always has the reason `"length"`, whatever its last token is. So a special token that has not yet
-  ended an answer is forced once, to find out whether it ends one. A plain token that is an end only by the model's
-  configuration is recognised after it has ended an answer.
-- A prompt and an answer that do not fit together are refused. Near the end of the context the answer is cut off.
-- With `--allow-auto-truncate` the server silently truncates a prompt. The number of tokens read reveals it.
+  requested length always has the reason `"length"`, even if its last token is an end. So a special token that has not
+  yet ended an answer is forced once, to find out whether it is an end. A plain token that only the model's
+  configuration makes an end is recognised after it has ended an answer.
+- A request is refused if prompt and answer together do not fit into the context. Near the end of the context, the
+  answer is cut off.
+- With `--allow-auto-truncate`, the server silently truncates a prompt. The reported number of prompt tokens reveals
+  this.
 - Fields that a request leaves out fall back to `--preferred-sampling-params`.
-- If a request asks for more tokens per position than the vocabulary has, the server crashes.
+- The server crashes if a request asks for more tokens per position than the vocabulary has.
 - `token_ids_logprob` returns the probabilities of any tokens after a text, such as the ends of sequence. No route
-  reports which tokens are ends. So tokens with common names of ends, and tokens of the chat template, are forced to
-  find out.
-- A `sampling_seed` is honoured only with `--enable-deterministic-inference`, which `/server_info` reports; without it
-  the engine does not draw. The server draws by seed and position; in a batch with greedy requests it uses other random
-  numbers. (Read in the source: this mode does not exist on the CPU.)
-- Since 2026, `/v1/tokenize` renders messages as the chat route does; `/v1/detokenize` turns the result into text.
-- The text shown for a token is decoded separately. There a part of a character is U+FFFD, and a SentencePiece
-  vocabulary loses the space before a word. The text of a whole answer is right. So a token's bytes are known if both
-  texts agree. Any other token is decoded after a plain token, together with earlier tokens that leave its character
-  unfinished (`TokenTexts`).
+  reports which tokens are ends. So tokens with common names of ends, and tokens of the chat template, are forced, to
+  find out whether they are ends.
+- A `sampling_seed` is honoured only with `--enable-deterministic-inference`, which `/server_info` reports; without this
+  option, the engine does not draw. The random numbers depend on seed and position; in a batch with greedy requests, the
+  server uses other random numbers. (This is from the source, because the mode does not exist on the CPU.)
+- Since 2026, `/v1/tokenize` renders messages like the chat route; `/v1/detokenize` turns the resulting ids into text.
+- The text shown for a token is decoded separately. In this text, a part of a character is U+FFFD, and with a
+  SentencePiece vocabulary the space before a word is missing. The text of a whole answer is correct. So a token's bytes
+  are known if both texts agree. Any other token is decoded after a plain token, together with earlier tokens that leave
+  its character unfinished (`TokenTexts`).
 """
 
 from __future__ import annotations
@@ -133,17 +135,17 @@ _OWNED = {
 """Fields that a user's `extra_body` may not set."""
 
 _IT = {"looks": "SGLang", "url": "`sglang serve`"}
-_LIST = 64  # prompts in one request
-_STREAMED = 256  # tokens of one stream: each event repeats all earlier ones, so traffic grows with the square
-_MANY = 64  # most probable tokens to request: a server crashes if the number exceeds its vocabulary
-_NOTHING = -1e4  # no log probability of a softmax is below this
-_QUOTED = 300  # characters of the server's message to quote in an error
+_LIST = 64  # greatest number of prompts in one request
+_STREAMED = 256  # tokens per stream: each event repeats all earlier tokens, so traffic grows quadratically
+_MANY = 64  # limit for `top_logprobs_num`: a server crashes if it exceeds the vocabulary
+_NOTHING = -1e4  # log probabilities of a softmax are never below this value
+_QUOTED = 300  # number of characters of the server's message that an error quotes
 
 
 # Answers.
 
 Triple = tuple[float | None, int, str | None]
-"""A token: its log probability, its id, and its text, which was decoded separately."""
+"""A token: its log probability, its id, and its separately decoded text."""
 
 
 class SglangFinish(BaseModel):
@@ -160,7 +162,7 @@ class SglangFinish(BaseModel):
 
 
 class Meta(BaseModel):
-    """Everything in an answer but the text. The first entry of the `input_...` lists has no probability."""
+    """The parts of an answer other than its text. The first entry of each `input_...` list has no probability."""
 
     finish_reason: SglangFinish | None = None
     prompt_tokens: int
@@ -222,7 +224,7 @@ def _checked(answer: SglangAnswer, endpoint: str, read: int) -> SglangAnswer:
     """Check that the server read all `read` tokens of the prompt, and that the answer has not ended improperly.
 
     Raises:
-        UnsupportedError: the answer ended at a stop string of the server's own.
+        UnsupportedError: the answer ended at a stop string from the server's own settings.
         ProviderError: the server broke off the answer, or read only a part of the prompt.
     """
     meta = answer.meta_info
@@ -241,7 +243,7 @@ def _checked(answer: SglangAnswer, endpoint: str, read: int) -> SglangAnswer:
 
 
 def _aborted(meta: Meta, endpoint: str) -> ProviderError:
-    """The error for an answer that the server broke off, with the reason that it gave."""
+    """Create the error for an answer that the server broke off, with the server's reason."""
     finish = meta.finish_reason
     said = ((finish.message if finish else None) or "no reason was given")[:_QUOTED]
     status = finish.status_code if finish else None
@@ -255,11 +257,11 @@ def _aborted(meta: Meta, endpoint: str) -> ProviderError:
 
 
 def _steps(answer: SglangAnswer, endpoint: str, *, since: int = 0, sampled: bool = False) -> list[IdStep]:
-    """The tokens of an answer, or of an event that leaves out the first `since` tokens.
+    """Check and convert the tokens of an answer, or of an event that leaves out the first `since` tokens.
 
     Raises:
         UnsupportedError: probabilities are missing or invalid, or decoding is not greedy (unless `sampled`).
-        ResponseError: the server took a token without a usable probability.
+        ResponseError: the server chose a token without a usable probability.
     """
     meta = answer.meta_info
     entries, tops = meta.output_token_logprobs or [], meta.output_top_logprobs or []
@@ -277,7 +279,7 @@ def _missing(endpoint: str, *, any_: bool) -> UnsupportedError:
 
 
 def _step(entry: Triple, top: Sequence[Triple], endpoint: str, *, sampled: bool = False) -> IdStep:
-    """Check and convert a token that the server took; unless drawn (`sampled`), it must be the most probable one."""
+    """Check and convert a token that the server chose; unless `sampled`, it must be the most probable token."""
     own, token_id, text = entry
     best = max((value for value, _, _ in top if value is not None), default=None)
     if best is None and own is not None:
@@ -300,10 +302,11 @@ def _listed(top: Sequence[Triple]) -> list[ListedId]:
 
 
 def scored(answer: SglangAnswer, ids: Sequence[int], first: int, endpoint: str) -> list[tuple[Triple, list[Triple]]]:
-    """The prompt's tokens from position `first` on, each with the most probable tokens at its position.
+    """Return a prompt's tokens from position `first` on, each with the most probable tokens at its position.
 
-    Some versions send entries for the whole prompt, others from the requested position on. In either case the last
-    entry belongs to the prompt's last token, and each entry has its token's id. The vocabulary's last id is shown as 0.
+    Some versions send entries for the whole prompt, and others only from the requested position on. In either case, the
+    last entry belongs to the prompt's last token, and each entry contains its token's id. The vocabulary's last id is
+    shown as 0.
 
     Raises:
         UnsupportedError: entries are missing, or do not belong to the prompt's tokens.
@@ -323,7 +326,7 @@ def scored(answer: SglangAnswer, ids: Sequence[int], first: int, endpoint: str) 
 
 
 def _shown(ids: Sequence[int]) -> list[int]:
-    """Ids as the server may show them in a prompt: the greatest may be the vocabulary's last, which is shown as 0."""
+    """The ids that the server may show for a prompt: the greatest may be the vocabulary's last, which is shown as 0."""
     last = max(ids, default=0)
     return [0 if one == last else one for one in ids]
 
@@ -343,17 +346,18 @@ def _belongs(entry: Triple, top: Sequence[Triple], shown: set[int], expected: in
 class Events:
     """Reader of a stream.
 
-    Each event contains all tokens so far, or with `--incremental-streaming-output` only the new tokens.
+    Each event contains all tokens so far, or only the new tokens if the server runs with
+    `--incremental-streaming-output`.
 
     Args:
-        endpoint: the server's URL, for errors.
+        endpoint: the server's URL, for error messages.
         read: number of tokens in the prompt.
-        sampled: tokens are drawn, and may be less probable than others.
+        sampled: whether tokens are drawn, so that they need not be the most probable tokens.
 
     Attributes:
         seen: number of tokens so far.
         finish: the reason for the answer's end; None before the end.
-        last: everything in the last event but the text; None before the first event.
+        last: the last event without its text; None before the first event.
     """
 
     def __init__(self, endpoint: str, read: int, *, sampled: bool = False) -> None:
@@ -366,7 +370,7 @@ class Events:
         self._text = ""
 
     def feed(self, answer: SglangAnswer) -> tuple[list[IdStep], str]:
-        """Read an event; return its new tokens and its new text."""
+        """Read an event, and return its new tokens and its new text."""
         meta = self.last = _checked(answer, self._endpoint, self._read).meta_info
         if meta.finish_reason is not None:
             self.finish = meta.finish_reason.type
@@ -400,7 +404,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
     """
 
     lora: str | None = None
-    least = 2  # a list of two tokens shows whether decoding is greedy
+    least = 2  # two listed tokens suffice to see whether decoding is greedy
     most = _MANY
     streamed = _STREAMED
     cut_is_full = True
@@ -411,7 +415,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         self.lora = facts.adapter
 
     def body(self, wanted: int, *, top: int = TIES, **fields: object) -> dict[str, object]:
-        """The body of a greedy request."""
+        """Build the body of a greedy request."""
         sampling = {**_GREEDY, "max_new_tokens": wanted, **cast("dict[str, object]", fields.pop("sampling", {}))}
         own = {"return_logprob": True, "return_text_in_logprobs": True, "top_logprobs_num": top}
         adapter = {} if self.lora is None else {"lora_path": self.lora}
@@ -426,7 +430,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         singly: bool = False,
         **more: Any,
     ) -> list[SglangAnswer]:
-        """Request the answers to several prompts, in order: in lists, or with `singly` by a few requests at a time."""
+        """Request answers to several prompts, in order, with lists of prompts or (`singly`) a few at a time."""
         size = 1 if singly else _LIST
         parts = [prompts[at : at + size] for at in range(0, len(prompts), size)]
         found = await concurrently([partial(self._list, part, wanted, usage, more) for part in parts])
@@ -444,7 +448,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         return [_checked(answer, endpoint, len(ids)) for answer, ids in zip(answers, prompts, strict=True)]
 
     async def unchecked(self, wanted: int, usage: Usage, **fields: Any) -> list[SglangAnswer]:
-        """Send one request, and return the received answers; fields are as in `body`."""
+        """Send one request, and return the answers unchecked; `fields` are as in `body`."""
         data = await self.transport.post("/generate", self.body(wanted, **fields), usage=usage)
         listed = cast("list[object]", data) if isinstance(data, list) else [cast("object", data)]
         answers = [parse(SglangAnswer, one, self.transport.endpoint) for one in listed]
@@ -517,7 +521,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         return self.tokenizer is not None or await super().spell(ids, text)
 
     async def template(self, content: str) -> str | None:
-        """Render a user's message; None with a local tokenizer, as the server may then lack the route."""
+        """Render a user's message; None if a local tokenizer was given, because the server may then lack the route."""
         return None if self.tokenizer is not None else await super().template(content)
 
     async def templated(self, messages: Sequence[Mapping[str, str]]) -> Encoding:
@@ -526,7 +530,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         return parse(Encoding, found, self.transport.endpoint)
 
     def without_template(self, error: StatusError) -> UnsupportedError | None:
-        """The error for an older version, which has no such route or requires a prompt; None for other failures."""
+        """Return the error for an older version whose route is missing or needs a prompt; None for other failures."""
         asks = isinstance(error, InvalidRequestError) and "prompt" in str(error.args[0]).lower()
         if not asks and error.status != 404:
             return None
@@ -536,7 +540,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
     async def ends(self, token_id: int, usage: Usage) -> bool:
         """Force a token, and return True if it ends the answer.
 
-        The request allows two tokens, because the last allowed token always ends an answer by length.
+        The request allows two tokens, because an answer that reaches its limit always has the reason `"length"`.
         """
         forced = {"logit_bias": {str(token_id): 100.0}}
         [answer] = await self.batch([[self.facts.anchor]], 2, usage, sampling=forced)
@@ -572,7 +576,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
 
 
 def _drawing(options: DraftOptions) -> dict[str, object]:
-    """The sampling fields of a drawn draft."""
+    """The sampling fields for a draft whose tokens are drawn."""
     seed: dict[str, object] = {} if options.seed is None else {"sampling_seed": options.seed}
     return {"temperature": 1, **seed}
 
@@ -586,12 +590,12 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
     Args:
         url: the server's URL, without `/v1`.
         tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts, for servers without a route
-            that encodes text. It also saves the requests that find out the bytes of tokens.
-        strategy: the requests for proposals (`strategies.Strategy`). The default is `"echo"`, which scores the text if
-            there are several places to judge, and benefits from the server's cache. All strategies return the same
-            answers.
-        add_special_tokens: add the model's beginning of sequence to a prompt. Turn it off for prompts rendered with a
-            chat template, which already contain it.
+            that encodes text. It also saves the requests for finding out the bytes of tokens.
+        strategy: the kind of request for proposals (`strategies.Strategy`). The default is `"echo"`, which scores the
+            text if there are several places to judge, and benefits from the server's cache. All strategies return the
+            same answers.
+        add_special_tokens: whether to add the model's beginning of sequence to a prompt. Set it to False for prompts
+            that were rendered with a chat template, because they already contain the beginning of sequence.
         options: as in `engine.Adapter`: `model` (a name of the model, or of an adapter (LoRA) on top of it), `api_key`,
             `headers`, `extra_body` (e.g. `{"priority": 1}`), `timeout`, `http_client`, `limits`.
 
@@ -607,7 +611,7 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
     _idle = MANY_IDLE
 
     async def probe_client(self) -> SglangProbeClient:
-        """A client without checks, for a probe."""
+        """Return a client without checks, for the probe."""
         await self.facts()
         return SglangProbeClient(self._client)
 
@@ -653,7 +657,7 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
 
 
 async def _card(transport: Transport) -> _Card:
-    """Request the route that only SGLang has, by its older name if the server does not know the newer one."""
+    """Request the route that only SGLang has, under its older name if the server does not know the newer name."""
     try:
         return parse(_Card, await transport.get("/model_info"), transport.endpoint)
     except (InvalidRequestError, ResponseError):
@@ -661,7 +665,7 @@ async def _card(transport: Transport) -> _Card:
 
 
 async def _running(transport: Transport) -> _Running:
-    """The server's version and limits; all fields are unset if the server hides them."""
+    """Request the server's version and limits; all fields have their defaults if the server hides them."""
     for path in ("/server_info", "/get_server_info"):
         try:
             return parse(_Running, await transport.get(path), transport.endpoint)
@@ -680,7 +684,7 @@ async def _encoded(client: SglangClient) -> list[int]:
 
 
 async def _read(client: SglangClient) -> list[int]:
-    """Return the server's encoding of `LETTERS`; check that its ids and the next token have probabilities."""
+    """Return the server's encoding of `LETTERS`, after checking that its ids and the next token have probabilities."""
     endpoint = client.transport.endpoint
     body = client.body(1, text=LETTERS, logprob_start_len=0)
     answer = _checked(parse(SglangAnswer, await client.transport.post("/generate", body), endpoint), endpoint, 0)
@@ -740,7 +744,7 @@ class SglangProbeClient(ProbeClient):
     async def _positions(
         self, entries: Sequence[Triple], tops: Sequence[Sequence[Triple] | None] | None, usage: Usage
     ) -> list[Position]:
-        """The positions of an answer; the bytes of all tokens follow from their ids."""
+        """Convert an answer to positions; the bytes of all tokens are found from their ids."""
         strings = TokenTexts(self._client, usage)
         listed = [top or () for top in tops or [()] * len(entries)]
         runs = await strings.walk([token_id for _, token_id, _ in entries])

@@ -1,28 +1,33 @@
-"""Hugging Face TGI (text-generation-inference), over its native `/generate` and `/generate_stream`.
+"""Adapter for Hugging Face TGI (text-generation-inference), over its native `/generate` and `/generate_stream`.
 
-The adapter was never run against a real TGI, as no accelerator was available, so TGI is not called supported. It
-follows the server's source from 1.0 to 3.3.7, its API document, and the 299 answers recorded in its own tests:
+The adapter was never run against a real TGI server, because no accelerator was available, so TGI is not listed as
+supported. The adapter follows the server's source from 1.0 to 3.3.7, its API documentation, and the 299 answers that
+are recorded in its own tests:
 
-- The server accepts only text. A draft continues from text; if it needs more tokens, it is requested again from the
-  same text.
-- Decoding is greedy if no sampling field is sent. Probabilities come from the raw softmax, including the end of
-  sequence; null means NaN. The adapter compares every token with the most probable tokens (`top_n_tokens`). The neuron
-  backend has no probabilities, and the llama.cpp backend always samples: both are refused.
-- An answer of the requested length has the finish reason "length", whatever its last token is. If that token may be an
-  end of sequence, the request is repeated with room for another token.
+- The server accepts only text. A draft continues from text; if the draft needs more tokens, it is requested again from
+  the same text, with a higher limit.
+- Decoding is greedy if no sampling field is sent. Probabilities come from the raw softmax, also for the end of
+  sequence; null means NaN. The adapter checks that every token is the most probable of the listed tokens
+  (`top_n_tokens`). Two backends are refused: the neuron backend has no probabilities, and the llama.cpp backend always
+  samples.
+- An answer of the requested length has the finish reason "length", even if its last token is an end of sequence. If
+  that token may be an end, the request is repeated with room for another token.
 - A token that leaves a character unfinished has an empty text; the token that completes the character has the text of
-  both. Listed tokens are decoded one by one, with U+FFFD for a part of a character.
-- `/tokenize` reports positions in bytes. A server without a fast tokenizer has no such route, and silently cuts a long
-  prompt; other servers refuse such a prompt.
-- The tokens of a prompt have probabilities only with `--enable-prefill-logprobs`, and never have alternatives. So they
-  can score a text, but do not show what the model would have written instead. Encoder-decoder models are refused.
-- At most five tokens are listed, with strings that are not always their text. So drafts have the known alternatives,
-  but proposals have none (`top_k` is 0). Sampled tokens would have the probabilities of a warped distribution.
+  both tokens. Listed tokens are decoded one by one, with U+FFFD in place of a part of a character.
+- `/tokenize` reports positions in bytes. A server without a fast tokenizer lacks this route, and silently truncates a
+  prompt that is too long; all other servers refuse such a prompt.
+- The tokens of a prompt have probabilities only with `--enable-prefill-logprobs`, and never have alternatives. So a
+  text can be scored, but the answer does not show what the model would have written instead. Encoder-decoder models are
+  refused.
+- At most five tokens are listed, and their strings are not always their text. So drafts have those alternatives whose
+  text is known, but proposals have none (`top_k` is 0). The adapter does not sample, because sampled tokens would have
+  the probabilities of a modified distribution.
 - `/chat_tokenize` renders messages. The adapter removes the beginning of sequence from the rendered text, because
-  `/generate` adds one. Special tokens in a user's text are parsed as special tokens, because no request accepts ids.
-- `/generate_stream` reports errors as events, after a status of 200.
-- Only the end of a stream reports the number of prompt tokens. If a draft is closed earlier, they are counted
-  separately.
+  `/generate` adds one. The server parses special tokens in a user's text, which cannot be avoided because no request
+  accepts ids.
+- `/generate_stream` reports errors as events of the stream, after a status of 200.
+- Only the last event of a stream reports the number of prompt tokens. Because a draft may be closed earlier, its prompt
+  tokens are counted separately.
 """
 
 from __future__ import annotations
@@ -99,10 +104,10 @@ __all__ = ["Tgi"]
 
 _TOP = re.compile(r"`top_n_tokens` must be >= 0 and <= (\d+)")
 
-_REMEMBERED = 4  # encodings to keep; they are long
-_LONG = 2000  # characters; a shorter text costs little to encode
-_BYTES = 4  # bytes of a token, roughly
-_ATTEMPTS = 2  # attempts from the same text; after that, a draft restarts from the text received so far
+_REMEMBERED = 4  # number of encodings to cache; they may be long
+_LONG = 2000  # characters; encoding a shorter text costs little
+_BYTES = 4  # approximate number of bytes in a token
+_ATTEMPTS = 2  # number of attempts from the same text; later attempts continue the text received so far
 _MORE = 4  # additional raw tokens to request, to finish a character
 _EACH = 4  # a whole token has at most this many raw tokens, apart from special tokens
 
@@ -113,7 +118,7 @@ _M = TypeVar("_M", bound=BaseModel)
 
 
 def _before(letter: TgiEncoding) -> tuple[int, ...] | None:
-    """The special tokens before a letter; None if no token has a width, because the server reports no positions."""
+    """The special tokens before a letter; None if all tokens have zero width, i.e. the server reports no positions."""
     wide = next((at for at, span in enumerate(letter.root) if span.stop > span.start), None)
     return None if wide is None else tuple(span.id for span in letter.root[:wide])
 
@@ -125,10 +130,10 @@ class TgiFacts(ServerFacts):
     Attributes:
         longest: the largest number of tokens in a prompt.
         before: the special tokens before every text; None if the server does not encode text.
-        prefill: the server reports the probabilities of the tokens of a prompt.
+        prefill: whether the server reports the probabilities of a prompt's tokens.
         top: the number of most probable tokens that the server lists, up to `TIES`.
         ends: ids that have ended an answer.
-        others: ids of possible ends that turned out not to end an answer.
+        others: ids of tokens that looked like ends, but do not end an answer.
     """
 
     longest: int
@@ -141,7 +146,7 @@ class TgiFacts(ServerFacts):
 
 @dataclass(slots=True)
 class _Bill:
-    """The number of prompt tokens of one stream: reported at its end, counted separately, or estimated."""
+    """The number of prompt tokens in one stream: the reported number, or else the counted or the estimated number."""
 
     usage: Usage
     estimated: int
@@ -159,12 +164,12 @@ class TgiClient:
     Args:
         transport: the server.
         extra: fields merged into the `parameters` of every generation.
-        tokenizer: encodes and counts text if the server does not.
+        tokenizer: a local tokenizer, which encodes and counts text if the server does not.
 
     Attributes:
         endpoint: the server's URL.
         facts: known facts about the server.
-        shows: special tokens are treated as text, as in the answer to a conversation.
+        shows: whether special tokens in an answer count as text, as they do in the answer to a conversation.
     """
 
     facts: TgiFacts
@@ -187,7 +192,7 @@ class TgiClient:
         )
 
     async def discover(self, info: TgiInfo) -> TgiFacts:
-        """Find out whether the server encodes, scores and lists tokens, from its encoding of a letter and one answer.
+        """Find out whether the server encodes, scores and lists tokens, by encoding a letter and requesting one answer.
 
         Raises:
             UnsupportedError: a fusion cannot use the server's answers.
@@ -219,7 +224,7 @@ class TgiClient:
         return self.facts
 
     async def _first_answer(self) -> tuple[TgiAnswer, int]:
-        """Return the answer to a letter, with the probabilities of its prompt, and the number of tokens listed."""
+        """Request the answer to a letter, with the prompt's probabilities; also return the number of listed tokens."""
         top = TIES
         while top:
             try:
@@ -240,7 +245,7 @@ class TgiClient:
     # Text.
 
     async def encode(self, text: str) -> EncodedText:
-        """The server's encoding of `text`; the encodings of the last texts are cached.
+        """Encode `text` on the server; the encodings of the last few texts are cached.
 
         Raises:
             UnsupportedError: the server does not encode text.
@@ -255,14 +260,14 @@ class TgiClient:
         return self._encodings[text]
 
     async def pieces(self, text: str) -> list[Piece]:
-        """The tokens of `text`, without special tokens."""
+        """Encode `text` into tokens, without added special tokens."""
         if self.facts.before is None and self._tokenizer is not None:
             return await encoded(self._tokenizer, text)
         own = await self.encode(text)
         return [Piece(token_id, data) for token_id, data in zip(own.ids, own.data, strict=True)]
 
     async def count(self, text: str) -> int:
-        """The number of tokens that the model reads for `text`, special tokens included."""
+        """Count the tokens that the model reads for `text`, including special tokens."""
         known = self._counts.exact(text)
         if known is None and self.facts.before is None and self._tokenizer is not None:
             known = await beside(count, self._tokenizer, text)
@@ -300,7 +305,7 @@ class TgiClient:
         return text.encode()[sum(map(len, own.data[: len(before)])) :].decode()
 
     async def room(self, text: str, wanted: int) -> int:
-        """The number of tokens to request after `text`: `wanted`, or fewer if they do not fit; may be 0 or less."""
+        """Return the number of tokens to request after `text`: `wanted`, or as many as fit, which may be 0 or less."""
         context = self.facts.info.context or 0
         if self._counts.fits(text, min(self.facts.longest, context - wanted)):
             return wanted
@@ -310,10 +315,11 @@ class TgiClient:
     # Generation.
 
     def position(self, event: TgiEvent, *, check: bool = True) -> Position:
-        """Convert one event of a greedy generation; with `check`, test that its token is the most probable one.
+        """Convert one event of a greedy generation. With `check`, test that its token is the most probable token.
 
         Raises:
-            UnsupportedError: the list of the most probable tokens is missing, or the server took another token.
+            UnsupportedError: the list of the most probable tokens is missing, or the server chose a less probable
+                token.
             ResponseError: a probability is missing or is not a number.
         """
         word, top = event.token, event.top_tokens or []
@@ -324,15 +330,15 @@ class TgiClient:
                 hint = "TGI's neuron backend has no probabilities. Update the server, or use another backend."
                 raise self._unsupported(words, hint)
             check_greedy(word.prob, (other.prob for other in top), self.endpoint)
-        # A listed token is decoded separately. If that changes the text of the pick, the tokenizer decodes some tokens
-        # differently at the start of a text, so the texts of listed tokens cannot be compared.
+        # Listed tokens are decoded separately. If this changes the text of the server's own token, the tokenizer
+        # decodes some tokens differently at the start of a text, so the texts of listed tokens cannot be compared.
         alone = next((other.text for other in top if other.id == word.id), None)
         comparable = alone is not None and (not word.text or alone == word.text)
         others = [Choice(one.id, Token(one.text.encode(), one.prob)) for one in top if self._is_text(one)]
         return Position(self._pick(event, alone), others if comparable else [])
 
     def _end(self, event: TgiEvent | None) -> Token:
-        """The end of sequence at the position of an event; its probability is None if no end is listed."""
+        """Return the end of sequence at the position of an event; its probability is None if no end is listed."""
         if event is not None and event.details is not None and event.details.finish_reason == "eos_token":
             return self._pick(event, None).token
         ends = [one for one in (event.top_tokens if event else None) or () if one.id in self.facts.ends]
@@ -367,8 +373,8 @@ class TgiClient:
             usage: the ledger that counts the requests.
             attempt: as in `Transport.stream`.
             top: the number of most probable tokens to list.
-            whole: the caller reads the stream to its end, which reports the number of prompt tokens. Otherwise they are
-                counted separately.
+            whole: whether the caller reads the stream to its end, which reports the number of prompt tokens. Otherwise
+                the prompt tokens are counted separately.
         """
         first: list[Any] = []
         bill = _Bill(usage, self._estimated(text))
@@ -398,7 +404,7 @@ class TgiClient:
         last = 0
         while data is not None:
             event = self._parse(TgiEvent, data)
-            if not event.index or event.index != last:  # otherwise the event was sent twice
+            if not event.index or event.index != last:  # ignore an event that was sent twice
                 last = event.index
                 bill.usage.bill(0, 1)
                 if event.details is not None:
@@ -407,15 +413,15 @@ class TgiClient:
             data = await anext(events, None)
         else:
             raise broken_off(self.endpoint)
-        with suppress(ProviderError):  # the answer is complete, even if the connection breaks
-            async for _ in events:  # no event is left, but reading the end frees the connection
+        with suppress(ProviderError):  # the answer is complete, even if the connection now breaks
+            async for _ in events:  # no event follows, but reading the end frees the connection
                 pass
         bill.reported = await self._reported(text, event.details.input_length)
         await self._check_end(text, limit, event, bill.usage)
         yield event
 
     async def _check_end(self, text: str, limit: int, event: TgiEvent, usage: Usage) -> None:
-        """Correct the finish reason of an answer of at most `limit` tokens, and remember its end of sequence."""
+        """Correct the finish reason of an answer with at most `limit` tokens, and remember its end of sequence."""
         end = event.details
         if end is not None and end.finish_reason == "eos_token":
             self.facts.ends.add(event.token.id)
@@ -423,10 +429,10 @@ class TgiClient:
             end.finish_reason = "eos_token"
 
     async def _ends(self, text: str, limit: int, word: TgiToken, usage: Usage) -> bool:
-        """True if the last of `limit` allowed tokens is an end of sequence.
+        """Find out whether `word`, the last of `limit` allowed tokens, is an end of sequence.
 
-        Each possible end is tested once: the request is repeated, to see whether another token follows. If the context
-        has no room for this, a special token counts as an end.
+        Each possible end is tested once: the request is repeated with a higher limit, to see whether another token
+        follows. If the context has no room for another token, a special token counts as an end.
         """
         facts = self.facts
         if word.id in facts.ends or word.id in facts.others or not word.may_end:
@@ -435,18 +441,18 @@ class TgiClient:
             return word.special
         found = (await self._post(text, limit + 1, facts.top, usage)).details
         usage.bill(await self._counted(text) or self._estimated(text), found.generated_tokens)
-        # The second answer may have another token here; then nothing is learnt.
+        # If the second answer has a different token at this position, nothing is learnt.
         if [token.id for token in found.tokens[limit - 1 : limit]] == [word.id]:
             (facts.others if len(found.tokens) > limit else facts.ends).add(word.id)
         return word.id in facts.ends
 
     async def prefill(self, text: str, own: EncodedText, usage: Usage) -> tuple[list[Token], Token]:
-        """Request the probabilities of the tokens of `text`, whose encoding is `own`, and of the end after them.
+        """Request the probabilities of the tokens in `text` (with the encoding `own`) and of the end of sequence.
 
         Raises:
-            UnsupportedError: the server does not report them.
+            UnsupportedError: the server does not report these probabilities.
             ContextLengthError: the server read only a part of the text.
-            ResponseError: the tokens differ from the encoding.
+            ResponseError: the tokens in the answer differ from the encoding.
         """
         answered = await self._post(text, 1, self.facts.top, usage, prefill=True)
         read = answered.details.prefill
@@ -460,7 +466,7 @@ class TgiClient:
             raise ResponseError(words, endpoint=self.endpoint, retryable=True)
         if event := answered.last():
             await self._check_end(text, 1, event, usage)
-            self.position(event)  # raises an error if the token is not the most probable
+            self.position(event)  # raises an error if the token is not the most probable token
         return [*own.scored(word.prob for word in read[own.special :])], self._end(event)
 
     def _estimated(self, text: str) -> int:
@@ -468,16 +474,17 @@ class TgiClient:
         return len(text.encode()) // _BYTES if known is None else known
 
     async def _counted(self, text: str) -> int | None:
-        """The number of tokens in `text`; for a long text, it may be estimated from similar texts. None if unknown."""
+        """Count the tokens in `text`, or estimate the number for a long text from similar texts; None if unknown."""
         known = self._counts.about(text) if len(text) > _LONG else self._counts.exact(text)
         if known is not None or (self.facts.before is None and self._tokenizer is None):
             return known
         return await self.count(text)
 
     async def _reported(self, text: str, read: int | None) -> int | None:
-        """The number of tokens in `text`, from the number `read` at the end of a stream; None if unknown.
+        """Return the number of tokens in `text`, given the number `read` from the end of a stream; None if unknown.
 
-        A server that does not encode text does not count its tokens either: it reports the longest allowed prompt.
+        A server that does not encode text does not count tokens either, and reports the length of the longest allowed
+        prompt.
 
         Raises:
             ContextLengthError: the server read only a part of the text.
@@ -515,12 +522,12 @@ class TgiClient:
         return UnsupportedError(words, endpoint=self.endpoint, hint=hint)
 
     def unscored(self) -> UnsupportedError:
-        """The error for a server that reports no probabilities for the tokens of a prompt."""
+        """Create the error for a server that does not report the probabilities of a prompt's tokens."""
         words = "the server gives no probabilities for the tokens of a prompt"
         return self._unsupported(words, "Start it with --enable-prefill-logprobs.")
 
     async def too_long(self, text: str) -> ContextLengthError:
-        """The error for a text that leaves no room for an answer."""
+        """Create the error for a text that leaves no room for an answer."""
         limits = f"at most {self.facts.longest}, and {self.facts.info.context} with the answer"
         words = f"the text has {await self.count(text)} tokens; the server takes {limits}"
         return ContextLengthError(words, endpoint=self.endpoint)
@@ -537,8 +544,8 @@ class TgiClient:
 class _TgiStream:
     """The streams of one draft; see `drafting.IdsStream`.
 
-    As long as the server repeats its answer, the same text is sent again with a higher limit. If the server writes
-    another answer, or stops early, the text received so far is continued instead.
+    If a draft needs more tokens, the same text is sent again with a higher limit, as long as the server repeats its
+    answer. If the server writes a different answer, or stops early, the text received so far is continued instead.
     """
 
     def __init__(self, client: TgiClient, context: Context, usage: Usage, alternatives: int) -> None:
@@ -547,11 +554,11 @@ class _TgiStream:
         self._text = context.text
         self._usage = usage
         self._alternatives = alternatives
-        self._spaced = False  # listed tokens keep the space before a word
-        self._skipped = 0  # number of ids of the draft that are in the text
-        self._data = b""  # bytes of the ids after the text
-        self._left = 0  # number of whole tokens that were wanted after the text
-        self._wanted = 0  # number of raw tokens to request; 0 for the likely number
+        self._spaced = False  # whether listed tokens keep the space before a word
+        self._skipped = 0  # number of the draft's ids that are part of the text to send
+        self._data = b""  # bytes of the draft's later ids
+        self._left = 0  # number of whole tokens to write after this text
+        self._wanted = 0  # number of raw tokens to request; 0 means the likely number
 
     async def __call__(self, ids: Sequence[int], left: int, attempt: int) -> AsyncGenerator[Next, None]:
         if attempt > _ATTEMPTS and self._data:
@@ -583,16 +590,16 @@ class _TgiStream:
             self._restart(written)
         elif limit < wanted:
             yield "full"
-        elif not self._data:  # a character is unfinished: the next answer need not repeat these tokens
+        elif not self._data:  # the new tokens only begin a character: the next answer need not repeat them
             self._skipped, self._wanted = len(written), 2 * seen + _MORE
 
     def _likely(self, known: int, left: int) -> int:
-        """The number of raw tokens to request; after a first answer, more for characters of several tokens."""
+        """Return the number of raw tokens to request; after a first answer, allow for characters of several tokens."""
         each = min(known / max(self._left - left, 1), _EACH)
         return known + math.ceil(left * each) + _MORE if known else left
 
     def _with_alternatives(self, position: Position, event: TgiEvent) -> Choice:
-        """The server's own token with its alternatives, if the listed texts are known to keep their spaces."""
+        """Return the server's own token, with alternatives if the listed texts are known to keep their spaces."""
         self._spaced = self._spaced or keeps_spaces(word.text for word in event.top_tokens or ())
         if not self._alternatives or not self._spaced:
             return position.pick
@@ -610,7 +617,7 @@ class _TgiStream:
 
 
 class _TgiRounds(Rounds):
-    """The rounds of one `propose`, with one request for each place."""
+    """The rounds of requests for one `propose` call, with one request for each place."""
 
     def __init__(self, client: TgiClient, context: Context, usage: Usage) -> None:
         super().__init__(context)
@@ -624,7 +631,7 @@ class _TgiRounds(Rounds):
         return await self._client.too_long(self._asked(one))
 
     def _asked(self, one: Continuation) -> str:
-        """The text to send: up to the last token with which the continuation overrode the server."""
+        """The text to send, which ends with the last token for which the continuation overrode the server's choice."""
         return self._prompt + sendable(self._text[: one.question.start] + one.turned[1])
 
     def _skipped(self, one: Continuation) -> int:
@@ -642,7 +649,7 @@ class _TgiRounds(Rounds):
 
         positions, again = await until_answered(read), one.ids[one.turned[0] :]
         if [position.pick.id for position in positions[: len(again)]] != again:
-            return []  # the server wrote another answer this time: no token can follow the known ones
+            return []  # the server wrote a different answer this time, so the known tokens cannot be continued
         return positions[len(again) :]
 
 
@@ -653,7 +660,7 @@ class _Last(TgiEvent):
 
 
 class TgiProbeClient(ProbeClient):
-    """The probe's client for TGI; additional fields of its requests are sent as `parameters`."""
+    """The probe's client for TGI, which sends additional request fields as `parameters`."""
 
     forcing = (lambda text: {"grammar": {"type": "regex", "value": re.escape(text)}},)
 
@@ -662,7 +669,7 @@ class TgiProbeClient(ProbeClient):
         self._client = client
 
     async def models(self) -> list[str]:
-        """The model that `/info` names."""
+        """Return a list with the model that `/info` names."""
         return [(await self._client.info()).model_id]
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
@@ -692,7 +699,7 @@ class TgiProbeClient(ProbeClient):
         ]
 
     async def score(self, text: str, usage: Usage) -> RawScores:
-        """Score by `decoder_input_details`, which reports only the probabilities of the text's own tokens."""
+        """Score a text with `decoder_input_details`, which reports only the probabilities of the text's own tokens."""
         own = await self._client.encode(text)
         body = {"inputs": text, "parameters": parameters(1, self._client.facts.top, prefill=True)}
         try:
@@ -715,8 +722,8 @@ class Tgi(Engine[TgiFacts]):
 
     Args:
         url: the server's URL.
-        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts. Needed only if the server has
-            no fast tokenizer and prompts come near the limit.
+        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts. It is needed only if the server
+            has no fast tokenizer and prompts come near the limit.
         options: as in `engine.Adapter`. `model` is compared with the server's model. `extra_body` is merged into the
             `parameters` of every generation, e.g. `{"adapter_id": "name"}`.
 
@@ -734,7 +741,7 @@ class Tgi(Engine[TgiFacts]):
 
     @property
     def encodes_locally(self) -> bool:
-        """True if a local tokenizer encodes text, because the server does not."""
+        """True if text is encoded with a local tokenizer, because the server does not encode."""
         return super().encodes_locally and self._client.facts.before is None
 
     async def propose(
@@ -758,9 +765,9 @@ class Tgi(Engine[TgiFacts]):
         end: bool = False,
         usage: Usage,
     ) -> list[Token]:
-        """Score all tokens with one request; see `contract.Provider`.
+        """Score a text in one request; see `contract.Provider`.
 
-        The end of sequence has a probability if it is listed, and has ended an earlier answer.
+        The end of sequence has a probability if the server lists it and it has ended an earlier answer.
         """
         prompt, text = context.prompt, context.text
         if not (await self.facts()).prefill:
@@ -773,22 +780,22 @@ class Tgi(Engine[TgiFacts]):
         return within(scored, len(prompt.encode())) + ([last] if end else [])
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """Encode a text on the server; if tokens share a character, the last of them has all its bytes."""
+        """Encode a text on the server. If several tokens share a character, the last of them has all of its bytes."""
         await self.facts()
         return await self._client.pieces(text)
 
     async def begun(self, prompt: str) -> str:
-        """Strip from a rendered prompt the beginning of sequence that the server puts before every text."""
+        """Strip the beginning of sequence, which the server puts before every text, from a rendered prompt."""
         await self.facts()
         return await self._client.without_beginning(prompt)
 
     async def probe_client(self) -> TgiProbeClient:
-        """A client without checks, for a probe."""
+        """Return a client without checks, for the probe."""
         await self.facts()
         return TgiProbeClient(self._transport, self._client)
 
     async def facts(self) -> TgiFacts:
-        """The facts about the server, which are also passed to the client of this view."""
+        """Return the facts about the server, and pass them to the client of this view."""
         self._client.facts = await self.discovered()
         return self._client.facts
 
@@ -808,7 +815,7 @@ class Tgi(Engine[TgiFacts]):
         return IdsDraft(stream, (), max_tokens, alone=not context.text, repeats=True)
 
     async def _for_chat(self) -> Self:
-        """A view in which the special tokens of an answer are text."""
+        """Return a view in which special tokens in an answer are text."""
         view = copy(self)
         view._client = copy(self._client)
         view._client.shows = True
@@ -818,7 +825,7 @@ class Tgi(Engine[TgiFacts]):
         return await self._client.render(messages)
 
     async def _served(self, model: str) -> dict[str, Any]:
-        """The server's description of the model, from `/info`: older versions have no `/v1/models`."""
+        """Request the server's description of the model from `/info`, because older versions lack `/v1/models`."""
         info = await self._info()
         return {"id": info.model_id, "version": info.version} if info.model_id == model else {}
 

@@ -1,4 +1,4 @@
-"""TGI's wire format: the shapes of its answers, the parameters of its requests, and its encoding of a text."""
+"""TGI's wire format: the shapes of its answers, the parameters of its requests, and the encoding of a text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TgiInfo(BaseModel):
 
 
 class TokenSpan(BaseModel):
-    """A token of `/tokenize`, with its byte range in the text."""
+    """A token from `/tokenize`, with its byte range in the text."""
 
     id: int
     start: int
@@ -76,12 +76,12 @@ class TgiToken(BaseModel):
 
     @property
     def prob(self) -> float | None:
-        """Its probability; None for NaN."""
+        """The token's probability; None for NaN."""
         return prob(self.logprob)
 
     @property
     def may_end(self) -> bool:
-        """True if the token may be an end of sequence; some models have an end that is not flagged as special."""
+        """True if the token may be an end of sequence. In some models, an end is not flagged as special."""
         return self.special or looks_special(self.text)
 
 
@@ -93,7 +93,7 @@ class TgiEnd(BaseModel):
 
 
 class TgiEvent(BaseModel):
-    """An event of `/generate_stream`, which has one token."""
+    """An event of `/generate_stream`, with one token."""
 
     token: TgiToken
     index: int = 0  # from 1; missing in older versions
@@ -116,7 +116,7 @@ class TgiAnswer(BaseModel):
     details: TgiDetails
 
     def last(self) -> TgiEvent | None:
-        """The last token as an event; None if there is no token."""
+        """Return the last token as an event; None if there is no token."""
         found, top = self.details, self.details.top_tokens
         if not found.tokens:
             return None
@@ -124,7 +124,7 @@ class TgiAnswer(BaseModel):
 
 
 def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, object]:
-    """The `parameters` of a request for at most `limit` tokens, each with the `top` most probable tokens."""
+    """Return the `parameters` of a request for at most `limit` tokens, each with the `top` most probable tokens."""
     return {**_GREEDY, "top_n_tokens": top, "max_new_tokens": limit, "decoder_input_details": prefill}
 
 
@@ -134,7 +134,7 @@ class EncodedText:
 
     Attributes:
         ids: the ids of the text's own tokens.
-        data: the bytes of each token; if tokens share a character, the last of them has all its bytes.
+        data: the bytes of each token; if several tokens share a character, the last of them has all of its bytes.
         all: the ids that the model reads, including special tokens before the text.
     """
 
@@ -148,7 +148,7 @@ class EncodedText:
         return len(self.all) - len(self.ids)
 
     def scored(self, probs: Iterable[float | None]) -> Iterator[Token]:
-        """The tokens in whole characters, each with the lowest probability of its parts; `probs` belong to `ids`."""
+        """Yield tokens of whole characters, each with the lowest probability of its parts; `probs` belong to `ids`."""
         parts: list[float | None] = []
         for data, value in zip(self.data, probs, strict=True):
             parts.append(value)
@@ -159,14 +159,14 @@ class EncodedText:
 
     @classmethod
     def of(cls, raw: TgiEncoding, text: str, before: tuple[int, ...]) -> Self:
-        """Make the encoding of `text` from the server's answer."""
+        """Create the encoding of `text` from the server's answer."""
         ids = [span.id for span in raw.root]
         first = len(before) if tuple(ids[: len(before)]) == before else 0
         return cls(ids[first:], _bytes_of(raw.root[first:], text.encode()), ids)
 
 
 def _bytes_of(spans: Sequence[TokenSpan], text: bytes) -> list[bytes]:
-    """The bytes of each token. If a token overlaps the next one, or has no width, its bytes belong to a later token."""
+    """Find each token's bytes. If a token overlaps the next one, or has no width, a later token has its bytes."""
     data = [b""] * len(spans)
     begun = stop = 0
     for at, span in enumerate(spans):

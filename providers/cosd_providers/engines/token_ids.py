@@ -1,10 +1,11 @@
-"""Engines that send and receive only token ids: vLLM and SGLang.
+"""The base of engines that send and receive only token ids: vLLM and SGLang.
 
-A text is encoded first; all requests about it then carry its ids. A server shows the ids of its tokens, but not their
-bytes. `TokenTexts` takes the bytes from the texts that come with the ids, if these are unambiguous. Otherwise it
-decodes the token after a plain token, together with earlier tokens that leave its character open.
+A text is encoded first; all requests about the text then contain its ids. A server shows the ids of its tokens, but not
+their bytes. `TokenTexts` derives the bytes from the texts that come with the ids, if these texts are unambiguous.
+Otherwise it decodes the token after a plain token, together with earlier tokens that leave the same character
+unfinished.
 
-An engine supplies a client (`TokenIdsClient`), which writes the requests and reads the answers.
+An engine supplies a client (`TokenIdsClient`), which builds the requests and reads the answers.
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ __all__ = [
 ]
 
 LETTERS = "a \u00e9 a"
-"""A text whose last token is a plain one."""
+"""A text whose last token is plain, i.e. consists of whole characters and is not special."""
 
-_ANCHORS = ("\n", ",")  # tokenizers that put a space before every text do not merge these with the text after them
-_LONGEST = 6  # tokens to decode together, to finish a character
-_LONG = 16  # a text with more characters may contain more than the answer's own tokens
+_ANCHORS = ("\n", ",")  # tokenizers that put a space before every text do not merge these with the next text
+_LONGEST = 6  # greatest number of tokens to decode together, to finish a character
+_LONG = 16  # a text with more characters may contain more than the text of the answer's own tokens
 _UNKNOWN = b"\xff unknown"
 """Placeholder for bytes that are not known yet; no text has these bytes."""
 
@@ -70,7 +71,7 @@ ListedId = tuple[int, float, str | None]
 """A listed token: its id, its probability, and its text, decoded separately (None if the server does not show it)."""
 
 _Run = tuple[int, ...]
-"""Ids that are decoded together: the id of a token, after the ids of earlier tokens that leave its character open."""
+"""Ids to decode together: a token's id, preceded by the ids of earlier tokens that leave its character unfinished."""
 
 
 # Answers.
@@ -78,15 +79,15 @@ _Run = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class IdStep:
-    """A token that the server took.
+    """A token that the server chose.
 
     Attributes:
         id: its id.
         prob: its probability.
         text: its text, decoded separately; None if the server does not show it.
-        best: the probability of the most probable tokens.
-        tied: the ids of the most probable tokens.
-        more: there may be more tied tokens than the listed ones.
+        best: the probability of the most probable token.
+        tied: the ids of all listed tokens with this probability.
+        more: whether there may be further, unlisted tokens with this probability.
         others: the other tokens listed at the position.
     """
 
@@ -106,8 +107,8 @@ class IdAnswer:
     Attributes:
         steps: the tokens.
         text: the text of the tokens.
-        stopped: the last token ended the answer, and is not in the text.
-        whole: of the tokens in the text, only the last completes a character or has any text.
+        stopped: whether the last token ended the answer; it is then not in the text.
+        whole: whether only the last of the tokens in the text completes a character or has any text.
     """
 
     steps: Sequence[IdStep]
@@ -121,10 +122,10 @@ class IdScoring:
     """The probabilities of given ids.
 
     Attributes:
-        own: the tokens of the given ids; a probability is 0 if it is unknown.
-        listed: the most probable tokens at the position of each token.
-        after: the most probable token after the last id, if it is known.
-        ends: ends of sequence at the position of `after`.
+        own: the tokens of the given ids; an unknown probability is 0.
+        listed: the most probable tokens at the position of each given id.
+        after: the most probable token after the last id; None if it is unknown.
+        ends: ends of sequence at the position after the last id.
     """
 
     own: Sequence[ListedId] = ()
@@ -140,14 +141,14 @@ class IdScoring:
 
 
 def id_step(own: ListedId, listed: Sequence[ListedId]) -> IdStep:
-    """Make the step of a token that the server took, from the most probable tokens at its position."""
+    """Create the step for a token that the server chose, from the most probable tokens listed at its position."""
     best = max(value for _, value, _ in listed)
     tied = tuple(sorted(token_id for token_id, value, _ in listed if value == best))
     return IdStep(*own, best, tied, len(tied) == len(listed), tuple(others_than(own[0], listed)))
 
 
 def others_than(token_id: int | None, listed: Iterable[ListedId]) -> list[ListedId]:
-    """The listed tokens without the token of this id."""
+    """The listed tokens except the token with this id."""
     return [one for one in listed if one[0] != token_id]
 
 
@@ -156,7 +157,7 @@ def beginning_of(read: Sequence[int], plain: Sequence[Sequence[int]]) -> list[in
 
     Args:
         read: the ids that the server reads for the text.
-        plain: for each of the text's own ids, all ids that the server may show for it.
+        plain: for each of the text's own ids, all ids that the server may show in its place.
     """
     for at in range(len(read) - len(plain) + 1):
         if all(one in own for one, own in zip(read[at:], plain, strict=False)):
@@ -166,16 +167,17 @@ def beginning_of(read: Sequence[int], plain: Sequence[Sequence[int]]) -> list[in
 
 @dataclass(frozen=True, slots=True)
 class TokenIdsFacts(TokenizedFacts):
-    """Facts about a server whose requests carry ids.
+    """Facts about a server whose requests contain ids.
 
     Attributes:
-        anchored: the text of the anchor.
-        spaced: the tokenizer puts a space before every text, as SentencePiece tokenizers do.
-        spelt: the bytes of runs of ids; None if a run leaves a character open. Not part of a snapshot.
-        begun: for an open run, the number of bytes before the open character.
-        lossy: ids with bytes that form no character by themselves, and are therefore not shown.
-        specials: ids without text, with their names.
-        ends: ids in `specials` that end a sequence.
+        anchored: the text of `anchor`, decoded after other tokens.
+        spaced: whether the tokenizer puts a space before every text, as SentencePiece tokenizers do.
+        spelt: the bytes of runs of ids; None for a run that leaves a character unfinished. Not part of a snapshot.
+        begun: for each run that leaves a character unfinished, the number of bytes before that character.
+        lossy: ids of tokens with bytes that do not form a character by themselves, so that the server does not show
+            them.
+        specials: the ids of tokens without text, with the names of these tokens.
+        ends: the ids in `specials` that end a sequence.
     """
 
     anchored: str
@@ -194,12 +196,12 @@ _F = TypeVar("_F", bound=TokenIdsFacts)
 
 
 class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
-    """Requests to one server; see `TokenizingClient`. A local tokenizer replaces the server's tokenizer.
+    """Requests to one server; see `TokenizingClient`. A local tokenizer, if given, replaces the server's tokenizer.
 
     Attributes:
         least: the smallest number of most probable tokens to request in a draft.
         streamed: the largest number of tokens to request in one stream.
-        cut_is_full: an answer is cut short only if the context is full.
+        cut_is_full: whether a shortened answer always means that the context is full.
         most: the largest number of most probable tokens that a request may ask for at one position.
     """
 
@@ -212,7 +214,7 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
     async def written(
         self, prompts: Sequence[list[int]], wanted: int, usage: Usage, *, singly: bool = False, top: int = TIES
     ) -> list[IdAnswer]:
-        """Request greedy answers to several prompts, in order: in lists, or with `singly` by a request for each."""
+        """Request greedy answers to several prompts, in order, with lists of prompts or (`singly`) one request each."""
 
     @abstractmethod
     def events(
@@ -231,21 +233,21 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
         Args:
             ids: the prompt, and the draft so far.
             wanted: the largest number of tokens.
-            options: the choice of tokens.
+            options: determine how the tokens are chosen.
             top: the number of most probable tokens to list.
             drawn: the number of tokens in the draft so far.
             attempt: number of this attempt, from 1.
-            usage: the ledger, which is billed however the stream ends.
+            usage: the ledger, in which the answer is billed however the stream ends.
 
         Raises:
-            ResponseError: the stream ended before the answer did.
+            ResponseError: the stream ended before the answer was complete.
         """
 
     @abstractmethod
     async def scores(
         self, ids: list[int], first: int, usage: Usage, *, top: int = TIES, ends: Sequence[int] = ()
     ) -> IdScoring:
-        """Request the probabilities of ids from index `first` (not 0) on, and of the `ends` after the last id."""
+        """Request the probabilities of ids from index `first` (at least 1) on, and of the `ends` after the last id."""
 
     @abstractmethod
     async def decode_runs(self, runs: Sequence[Sequence[int]]) -> list[str]:
@@ -257,20 +259,20 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
 
     @abstractmethod
     async def ends(self, token_id: int, usage: Usage) -> bool:
-        """True if this token ends an answer."""
+        """Find out whether this token ends an answer."""
 
     @abstractmethod
     async def encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
-        """Encode each text on the server, without special tokens."""
+        """Encode each text on the server, without added special tokens."""
 
     async def encode_alone(self, texts: Sequence[str]) -> list[Encoding]:
-        """Encode each text separately, without special tokens."""
+        """Encode each text separately, without added special tokens."""
         if self.tokenizer is None:
             return await self.encode_texts(texts)
         return [Encoding(tokens=[piece.id for piece in await encoded(self.tokenizer, text)]) for text in texts]
 
     async def spaces(self, plain: Sequence[int], shown: str) -> bool:
-        """Test whether the tokenizer puts a space before every text; a decoder may hide the first space.
+        """Test whether the tokenizer puts a space before every text. (A decoder may hide the first space.)
 
         Args:
             plain: the ids of `LETTERS`.
@@ -281,7 +283,7 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
         return shown.startswith(" ") or await self.decode([*plain, *plain]) == f"{shown} {shown}"
 
     async def prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids that the model reads for each text, including special tokens."""
+        """Encode each text into the ids that the model reads, including special tokens."""
         beginning = self.facts.beginning if self._special_tokens else []
         return [[*beginning, *ids] for ids in await self.ids(texts)]
 
@@ -289,11 +291,11 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
         await TokenTexts(self, usage).know((token_id,) for token_id in ids)
 
     def listed(self, alternatives: int) -> int:
-        """The number of most probable tokens to request, so that they include ties and alternatives."""
+        """The number of most probable tokens to request, which allows for ties and alternatives."""
         return max(TIES, min(1 + alternatives, self.most))
 
     def drafted(self, alternatives: int) -> int:
-        """The number of most probable tokens to request in a draft, which needs no ties."""
+        """The number of most probable tokens to request in a draft, which does not need to show ties."""
         return max(self.least, min(1 + alternatives, self.most))
 
     def room(self, ids: Sequence[int], wanted: int) -> int:
@@ -304,28 +306,28 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
         return wanted if context is None else min(wanted, context - len(ids))
 
     def unlike(self, route: str) -> UnsupportedError:
-        """The error for a route, or a local tokenizer, whose encoding differs from the model's."""
+        """Create the error for a route or a local tokenizer whose encoding differs from the model's."""
         whose = f"the server's {route}" if self.tokenizer is None else "the tokenizer that was given"
         words = f"{whose} encodes text differently from the model that is served: it is another one"
         return UnsupportedError(words, endpoint=self.transport.endpoint)
 
     def too_long(self, ids: Sequence[int]) -> ContextLengthError:
-        """The error for a prompt that leaves no room for an answer."""
+        """Create the error for a prompt that leaves no room for an answer."""
         longest = self.facts.info.longest_prompt or (self.facts.info.context or 1) - 1
         words = f"the text has {len(ids)} tokens, the server takes at most {longest}"
         return ContextLengthError(words, endpoint=self.transport.endpoint)
 
 
 class TokenTexts:
-    """The bytes of a server's ids. Known bytes are kept in `TokenIdsFacts`.
+    """Finder of the bytes that a server's ids represent. Known bytes are kept in `TokenIdsFacts`.
 
     Args:
         client: requests to the server.
         usage: the ledger that counts the requests.
 
     Attributes:
-        open_run: ids at the end of a draft that leave a character open.
-        quiet: number of tokens without text at the end of a draft.
+        open_run: the ids at the end of a draft that leave a character unfinished.
+        quiet: the number of tokens without text at the end of a draft.
     """
 
     def __init__(self, client: TokenIdsClient[Any], usage: Usage) -> None:
@@ -334,10 +336,10 @@ class TokenTexts:
         self.quiet = 0
         self._client = client
         self._facts: TokenIdsFacts = client.facts
-        self._heard: dict[_Run, bytes | None] = {}  # bytes from texts that may begin with text of the prompt
+        self._heard: dict[_Run, bytes | None] = {}  # bytes from texts that may begin with some of the prompt's text
 
     def note(self, ids: Sequence[int], texts: Sequence[str | None], text: str) -> None:
-        """Remember the bytes of tokens if their texts, decoded separately, join to the text of all of them."""
+        """Remember the bytes of tokens if their separately decoded texts join to the text of all tokens together."""
         shown = [one or "" for one in texts]
         if self._client.tokenizer is not None or LOST in text or "" in shown:
             return
@@ -352,7 +354,7 @@ class TokenTexts:
 
         Args:
             answer: the answer or event.
-            run: the open ids before it.
+            run: the ids before the answer that leave a character unfinished.
         """
         if answer.steps and answer.stopped:
             await self.ended(answer.steps[-1].id, named=answer.steps[-1].text is not None)
@@ -366,11 +368,11 @@ class TokenTexts:
             self._heard[tuple(ids)] = text.encode()
 
     async def walk(self, ids: Sequence[int], run: _Run = ()) -> list[_Run]:
-        """The run of open ids before each token, and after the last token.
+        """Find, before each token and after the last, the run of ids that leave a character unfinished.
 
         Args:
             ids: consecutive ids.
-            run: ids before them that leave a character open.
+            run: the ids before `ids` that leave a character unfinished.
         """
         ahead = range(1, _LONGEST)
         if not ids or run or self._says(tuple(ids)) is _UNKNOWN:
@@ -384,14 +386,14 @@ class TokenTexts:
         return runs
 
     async def spelt(self, ids: Sequence[int]) -> list[bytes]:
-        """The bytes of the ids of an encoded text; a special token has the bytes of its name.
+        """Find the bytes of each id in an encoded text; a special token has the bytes of its name.
 
-        If a token leaves a character open, only the bytes before that character are known. The token then gets those
-        bytes and one byte of the character, unless an earlier token already has that byte.
+        If a token leaves a character unfinished, only the bytes before that character are known. The token then gets
+        these bytes and one byte of the character, unless an earlier token already has that byte.
         """
         runs = await self.walk(ids)
         found: list[bytes] = []
-        held: list[tuple[int, int]] = []  # open tokens, and the number of bytes up to their end
+        held: list[tuple[int, int]] = []  # indices of unfinished tokens, with the bytes up to their ends
         for run, token_id in zip(runs, ids, strict=False):
             if token_id in self._facts.specials:
                 found.append(self._facts.specials[token_id].encode())
@@ -407,23 +409,23 @@ class TokenTexts:
         return found
 
     def after(self, run: _Run, token_id: int) -> _Run:
-        """The run of open ids after a token whose bytes are known."""
+        """The run of ids that leave a character unfinished after a token whose bytes are known."""
         if token_id in self._facts.specials:
             return run
         return (*run, token_id) if self._says((*run, token_id)) is None else ()
 
     def open(self, ids: Iterable[int]) -> _Run:
-        """The open ids at the end of ids whose bytes are known."""
+        """The ids that leave a character unfinished at the end of ids whose bytes are known."""
         run: _Run = ()
         for token_id in ids:
             run = self.after(run, token_id)
         return run
 
     def choice(self, run: _Run, token_id: int, prob: float | None) -> Choice:
-        """Make a choice of a token whose bytes are known.
+        """Create a choice for a token whose bytes are known.
 
         Args:
-            run: the open ids before the token.
+            run: the ids before the token that leave a character unfinished.
             token_id: its id.
             prob: its probability.
         """
@@ -437,13 +439,13 @@ class TokenTexts:
         return Choice(token_id, Token(data or b"", prob), open=data is None, sure=token_id not in self._facts.lossy)
 
     def other(self, token_id: int, prob: float, text: str | None, *, spaced: bool) -> Choice:
-        """Make a choice of a token that was not taken. Its bytes may be unknown, and no request finds them out.
+        """Create a choice for a token that the server did not choose. Unknown bytes are not requested.
 
         Args:
             token_id: its id.
             prob: its probability.
             text: its text, decoded separately.
-            spaced: the server's texts keep the space before a word.
+            spaced: whether the server's texts keep the space before a word.
         """
         if self._says((token_id,)) is not _UNKNOWN:
             return self.choice((), token_id, prob)
@@ -453,12 +455,12 @@ class TokenTexts:
         return Choice(token_id, Token(said.encode(), prob), sure=spaced and is_plain(said))
 
     async def others(self, lists: Sequence[Sequence[ListedId]]) -> list[list[Choice]]:
-        """Make choices of the tokens in each list; unknown bytes are found out for all lists together."""
+        """Create choices for the tokens in each list; unknown bytes are found out for all lists together."""
         await self.know((token_id,) for listed in lists for token_id, _, _ in listed)
         return [[self.choice((), token_id, prob) for token_id, prob, _ in listed] for listed in lists]
 
     async def first(self, answer: IdAnswer, alternatives: int) -> Token:
-        """The first token of an answer, with its id and the next most probable tokens."""
+        """Return the first token of an answer, with its id and the next most probable tokens."""
         await self.learn(answer)
         [step] = answer.steps[:1]
         await self.know([(step.id,)])
@@ -466,7 +468,7 @@ class TokenTexts:
         return with_listed(Position(self.choice((), step.id, step.prob), others), alternatives)
 
     async def ended(self, token_id: int, *, named: bool = True) -> None:
-        """Remember that this token ends an answer. With `named`, its name is not requested."""
+        """Remember that this token ends an answer. Unless `named` is set, request its name."""
         if token_id not in self._facts.ends:
             if not named and token_id not in self._facts.specials:
                 [name] = await self._shown([(token_id,)])
@@ -486,7 +488,7 @@ class TokenTexts:
             return
         texts = await self._client.decode_plain(self._anchored(new))
         for run, text in zip(new, self._bare(texts), strict=True):
-            data = text.replace(LOST, "").encode()  # bytes lost in the middle of a text can never become a character
+            data = text.replace(LOST, "").encode()  # bytes lost inside a text can never become a character
             self._facts.spelt[run] = None if text.endswith(LOST) else data
             self._facts.begun[run] = len(data)
             if len(run) == 1 and LOST in text:
@@ -496,15 +498,15 @@ class TokenTexts:
         await self._specials({run[0]: text.strip() for run, text in zip(quiet, shown, strict=True) if text})
 
     async def _shown(self, runs: Sequence[_Run]) -> list[str]:
-        """The text of each run, with special tokens shown."""
+        """Request the text of each run, with special tokens shown."""
         return self._bare(await self._client.decode_runs(self._anchored(runs)))
 
     def _anchored(self, runs: Sequence[_Run]) -> list[list[int]]:
-        """Put a plain token before each run, so that the run keeps the space before a word."""
+        """Put the anchor before each run, so that the run's text keeps the space before a word."""
         return [[self._facts.anchor, *run] for run in runs]
 
     def _bare(self, texts: Iterable[str]) -> list[str]:
-        """Remove the text of the plain token from each text."""
+        """Remove the anchor's text from the front of each text."""
         return [text.removeprefix(self._facts.anchored) for text in texts]
 
     async def _specials(self, names: dict[int, str]) -> None:
@@ -517,7 +519,7 @@ class TokenTexts:
             self._facts.specials[token_id] = names[token_id]
 
     def _says(self, run: _Run) -> bytes | None:
-        """The bytes of a run; None if the run leaves a character open; `_UNKNOWN` before the bytes are known."""
+        """The bytes of a run; None if the run leaves a character unfinished; `_UNKNOWN` if the bytes are unknown."""
         if run[-1] in self._facts.specials:
             return b""
         if self._client.tokenizer is not None:
@@ -530,7 +532,7 @@ class TokenTexts:
 
 @dataclass(slots=True)
 class _Round:
-    """The tokens that the server wrote after one continuation, and the open ids before each of them."""
+    """The tokens that the server wrote after one continuation, each with the run before it (see `TokenTexts.walk`)."""
 
     prompt: list[int]
     found: list[IdStep]
@@ -538,15 +540,15 @@ class _Round:
 
 
 class _IdsRounds(Rounds):
-    """The rounds of one `propose`; see `Rounds`.
+    """The rounds of requests for one `propose` call; see `Rounds`.
 
     Args:
         client: requests to the server.
         context: the prompt, and the response so far.
         usage: the ledger that counts the requests.
         alternatives: the number of other tokens to list with each token.
-        echo: the text is scored first.
-        singly: each prompt is sent in its own request.
+        echo: whether the text is scored first.
+        singly: whether each prompt is sent in a separate request.
     """
 
     def __init__(
@@ -569,7 +571,7 @@ class _IdsRounds(Rounds):
         self._heads: dict[int, list[int]] = {}  # the ids that the model reads before each place
 
     async def encode(self, place: int) -> list[int]:
-        """The ids that the model reads up to a place."""
+        """Return the ids that the model reads up to a place."""
         await self.prepare([place])
         return self._heads[place]
 
@@ -580,12 +582,12 @@ class _IdsRounds(Rounds):
         self._heads |= zip(new, await self._client.prompts(texts), strict=True)
 
     async def ask(self, open_: list[Continuation]) -> list[Iterable[Position]]:
-        """The next positions of each open continuation; see `Rounds`."""
+        """Find the next positions of each open continuation; see `Rounds`."""
         await self.prepare(one.question.start for one in open_)
         return await super().ask(open_)
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
-        """Answer from the scored text, at places up to which the encoding is a prefix of the whole text's encoding."""
+        """Answer from the scored text at all places up to which the encoding is a prefix of the whole encoding."""
         if not self._echo:
             return {}
         whole = await self.encode(len(self._text))
@@ -614,7 +616,7 @@ class _IdsRounds(Rounds):
     async def _read(
         self, open_: Sequence[Continuation], prompts: Sequence[list[int]], answers: Sequence[IdAnswer]
     ) -> list[Sequence[Position]]:
-        """The positions of several answers, each with all equally probable tokens."""
+        """Convert several answers to positions, each with all equally probable tokens."""
         rounds = [_Round(ids, [*answer.steps]) for ids, answer in zip(prompts, answers, strict=True)]
         before = [self._texts.open(one.ids) for one in open_]
         for answer, run in zip(answers, before, strict=True):
@@ -636,7 +638,7 @@ class _IdsRounds(Rounds):
         return [[*islice(found, len(one.found))] for one in rounds]
 
     async def _widen(self, doubts: Sequence[tuple[_Round, int]]) -> None:
-        """Repeat requests with longer lists where all listed tokens are equally probable: there may be more of them."""
+        """Repeat requests with longer lists if all listed tokens are equally probable: there may be more ties."""
         if not doubts:
             return
         prompts = [[*one.prompt, *(step.id for step in one.found[:at])] for one, at in doubts]
@@ -644,26 +646,26 @@ class _IdsRounds(Rounds):
         answers = await self._client.written(prompts, 1, self._usage, singly=self._singly, top=top)
         for (one, at), answer in zip(doubts, answers, strict=True):
             [again] = answer.steps
-            tied = again.tied if one.found[at].id in again.tied else ()  # results differ slightly between requests
+            tied = again.tied if one.found[at].id in again.tied else ()  # requests differ slightly in probabilities
             one.found[at] = replace(one.found[at], tied=tied)
 
     def _lower(self, step: IdStep) -> list[ListedId]:
-        """The listed tokens that are less probable than the server's own token; none if no alternatives are wanted."""
+        """The listed tokens that are less probable than the server's own; empty if no alternatives are requested."""
         return [one for one in step.others if one[1] < step.prob] if self._alternatives else []
 
     def _position(self, run: _Run, step: IdStep, lower: Sequence[Choice]) -> Position:
-        """The position of a step, with the tokens as probable as the server's own token and less probable tokens."""
+        """Create the position of a step, with the tokens that tie with the server's own and less probable tokens."""
         alone = step.tied in ((), (step.id,))
         value = step.prob if alone else step.best
         others = [] if alone else [self._texts.choice(run, n, value) for n in step.tied if n != step.id]
         return Position(self._texts.choice(run, step.id, value), [*others, *lower])
 
     async def _positions(self, ids: list[int], first: int, text: str) -> list[Position | None]:
-        """The model's choice at each position from `first` on, and after the last id; None if it is uncertain.
+        """Return the model's choice at each position from `first` on, and after the last id; None if uncertain.
 
         Args:
             ids: the ids of a text as the model reads it.
-            first: the number of ids before the first position, which is between two characters; not 0.
+            first: the number of ids before the first position, at least 1. The position is between two characters.
             text: the text of the ids from `first` on.
         """
         scored = await self._client.scores(ids, first, self._usage, top=self._top)
@@ -683,7 +685,7 @@ class _IdsRounds(Rounds):
 
 
 def _best(listed: Sequence[ListedId]) -> tuple[int, float] | None:
-    """The most probable token; None if several are equally probable or none is listed."""
+    """The most probable token; None if several tokens are equally probable, or none is listed."""
     best = max((value for _, value, _ in listed), default=0.0)
     first = [token_id for token_id, value, _ in listed if value == best]
     return (first[0], best) if len(first) == 1 else None
@@ -696,10 +698,10 @@ _C = TypeVar("_C", bound=TokenIdsClient[Any])
 
 
 class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
-    """An engine whose requests carry only ids. See `contract.Provider`."""
+    """An engine whose requests contain only ids. See `contract.Provider`."""
 
     _several: Strategy
-    """The default strategy for several places of a text."""
+    """The default strategy for several places in a text."""
 
     async def _draft(
         self,
@@ -724,9 +726,9 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     async def _stream(
         self, texts: TokenTexts, options: DraftOptions, start: int, ids: Sequence[int], left: int, attempt: int
     ) -> AsyncGenerator[Next, None]:
-        """Send one request for a draft, whose first `start` ids are the prompt; see `drafting.IdsStream`."""
+        """Send one request for a draft. The first `start` ids precede the draft; see `drafting.IdsStream`."""
         client, alternatives, seen, ended = self._client, options.alternatives, 0, False
-        if not options.raw and texts.quiet > _LONGEST:  # tokens without text would each need another request
+        if not options.raw and texts.quiet > _LONGEST:  # otherwise each token without text would need another request
             left += 2 * texts.quiet
         wanted, spaced, run = client.room(ids, min(left, client.streamed)), False, texts.open_run
         if wanted < 1:
@@ -759,7 +761,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
     ) -> list[Token | None]:
-        """Request the next tokens in a list, or with one request for each context; see `contract.IdContexts`."""
+        """Request the next tokens, with a list of contexts or one request for each; see `contract.IdContexts`."""
         await self.facts()
         client, texts = self._client, TokenTexts(self._client, usage)
         paths = [await client.path(context) for context in contexts]
@@ -778,7 +780,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         alternatives: int = 0,
         usage: Usage,
     ) -> list[Proposal | None]:
-        """Answer all questions by the strategy, and repeat requests that may lack ties; see `contract.Provider`."""
+        """Answer all questions, and repeat requests that may not show all ties; see `contract.Provider`."""
         prompt, text = context.prompt, context.text
         await self.facts()
         if alternatives:
@@ -795,7 +797,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         return await rounds.propose(questions, way, usage)
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
-        """Score in one request; see `contract.Provider`.
+        """Score a text in one request; see `contract.Provider`.
 
         If the prompt is empty and the model has no beginning of sequence, the first token has no probability.
         """
@@ -804,7 +806,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         pieces = await self.tokenize(whole)
         [ids] = await self._client.prompts([whole])
         behind = accumulate(len(piece.data) for piece in pieces)
-        first = sum(at <= size for at in behind)  # the first token that ends after the prompt
+        first = sum(at <= size for at in behind)  # index of the first token that ends after the prompt
         if first >= len(pieces) and not end:
             return []
         place = max(len(ids) - len(pieces) + first, 1)
@@ -821,7 +823,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     async def score_ids(
         self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
     ) -> list[Token]:
-        """Score in one request; see `contract.IdScores`."""
+        """Score ids in one request; see `contract.IdScores`."""
         await self.facts()
         ids = await self._client.path(context)
         start = len(ids) - len(context.ids or ()) + first
@@ -834,7 +836,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     async def _listed(
         self, ids: list[int], place: int, alternatives: int, *, end: bool, usage: Usage
     ) -> tuple[IdScoring, list[list[Choice]]]:
-        """The probabilities of ids from index `place` on, and the other tokens listed at each id and after the last."""
+        """Score ids from index `place` on; also return the other tokens listed at each id and after the last."""
         client = self._client
         if client.room(ids, 1) < 1:
             raise client.too_long(ids)
@@ -848,7 +850,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         return scored, await texts.others(lists if alternatives else [[] for _ in lists])
 
     def _end(self, scored: IdScoring, others: Sequence[Sequence[Choice]]) -> Position:
-        """The most probable end of sequence after a text, and the other tokens listed there."""
+        """The most probable end of sequence after a text, with the other tokens listed at the same position."""
         facts: Mapping[int, str] = self._client.facts.specials
         ends = self._client.facts.ends
         known = {token_id: value for token_id, value, _ in (*scored.ends, *scored.behind) if token_id in ends}
@@ -857,7 +859,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         return Position(Choice(token_id, token), others[-1])
 
     async def encode(self, text: str) -> list[Piece]:
-        """Encode a response; see `TokenizingEngine.encode`.
+        """Encode the beginning of a response; see `TokenizingEngine.encode`.
 
         If the tokenizer puts a space before every text, the text is encoded after an anchor.
         """
@@ -873,7 +875,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         raise UnsupportedError(words, endpoint=self._transport.endpoint)
 
     async def count_tokens(self, text: str) -> int:
-        """Count the ids of a text, without finding out their bytes; see `contract.TokenCounts`."""
+        """Count the tokens of a text, without finding out their bytes; see `contract.TokenCounts`."""
         await self.facts()
         [ids] = await self._client.ids([text])
         return len(ids)
@@ -881,7 +883,8 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     async def tokenize(self, text: str) -> list[Piece]:
         """Encode a text without added tokens.
 
-        If several tokens share a character, the server does not show how its bytes are split (see `TokenTexts.spelt`).
+        If several tokens share a character, the server does not show which bytes belong to which token (see
+        `TokenTexts.spelt`).
         """
         await self.facts()
         if self._client.tokenizer is not None and not self._client.head.text:

@@ -1,8 +1,8 @@
-"""Engines whose server accepts ids, encodes and decodes text, and renders conversations: vLLM and SGLang.
+"""The base of engines whose server accepts ids, encodes and decodes text, and renders conversations: vLLM and SGLang.
 
-A view of the engine (`TokenizingEngine._for_chat`) continues a rendered conversation. The beginning of sequence is then
-part of the prompt's text, and special tokens in an answer, such as `<think>`, are text. If a message contains a special
-token as text, the start of the prompt is sent as ids (`Head`).
+A rendered conversation is continued by a view of the engine (`TokenizingEngine._for_chat`). In this view, the beginning
+of sequence is part of the prompt's text, and special tokens in an answer, such as `<think>`, are text. If a message
+contains the text of a special token, the start of the prompt is sent as ids (`Head`).
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ __all__ = [
     "unspaced",
 ]
 
-_REMEMBERED = 32  # encodings to keep; they are long
-_REFUSALS = (400, 422, 500)  # statuses of errors in the chat template
-_MARKER = re.compile(r"<[^<>\s]{1,60}>|\[[^\[\]\s]{1,60}\]")  # may be a special token
-_TALK = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"})  # it shows the end of a turn, if any
+_REMEMBERED = 32  # number of encodings to cache; they may be long
+_REFUSALS = (400, 422, 500)  # HTTP statuses that report an error in the chat template
+_MARKER = re.compile(r"<[^<>\s]{1,60}>|\[[^\[\]\s]{1,60}\]")  # a string that may be a special token
+_TALK = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"})  # shows the end of a turn
 
 
 class Encoding(BaseModel):
-    """A text as ids, in the format of the server's response.
+    """A text encoded as ids, in the format of the server's response.
 
     Attributes:
         tokens: the ids.
-        token_strs: the vocabulary's entries for the ids; None if the server does not show them.
+        token_strs: the vocabulary entries for the ids; None if the server does not show them.
         max_model_len: size of the model's context in tokens.
     """
 
@@ -59,7 +59,7 @@ class Encoding(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The start of a prompt, with fixed ids; empty if the whole prompt is encoded as text.
+    """The start of a prompt, whose ids are fixed; empty if the whole prompt is encoded as text.
 
     Attributes:
         text: the text of the start.
@@ -76,8 +76,8 @@ class TokenizedFacts(ServerFacts):
 
     Attributes:
         beginning: the special tokens that the server puts before every text.
-        anchor: the id of a plain token; tokens decoded after it keep the space before a word.
-        sought: names of ends of sequence that have been looked up; see `TokenizingClient.seek_ends`.
+        anchor: the id of a plain token; tokens that are decoded after it keep the space before a word.
+        sought: names of ends of sequence whose tokens have been looked up; see `TokenizingClient.seek_ends`.
     """
 
     beginning: list[int]
@@ -94,14 +94,14 @@ class TokenizingClient(ABC, Generic[_F]):
     Args:
         transport: the server.
         extra: fields merged into every generation request.
-        special_tokens: put the model's special tokens before a text, if it has any.
-        tokenizer: the model's own tokenizer; None if none was given.
+        special_tokens: whether to put the model's special tokens before a text, if it has any.
+        tokenizer: the model's own tokenizer; None if the user gave none.
 
     Attributes:
-        facts: known facts about the server, after its discovery.
+        facts: known facts about the server, available after discovery.
         model: the model's name.
-        head: the start of prompts that is sent as fixed ids; the server does not encode it.
-        is_chat: texts are rendered conversations.
+        head: the start of all prompts, which is sent as fixed ids and never encoded by the server.
+        is_chat: whether texts are rendered conversations.
     """
 
     facts: _F
@@ -116,10 +116,10 @@ class TokenizingClient(ABC, Generic[_F]):
         self.tokenizer = tokenizer
         self._extra = extra
         self._special_tokens = special_tokens
-        self._ids = Recent[str, list[int]](_REMEMBERED)  # ids of the last texts, without special tokens
+        self._ids = Recent[str, list[int]](_REMEMBERED)  # ids of recent texts, without added special tokens
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state without texts and facts."""
+        """Return the state without texts and facts."""
         kept = {name: value for name, value in self.__dict__.items() if name != "facts"}
         return {**kept, "_ids": Recent[str, list[int]](_REMEMBERED)}
 
@@ -135,7 +135,7 @@ class TokenizingClient(ABC, Generic[_F]):
         return view
 
     def check_something(self, prompt: str | Sequence[int]) -> None:
-        """Refuse an empty prompt if no beginning of sequence is added.
+        """Refuse an empty prompt unless a beginning of sequence is added.
 
         Raises:
             InvalidRequestError: prompt and text are empty, and the model has no beginning of sequence.
@@ -145,7 +145,7 @@ class TokenizingClient(ABC, Generic[_F]):
 
     @abstractmethod
     async def encode_alone(self, texts: Sequence[str]) -> list[Encoding]:
-        """Encode each text separately, without special tokens."""
+        """Encode each text separately, without added special tokens."""
 
     @abstractmethod
     async def decode(self, ids: Sequence[int]) -> str:
@@ -157,21 +157,21 @@ class TokenizingClient(ABC, Generic[_F]):
 
     @abstractmethod
     def without_template(self, error: StatusError) -> UnsupportedError | None:
-        """The error to raise if a refusal means that the server cannot render; None if it has another reason."""
+        """Return the error to raise if the refusal means that the server cannot render; None for other refusals."""
 
     @abstractmethod
     async def _try_ends(self, ids: Sequence[int], usage: Usage) -> None:
-        """Find out which of these tokens are special and end an answer, and remember them."""
+        """Find out which of these tokens are special and which of them end an answer, and remember the result."""
 
     async def seek_ends(self, usage: Usage) -> None:
-        """Find the ends of sequence and of a turn among tokens with common names and tokens of the chat template.
+        """Find the tokens that end a sequence or a turn, among common names and the tokens of the chat template.
 
         The search is done only once.
         """
         if self.facts.sought.issuperset(ENDS):
             return
         ids = await self._named_ends()
-        with suppress(StatusError, ResponseError):  # the model may have no template, or the template may fail
+        with suppress(StatusError, ResponseError):  # the model may lack a template, or the template may fail
             talk = await self.templated(_TALK)
             shown = talk.token_strs
             ids |= {n for at, n in enumerate(talk.tokens) if shown is None or looks_special(shown[at])}
@@ -179,7 +179,7 @@ class TokenizingClient(ABC, Generic[_F]):
         self.facts.sought.update(ENDS)
 
     async def _named_ends(self) -> set[int]:
-        """The tokens that encode a common name of an end as a whole, possibly after a space."""
+        """Find the single tokens that encode a common name of an end, possibly after a token for a space."""
         own = self.tokenizer
         if own is None:
             found = [one.tokens for one in await self.encode_alone(ENDS)]
@@ -191,11 +191,11 @@ class TokenizingClient(ABC, Generic[_F]):
         return {ids[-1] for ids in found if 0 < len(ids) < 3}
 
     def split(self, text: str) -> tuple[Head, str]:
-        """Split a text into its head and its rest; the head is empty if the text does not begin with it."""
+        """Split a text into its head and its rest; the head is empty if the text does not begin with `self.head`."""
         return (self.head, text[len(self.head.text) :]) if text.startswith(self.head.text) else (Head(), text)
 
     async def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without special tokens; the ids of recent texts are cached."""
+        """Return the ids of each text, without added special tokens; the ids of recent texts are cached."""
         known = {text: self._ids[text] for text in texts if text in self._ids}
         new = [self.split(text) for text in dict.fromkeys(texts) if text not in known]
         if new:
@@ -206,20 +206,20 @@ class TokenizingClient(ABC, Generic[_F]):
         return [known[text] for text in texts]
 
     def encoded(self, text: str, ids: list[int]) -> None:
-        """Cache the ids of a text, which have no special tokens."""
+        """Cache the ids of a text, without added special tokens."""
         self._ids.keep(text, ids)
 
     async def path(self, context: Context) -> list[int]:
-        """The ids to send for a context by ids: the encoding of the prompt alone, then the context's ids."""
+        """Return the ids to send for a context by ids: the encoding of the prompt alone, then the context's ids."""
         [prompt] = await self.ids([context.prompt])
         found = [*(self.facts.beginning if self._special_tokens else ()), *prompt, *(context.ids or ())]
         self.check_something(found)
         return found
 
     async def headed(self, pieces: Sequence[str]) -> Head | None:
-        """Encode each piece separately, and return all but the last as a head; None if the ids spell another text.
+        """Encode each piece separately, and return all but the last as a head; None if the ids decode differently.
 
-        They do so if the tokenizer puts a space before every text that it encodes.
+        The ids decode to a different text if the tokenizer puts a space before every text that it encodes.
         """
         found = await self.encode_alone(pieces)
         if not await self.spell([n for one in found for n in one.tokens], "".join(pieces)):
@@ -233,8 +233,7 @@ class TokenizingClient(ABC, Generic[_F]):
     async def template(self, content: str) -> str | None:
         """Render a user's message with the model's chat template, up to the answer.
 
-        Returns None if there is no template or it fails: some templates refuse this message, and the result is
-        optional.
+        The result is None if there is no template or it fails, because some templates refuse this message.
         """
         try:
             return await self.decode((await self.templated([{"role": "user", "content": content}])).tokens)
@@ -244,7 +243,8 @@ class TokenizingClient(ABC, Generic[_F]):
     async def rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
         """Render a conversation with the model's chat template, up to the answer.
 
-        The text is decoded from the ids that the server's own chat route reads, and encodes to the same ids.
+        The text is decoded from the ids that the server's own chat route reads, and is checked to encode to the same
+        ids.
 
         Raises:
             TemplateRefusal: the template refuses the conversation.
@@ -269,10 +269,10 @@ class TokenizingClient(ABC, Generic[_F]):
 
 
 def unspaced(text: str, names: Iterable[str]) -> str:
-    """Remove the space after each of these special tokens from a decoded text.
+    """Remove the space after each of the special tokens `names` from a decoded text.
 
-    Some SentencePiece tokenizers put a space after every special token, and their decoders keep it. Without this space,
-    the text is the one that was encoded.
+    Some SentencePiece tokenizers put a space after every special token, and their decoders keep it. Removing it
+    restores the text that was encoded.
     """
     known = "|".join(sorted({re.escape(name) for name in names}))
     return re.sub(f"({known}) ", r"\1", text) if known else text
@@ -305,7 +305,7 @@ class TokenizingEngine(Engine[_F], Generic[_F, _C]):
         self._client = self._client_type(self._transport, self._extra, add_special_tokens, self._tokenizer)
 
     async def facts(self) -> _F:
-        """The facts about the server, which are also passed to the client of this view."""
+        """Return the facts about the server, and pass them to the client of this view."""
         self._client.take(await self.discovered())
         facts: _F = self._client.facts
         return facts
@@ -315,25 +315,25 @@ class TokenizingEngine(Engine[_F], Generic[_F, _C]):
         return await self._client.rendered(messages)
 
     async def begun(self, prompt: str) -> str:
-        """Add the beginning of sequence to a rendered prompt if the user's own template did not write it."""
+        """Add the beginning of sequence to a rendered prompt if the user's own template has not written it."""
         await self.facts()
         own = (await self.discovered()).beginning
         if self._template is None or not own:
             return prompt
         try:
             beginning = await self._client.decode(own)
-        except InvalidRequestError:  # older versions of SGLang have no route that decodes
+        except InvalidRequestError:  # older versions of SGLang have no route for decoding
             return prompt
         return prompt if prompt.startswith(beginning) else beginning + prompt
 
     async def literal(self, pieces: Sequence[str]) -> Provider | None:
-        """Return a view whose prompts are ids up to the last piece, with each piece encoded separately."""
+        """Return a view whose prompts are sent as ids up to the last piece, with each piece encoded separately."""
         await self.facts()
         head = await self._client.headed(pieces)
         return None if head is None else cast("Provider", self._continuing(head))
 
     async def encode(self, text: str) -> list[Piece]:
-        """Encode a response, like any other text; see `contract.IdContexts`.
+        """Encode the beginning of a response like any other text; see `contract.IdContexts`.
 
         Raises:
             UnsupportedError: the text may contain a special token, which the server would parse.
@@ -349,7 +349,7 @@ class TokenizingEngine(Engine[_F], Generic[_F, _C]):
         return await self._client.decode(ids)
 
     async def _for_chat(self) -> Self:
-        """A view that continues rendered prompts."""
+        """Return a view that continues rendered prompts."""
         await self.discovered()
         return self._continuing(Head())
 

@@ -1,32 +1,32 @@
-"""vLLM, over `/v1/completions`, `/tokenize` and `/detokenize`.
+"""Adapter for vLLM, over `/v1/completions`, `/tokenize` and `/detokenize`.
 
-Observed on 0.8.5 and 0.32, run on the CPU, and read in the source:
+These facts were observed on 0.8.5 and 0.32, run on the CPU, or read in the source:
 
 - A prompt is a text or ids, or a list of either. The server adds the model's special tokens to a text, but nothing to
-  ids. This engine always sends ids. With `return_token_ids` (0.10.2 and newer) prompt and answer come with their ids.
-  With `return_tokens_as_token_ids` all listed tokens come with ids, too; otherwise a listed token would hide another
-  with the same string. Older servers are refused: use OpenAI's protocol for them.
-- The text of an answer is right. The text of a single token consists of whole characters, or is empty if the token
-  leaves a character unfinished. After ids that end inside a character the server repeats some text of the prompt.
-- `/detokenize` shows special tokens, and accepts one run of ids. So several runs are joined by a text that no token
-  has.
+  ids. This engine always sends ids. With `return_token_ids` (0.10.2 and newer), prompt and answer come with their ids.
+  With `return_tokens_as_token_ids`, all listed tokens also come with ids; otherwise a listed token would hide another
+  token with the same string. Versions before 0.10.2 are refused: use OpenAI's protocol for them.
+- The text of an answer is correct. The text of a single token consists of whole characters, or is empty if the token
+  leaves a character unfinished. If the prompt's ids end inside a character, the answer repeats some text of the prompt.
+- `/detokenize` shows special tokens, and accepts a single run of ids. So several runs are sent together, separated by
+  the ids of a text that no single token has.
 - The end of sequence is a token with a probability; `finish_reason` is then `"stop"`, and `stop_reason` is null or the
   token's id.
-- `prompt_logprobs` are keyed by id. They do not use the prefix cache, and are refused in a stream.
-- If `max_tokens` exceeds the context, new versions silently lower it and old versions refuse the request. This engine
-  keeps it within the context.
-- `/tokenize` renders messages. `/detokenize` turns the result into a text with special tokens, which encodes to the ids
-  that the chat route reads. (`/v1/chat/completions/render` answers 403 by default.) This text includes the beginning of
-  sequence, so the server would add a second one unless `add_special_tokens` is off.
-- With `skip_special_tokens` off, special tokens in an answer are text, except the token that ends it. A token that
-  looks special is forced once, to find out whether it is special and whether it ends an answer.
-- The server reports its maximum number of probabilities per position (`--max-logprobs`, 20 by default) when a request
-  exceeds it.
-- No route reports the end of sequence. So tokens with its common names, and tokens of the chat template, are forced to
-  find out.
-- Probabilities are the model's own at temperature 1, too. A `seed` restarts the random numbers with each request, so a
-  request that continues a draft gets another seed.
-- 0.6 and older versions refuse fields that they do not know. Such servers are refused.
+- `prompt_logprobs` are keyed by id. Requests for them do not use the prefix cache, and are refused if they stream.
+- If `max_tokens` exceeds the context, new versions silently lower it, and old versions refuse the request. This engine
+  keeps `max_tokens` within the context.
+- `/tokenize` renders messages as ids. `/detokenize` turns these into a text with special tokens, which encodes to the
+  ids that the chat route reads. (`/v1/chat/completions/render` answers 403 by default.) This text includes the
+  beginning of sequence, so the server would add a second one unless `add_special_tokens` is off.
+- If `skip_special_tokens` is off, special tokens in an answer are text, except the token that ends the answer. A token
+  that looks special is forced once, to find out whether it is special and whether it ends an answer.
+- The server reports its maximum number of probabilities per position (`--max-logprobs`, 20 by default) only in the
+  refusal of a request that exceeds it.
+- No route reports the end of sequence. So tokens with common names of ends, and tokens of the chat template, are
+  forced, to find out whether they are ends.
+- Probabilities are the model's own, also at temperature 1. A `seed` restarts the random numbers with each request, so
+  each request that continues a draft gets a different seed.
+- Versions up to 0.6 refuse unknown fields. The adapter does not support them.
 """
 
 from __future__ import annotations
@@ -133,12 +133,12 @@ _OWNED = {
 }
 """Fields that a user's `extra_body` may not set."""
 
-_FORCE = 100.0  # a bias that makes its token the most probable one; the greatest that is allowed
-_MOST = 20  # the default maximum of probabilities at one position
-_ALL = 2**24  # more probabilities than any vocabulary has tokens: the refusal reports the allowed number
+_FORCE = 100.0  # the greatest allowed bias, which makes its token the most probable one
+_MOST = 20  # the default for the largest number of probabilities at one position
+_ALL = 2**24  # more than any vocabulary has, so that the server refuses and reports the allowed number
 _LIMIT = re.compile(r"max allowed: (\d+)|more than (\d+) logprobs")
 _MANY = re.compile(r"maximum allowed count of (\d+)")
-_TOGETHER = 24  # runs to decode in one request
+_TOGETHER = 24  # number of runs to decode in one request
 _OLD = "Update the server, or ask it by OpenAI's protocol: engine='openai', dialect='vllm'."
 
 
@@ -160,8 +160,8 @@ class VllmFacts(TokenIdsFacts):
 
     Attributes:
         most: the largest number of probabilities that the server reports at one position.
-        between: ids that separate runs of ids to decode, and the text of the separator.
-        forced: for each id that was forced, the answer with that token alone.
+        between: the ids of a separator between runs of ids to decode, and the separator's text.
+        forced: for each id that was forced, the answer, which consists of that token only.
     """
 
     most: int = field(default=_MOST, kw_only=True)
@@ -173,7 +173,8 @@ def _checked(answer: Completion, endpoint: str) -> Completion:
     """Check that an answer, or an event of a stream, has probabilities and has not ended improperly.
 
     Raises:
-        UnsupportedError: there are no probabilities, or the answer ended at a stop string of the server's own.
+        UnsupportedError: there are no probabilities, or the answer ended at a stop string from the server's own
+            settings.
         ResponseError: the server broke off the answer.
     """
     if answer.logprobs is None and (answer.text or answer.token_ids):
@@ -187,7 +188,7 @@ def _checked(answer: Completion, endpoint: str) -> Completion:
 
 
 def _listed(answer: Completion, endpoint: str, *, sampled: bool = False) -> list[IdStep]:
-    """The tokens of an answer or event.
+    """Check and convert the tokens of an answer or event.
 
     Raises:
         ResponseError: a token has no id, or no usable probability.
@@ -207,7 +208,7 @@ def _listed(answer: Completion, endpoint: str, *, sampled: bool = False) -> list
 
 
 def _ranked(entry: Mapping[int, Ranked] | None, most: int) -> list[ListedId]:
-    """The most probable tokens at a position of a text, sorted. (The server may also list the text's own token.)"""
+    """The most probable tokens at a position in a text, sorted. (The server may also list the text's own token.)"""
     listed = [(token_id, prob(one.logprob) or 0.0, one.decoded_token) for token_id, one in (entry or {}).items()]
     return sorted(listed, key=lambda one: -one[1])[:most]
 
@@ -218,7 +219,7 @@ def _ranked(entry: Mapping[int, Ranked] | None, most: int) -> list[ListedId]:
 class VllmClient(TokenIdsClient[VllmFacts]):
     """Requests to one vLLM server."""
 
-    _most_prompts = 2**31  # the largest number of prompts that the server accepts in one request
+    _most_prompts = 2**31  # the largest number of prompts in one request; lowered if the server refuses
 
     def take(self, facts: VllmFacts) -> None:
         """Use these facts about the server."""
@@ -226,7 +227,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         self.most = facts.most
 
     def body(self, prompt: object, wanted: int, **fields: object) -> dict[str, object]:
-        """The body of a greedy request."""
+        """Build the body of a greedy request."""
         own = {"model": self.model, "add_special_tokens": self._special_tokens, "logprobs": TIES}
         own["skip_special_tokens"] = not self.is_chat
         return {**self._extra, **_GREEDY, **own, "prompt": prompt, "max_tokens": wanted, **fields}
@@ -246,7 +247,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return found
 
     async def batch(self, prompts: Sequence[list[int]], wanted: int, usage: Usage, **more: object) -> list[Completion]:
-        """Request the answers to several prompts, in order, with as many prompts per request as the server accepts."""
+        """Request answers to several prompts, in order, with as many prompts per request as the server accepts."""
         answers: list[Completion] = []
         while len(answers) < len(prompts):
             asked = prompts[len(answers) : len(answers) + self._most_prompts]
@@ -277,7 +278,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         attempt: int,
         usage: Usage,
     ) -> AsyncGenerator[IdAnswer, None]:
-        """See `TokenIdsClient.events`. Tokens without text are held back until the next token with text."""
+        """See `TokenIdsClient.events`. Tokens without text are held back until a token with text arrives."""
         sampling: dict[str, object] = {"temperature": 1} if options.sampled else {}
         if options.sampled and (seed := options.seed_after(drawn)) is not None:
             sampling["seed"] = seed
@@ -310,7 +311,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         """See `TokenIdsClient.scores`.
 
         One end is sent after the ids, so that its probability is listed. If the model has several ends, and the most
-        probable one may be unlisted, the other ends are sent in one more request.
+        probable of them may be unlisted, one more request sends the unlisted ends.
         """
         if first >= len(ids) and not ends:
             return IdScoring()
@@ -333,7 +334,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         found = {n: last[n] for n in ends if n in last}
         hidden = [n for n in ends if n not in last]
         best = max((prob(one.logprob) or 0.0 for one in found.values()), default=0.0)
-        if hidden and behind and best < behind[-1][1]:  # an unlisted end may be more probable
+        if hidden and behind and best < behind[-1][1]:  # an unlisted end may be the most probable end
             answers = await self.batch([[*ids, n] for n in hidden], 1, usage, prompt_logprobs=1)
             lists = [(one.prompt_logprobs or [None])[-1] or {} for one in answers]
             found |= {n: one[n] for n, one in zip(hidden, lists, strict=True) if n in one}
@@ -341,7 +342,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return IdScoring(own, listed, after, _ranked(found, len(found)))
 
     async def encode(self, text: str) -> Encoding:
-        """Encode a text to ids, with their strings."""
+        """Encode a text to ids and their strings."""
         return await self._tokenize({"prompt": text, "add_special_tokens": False, "return_token_strs": True})
 
     async def encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
@@ -350,7 +351,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return await concurrently([partial(self._tokenize, body) for body in bodies])
 
     async def read(self, text: str) -> list[int]:
-        """The ids that the model reads for a text, including the special tokens that the server adds."""
+        """Request the ids that the model reads for a text, including the special tokens that the server adds."""
         return (await self._tokenize({"prompt": text, "add_special_tokens": True})).tokens
 
     async def _tokenize(self, body: Mapping[str, object]) -> Encoding:
@@ -369,7 +370,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return [text for part in found for text in part]
 
     async def _joined(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        """Decode all runs in one request, separated by a text that no token has; if that fails, in single requests."""
+        """Decode all runs in one request, joined by a separator; if the text cannot be split, decode each run alone."""
         ids, text = self.facts.between
         joined = await self.decode([*ids, *ids, *(n for run in runs for n in (*run, *ids))])
         found = joined.split(text)
@@ -379,10 +380,10 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return [one.removeprefix(text) for one in alone]
 
     async def decode_plain(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        """Decode each run of ids to text; a token that looks special is forced, to see whether it has text."""
+        """Decode each run of ids to text; force each token that looks special, to see whether it has text."""
         texts, anchored = await self.decode_runs(runs), self.facts.anchored
         looks = [looks_special(text.removeprefix(anchored)) for text in texts]
-        special = [at for at, run in enumerate(runs) if looks[at] and len(run) == 2]  # after the anchor
+        special = [at for at, run in enumerate(runs) if looks[at] and len(run) == 2]  # single tokens after the anchor
         for at, answer in zip(special, await self._force([runs[at][-1] for at in special]), strict=True):
             texts[at] = anchored + answer.text
         return texts
@@ -393,7 +394,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return answer.finish_reason == "stop"
 
     async def _force(self, ids: Sequence[int]) -> list[Completion]:
-        """Force each token in a separate request, which is not billed; special tokens have no text in the answers."""
+        """Force each token in a separate request that is not billed. Special tokens have no text in these answers."""
 
         async def one(token_id: int) -> None:
             fields = {"logit_bias": {str(token_id): _FORCE}, "skip_special_tokens": True}
@@ -409,13 +410,13 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         )
 
     def without_template(self, error: StatusError) -> UnsupportedError | None:
-        """The error for a model without a chat template; None if the refusal has another reason."""
+        """Return the error for a model without a chat template; None if the refusal has another reason."""
         if "chat template is no longer allowed" not in str(error.args[0]):
             return None
         return UnsupportedError("the model has no chat template", endpoint=self.transport.endpoint, hint=NO_TEMPLATE)
 
     async def _named_ends(self) -> set[int]:
-        """Find the tokens that are names of ends, in one request if the server shows strings."""
+        """Find the tokens that have a common name of an end, in one request if the server shows strings."""
         found = await self.encode("".join(ENDS))
         if found.token_strs is None:
             return await super()._named_ends()
@@ -423,7 +424,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
 
 
 def _twice(event: Answer, billed: Billed | None) -> bool:
-    """True if the server repeated this event: it has tokens, but the number of written tokens has not grown."""
+    """True if the server repeated this event: the event has tokens, but the number of written tokens has not grown."""
     written = event.usage and event.usage.completion_tokens
     return bool(billed and written and written == billed.completion_tokens and any(map(steps, event.choices)))
 
@@ -436,13 +437,14 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
 
     Args:
         url: the server's URL, without `/v1`.
-        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts. It saves the requests that
-            encode texts, and the requests that find out the bytes of tokens.
-        strategy: the requests for proposals (`strategies.Strategy`). The default is a list, or `"echo"` at every
-            boundary of a text. All strategies return the same answers. `"echo"` scores the text only if there are
-            several places: for a single place, a prompt costs less, and is in the server's cache.
-        add_special_tokens: add the model's beginning of sequence to a prompt. Turn it off for prompts rendered with a
-            chat template, which already contain it.
+        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts. It saves the requests for
+            encoding texts and for finding out the bytes of tokens.
+        strategy: the kind of request for proposals (`strategies.Strategy`). The default is `"list"`, or `"echo"` if
+            every boundary of a text is asked about. All strategies return the same answers. `"echo"` scores the text
+            only if there are several places; for a single place it sends a prompt, which costs less because the server
+            has it in its cache.
+        add_special_tokens: whether to add the model's beginning of sequence to a prompt. Set it to False for prompts
+            that were rendered with a chat template, because they already contain the beginning of sequence.
         options: as in `engine.Adapter`: `model` (a name of the model, or of an adapter (LoRA) on top of it), `api_key`,
             `headers`, `extra_body` (e.g. `{"priority": 1}`), `timeout`, `http_client`, `limits`.
 
@@ -458,7 +460,7 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
     _idle = MANY_IDLE
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """Encode a text without added tokens; each token has exactly its own bytes if the server shows strings."""
+        """Encode a text without added tokens. If the server shows strings, each token has exactly its own bytes."""
         await self.facts()
         if self._client.tokenizer is None and not (self._client.head.text and text.startswith(self._client.head.text)):
             found = await self._client.encode(text)
@@ -471,7 +473,7 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
         return await super().tokenize(text)
 
     async def probe_client(self) -> VllmProbeClient:
-        """A client without checks, for a probe."""
+        """Return a client without checks, for the probe."""
         await self.facts()
         return VllmProbeClient(self._client, self.tokenize)
 
@@ -528,7 +530,7 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
 
 
 async def _limit(client: VllmClient, ids: list[int]) -> int:
-    """The server's maximum of probabilities at one position (`--max-logprobs`), which it reports in a refusal."""
+    """Find the server's maximum number of probabilities at one position (`--max-logprobs`), by provoking a refusal."""
     try:
         await client.batch([ids], 1, Usage(), logprobs=_ALL)
     except InvalidRequestError as error:
@@ -545,7 +547,7 @@ class VllmProbeClient(CompletionsProbeClient):
 
     Args:
         client: requests to the server.
-        encode: returns the tokens of a text.
+        encode: a function that returns the tokens of a text.
     """
 
     def __init__(self, client: VllmClient, encode: Callable[[str], Awaitable[list[Piece]]]) -> None:
@@ -558,12 +560,12 @@ class VllmProbeClient(CompletionsProbeClient):
         self._encode = encode
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
-        """Send one request; the beginning of sequence is put before prompts of ids."""
+        """Send one request, with the beginning of sequence before each prompt of ids."""
         sent = [one if isinstance(one, str) else [*self._facts.beginning, *one] for one in request.prompts]
         return await super().send(replace(request, prompts=sent), usage)
 
     async def score(self, text: str, usage: Usage) -> RawScores:
-        """Score by `prompt_logprobs`, whose entries are keyed by id."""
+        """Score a text with `prompt_logprobs`, whose entries are keyed by id."""
         pieces = await self._encode(text)
         sent = [*self._facts.beginning, *(piece.id for piece in pieces)]
         try:

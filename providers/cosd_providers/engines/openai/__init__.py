@@ -1,4 +1,4 @@
-"""Servers that speak OpenAI's protocol. Read `dialects.py` first, which lists their differences; then `adapter.py`."""
+"""Servers that speak OpenAI's protocol. First read `dialects.py`, which lists their differences, then `adapter.py`."""
 
 from __future__ import annotations
 

@@ -1,23 +1,23 @@
-"""Any server that speaks OpenAI's protocol, over `/v1/completions` or, if it can continue an answer, over messages.
+"""Adapter for any server that speaks OpenAI's protocol, over `/v1/completions` or over messages.
 
-These servers accept text only, and each reports its tokens in its own way. `logprobs` finds the bytes of the tokens,
-and `dialects` lists the other differences. Consequences:
+These servers accept text only, and each server reports its tokens in its own way. `logprobs` finds the bytes of the
+tokens, and `dialects` lists the other differences. This has the following consequences:
 
-- A draft has no continuation; the next draft starts from its text.
+- A draft has no `continuation`; the next draft starts from the text of the response.
 - Questions are sent as a list of prompts, as single prompts, or by echo, which scores the whole text in one request.
-  With a local tokenizer, an echo also answers in the middle of the text: at a place up to which the text's encoding is
-  a prefix of the whole text's encoding. Without a tokenizer, it answers only at the end of the text. The places that
-  an echo cannot answer are sent as prompts.
+  With a local tokenizer, an echo also answers questions in the middle of the text, at each place up to which the text's
+  encoding is a prefix of the whole text's encoding. Without a tokenizer, an echo answers only at the end of the text.
+  All other places are sent as prompts.
 - A server without log probabilities can only agree or disagree, word by word (`no_logprobs`).
 - Every server can draw at temperature 1, but only a few are known to draw from the model's own distribution
-  (`Dialect.sampling`). The others draw in their own way, and may draw different tokens for the same seed.
-- A server may hide tokens that leave a character unfinished (llama.cpp does). The token that completes the character
-  then has an unknown probability (None). llama.cpp's own adapter knows the probability.
-- Before the first use, and only if the dialect leaves it open, the adapter checks that a prompt reaches the model
-  unchanged (`Dialect.templates`). With `api="chat"` it checks that a partial answer keeps its trailing white space.
-- A conversation is rendered with the user's own template and sent as raw text. Over the route for messages it is sent
-  unchanged (`chat`).
-- Most servers report the usage of a stream in its last event. If a stream is closed early, the received part is billed.
+  (`Dialect.sampling`). All others draw in their own way, and may draw different tokens for the same seed.
+- A server may hide tokens that leave a character unfinished, as llama.cpp does. The probability of the token that
+  completes the character is then unknown (None). The separate adapter for llama.cpp can find the probability.
+- Before the first use, and only if the dialect leaves this open, the adapter checks that a prompt reaches the model
+  unchanged (`Dialect.templates`). With `api="chat"`, it checks that a partial answer keeps its trailing white space.
+- A conversation is either rendered with the user's own template and sent as raw text, or sent unchanged over the route
+  for messages (`chat`).
+- Most servers report the usage of a stream in the last event. If a stream is closed early, the received part is billed.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ __all__ = ["OpenAICompatible"]
 class OpenAICompatible(Engine[ServerFacts]):
     """A model served by an API like OpenAI's. See `contract.Provider`.
 
-    If the server returns no log probabilities, the text of each event counts as one token. Drawn tokens are treated the
-    same way, unless the server is known to draw from the model's own distribution: otherwise their probabilities would
-    be meaningless.
+    If the server returns no log probabilities, the text of each event counts as one token. The same applies to drawn
+    tokens, unless the server is known to draw from the model's own distribution, because their probabilities would be
+    meaningless.
 
     Args:
         url: the server's URL; a trailing `/v1` is ignored.
-        tokenizer: the model's own tokenizer, in any form that `tokenizers.load_tokenizer` accepts; used by `tokenize`,
-            for counting, and by `strategy="echo"`.
+        tokenizer: the model's own tokenizer, in any form that `tokenizers.load_tokenizer` accepts. It is used for
+            `tokenize`, for counting tokens, and for `strategy="echo"`.
         dialect: the kind of server: a key of `dialects.DIALECTS`, or a `Dialect`.
-        api: `"completions"` sends the prompt to the model unchanged. `"chat"` sends it as a user's message, and the
-            response so far as the start of the answer. `"messages"` is like `"chat"`, but continues no answer and
+        api: `"completions"` sends the prompt to the model unchanged. `"chat"` sends the prompt as a user's message, and
+            the response so far as the start of the answer. `"messages"` is like `"chat"`, but continues no answer and
             requests no probabilities. The default comes from the dialect.
         context: size of the model's context in tokens, prompt and answer together, if the server does not report it.
-        strategy: the requests for proposals (`strategies.Strategy`). The default is a list if the server accepts lists,
-            else singles. All strategies return the same answers. Without a `tokenizer`, `"echo"` answers only at the
-            end of the text.
+        strategy: the kind of request for proposals (`strategies.Strategy`). The default is `"list"` if the server
+            accepts lists, and otherwise `"singles"`. All strategies return the same answers. Without a `tokenizer`,
+            `"echo"` answers only at the end of the text.
         options: as in `engine.Adapter`. `model` is required if the server has several models, or does not list them.
 
     Raises:
@@ -105,7 +105,7 @@ class OpenAICompatible(Engine[ServerFacts]):
         base = url.strip().rstrip("/").removesuffix("/v1")
         super().__init__(base, owned=owned, strategy=strategy, tokenizer=tokenizer, **more)
         if known.keep_alive and (known.engine != "openai" or url.startswith("https:")):
-            self._transport.idle = MANY_IDLE  # an unknown server may have a thread for each connection
+            self._transport.idle = MANY_IDLE  # an unknown server may use a thread for each connection
         self._api: str = wanted
         self._context = context
         partial = wanted != "messages"
@@ -119,9 +119,9 @@ class OpenAICompatible(Engine[ServerFacts]):
         return f"OpenAICompatible({self._transport.endpoint!r}, model={self._model!r}, dialect={engine!r})"
 
     async def describe(self) -> ServerInfo:
-        """Find out the model and its context, and test if prompts reach it unchanged and if the server can score.
+        """Find out the model and its context, and test whether prompts reach it unchanged and the server can score.
 
-        This happens only once. It generates a few tokens, which are not billed.
+        The tests run only once. They generate a few tokens, which are not billed.
         """
         info = await super().describe()
         scores, listed = await self._scores(Usage()), self._listed(self._client.most)
@@ -155,9 +155,9 @@ class OpenAICompatible(Engine[ServerFacts]):
         alternatives: int = 0,
         usage: Usage,
     ) -> list[Proposal | None]:
-        """Propose by the chosen strategy; see `contract.Provider`.
+        """Propose with the chosen strategy; see `contract.Provider`.
 
-        `questions=None` needs a tokenizer, or a server that scores.
+        `questions=None` is possible only with a tokenizer, or if the server scores text.
         """
         await self.facts()
         client = self._client
@@ -173,7 +173,7 @@ class OpenAICompatible(Engine[ServerFacts]):
         return counted(found, "list" if len(questions) > 1 and client.facts.lists else "singles", usage)
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
-        """Score in one request, if the server has passed the test; see `contract.Provider`.
+        """Score a text in one request, if the server has passed the test; see `contract.Provider`.
 
         Without a beginning-of-sequence token, the first token has no probability (None). The end of sequence has a
         probability if the server lists it. Otherwise one more request asks for the longest list that the server allows.
@@ -193,14 +193,14 @@ class OpenAICompatible(Engine[ServerFacts]):
         return [*tokens, await self._end(whole, listed, usage) if last.prob is None else last]
 
     async def _end(self, whole: Prefix, listed: int, usage: Usage) -> Token:
-        """The end of sequence after a text, looked up in the longest list that the server returns."""
+        """Look up the end of sequence after a text in the longest list that the server returns."""
         client, most = self._client, self._client.most - 1
         answer = await client.one(whole, 1, usage, alternatives=most)
         positions = client.positions(answer.choices[0], most)
         return end_at(positions[0] if positions else None, listed)
 
     def _listed(self, alternatives: int) -> int:
-        """The number of alternatives to give: 0 if the lists are not known to hold the most probable tokens."""
+        """The number of alternatives to return: 0 unless the lists are known to contain the most probable tokens."""
         ranked = self._client.dialect.ranked and self._client.facts.probs
         return min(alternatives, self._client.most - 1) if ranked else 0
 
@@ -217,7 +217,7 @@ class OpenAICompatible(Engine[ServerFacts]):
         return led(view, lead, prompt, warnings) if lead else RenderedPrompt(view, prompt, warnings)
 
     async def _for_chat(self, conversation: Conversation | None = None) -> Self:
-        """A view of this adapter within a conversation, in which special tokens are text."""
+        """Return a view of this adapter within a conversation, in which special tokens are text."""
         view = copy(self)
         view._client = self._client.of_chat(conversation or Conversation())
         return view
@@ -226,33 +226,33 @@ class OpenAICompatible(Engine[ServerFacts]):
         """Render conversations with this template.
 
         Raises:
-            ValueError: the server renders them itself.
+            ValueError: the server renders conversations itself.
         """
         if self._client.api == "chat":
             raise ValueError("chat_template needs api='completions': over the chat route the server renders messages")
         super().use_template(template)
 
     async def begun(self, prompt: str) -> str:
-        """Strip from a rendered prompt the beginning of sequence that the server adds to every text."""
+        """Strip the beginning of sequence, which the server adds to every text, from a rendered prompt."""
         return await unbegun(self._client, prompt)
 
     def connect_options(self) -> dict[str, str]:
-        """The options, in addition to the engine, with which `connect` recreates this adapter."""
+        """The options that `connect` needs, in addition to the engine, to recreate this adapter."""
         return {**super().connect_options(), "dialect": self._client.dialect.engine, "api": self._api}
 
     async def probe_client(self) -> CompletionsProbeClient:
-        """A client without checks, for a probe."""
+        """Return a client without checks, for the probe."""
         await self.facts()
         return probe_client(self._client, self._transport)
 
     async def snapshot(self) -> dict[str, Any]:
-        """The facts about the server, for `restore`; `echo` is tested first, so that they include the result."""
+        """Return the facts about the server, for `restore`, after testing `echo`, so that they include the result."""
         await self.facts()
         await self._scores(Usage())
         return await self._kept(self._client.facts, self._client.facts.model)
 
     async def discovered(self) -> ServerFacts:
-        """The facts about the server, found at the first use or restored, and not billed; the client has more facts."""
+        """Return the facts about the server, which are found at the first use (not billed) or restored."""
         return await self._found.get(self._discover)
 
     async def _discover(self) -> ServerFacts:
@@ -280,5 +280,5 @@ class OpenAICompatible(Engine[ServerFacts]):
         return ServerFacts(ServerInfo(client.endpoint, dialect.engine, facts.model, None, facts.context, able))
 
     async def _scores(self, usage: Usage) -> bool:
-        """True if a test has shown that the server reports the probabilities of a given text's tokens."""
+        """Test, at the first call, whether the server reports the probabilities of a given text's tokens."""
         return self._client.api == "completions" and self._client.facts.probs and await self._echo.can_score(usage)

@@ -1,13 +1,13 @@
-"""Conversations over a route for messages, where the server renders them with its own template.
+"""Conversations over a route for messages: the server renders them with its own template.
 
-Facts about that template are found out once, at the cost of a few tokens:
+The following facts about the template are found out once, at the cost of a few tokens:
 
 - Some templates refuse system messages, system messages after the first message, or consecutive messages of one role.
-  Some drop system messages silently. The conversations that such a template cannot render are folded
-  (`chat.rendering.folded`).
-- Some models begin their answers with a space that their template also writes. It is not part of the answer. Before an
-  answer to continue, some servers write that space (vLLM); others need it in the message (llama.cpp, SGLang).
-- A special token in a user's message is parsed as a special token, so it causes a warning or a refusal.
+  Some silently drop system messages. Conversations that a template cannot render are folded (`chat.rendering.folded`).
+- Some models begin their answers with a space that their template also writes. This space is not part of the answer.
+  Before a partial answer to continue, some servers write the space themselves (vLLM); others need it in the message
+  (llama.cpp, SGLang).
+- The server parses the text of a special token in a user's message, so such text causes a warning or a refusal.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _PROBES: Mapping[_Kind, tuple[Message, ...]] = {
     ),
     "neighbours": (Message("user", "a"), Message("user", "b")),
 }
-"""Conversations that not every template accepts."""
+"""Test conversations, one for each feature that not every template accepts."""
 
 _GREETING = "Hello"
-_FEW = 4  # tokens of an answer, enough to reach the token after its first word
-_SAME = 1e-3  # a smaller difference between two probabilities is rounding
+_FEW = 4  # number of tokens in a test answer, enough to reach the token after the first word
+_SAME = 1e-3  # smaller differences between two probabilities count as rounding
 
 
 class ChatRouteRenderer(ChatRenderer):
-    """Renderer of conversations for the route for messages; it remembers which messages the template accepts.
+    """Renderer of conversations for the route for messages, which remembers what the template accepts.
 
     Args:
         client: requests to the server.
@@ -57,7 +57,7 @@ class ChatRouteRenderer(ChatRenderer):
         super().__init__(client.endpoint)
         self._client = client
         self._accepted: dict[_Kind, bool] = {}
-        self._writes = False  # the server writes the leading space
+        self._writes = False  # whether the server writes the leading space itself
 
     async def begin(
         self, adapter: ChatAdapter, messages: Sequence[Message], on_special_tokens: OnSpecialTokens
@@ -89,7 +89,7 @@ class ChatRouteRenderer(ChatRenderer):
         return Conversation(before, asked.role, lead=written), asked.content, self._lead, warnings
 
     async def _accepts(self, messages: Sequence[Message]) -> bool:
-        """Send these messages, and test whether the server answers and reads the system message among them."""
+        """Send these messages, and test whether the server accepts them and reads the system message, if any."""
         try:
             whole = await self._size(messages)
         except InvalidRequestError:
@@ -104,15 +104,16 @@ class ChatRouteRenderer(ChatRenderer):
         return whole != await self._size(without)
 
     async def _size(self, messages: Sequence[Message]) -> int | None:
-        """The number of tokens that the server reads for a conversation; None if it does not report the number."""
+        """Request the number of tokens that the server reads for a conversation; None if it is not reported."""
         *earlier, last = messages
         answer = await self._one(Conversation(tuple(earlier), last.role), last.content, "", 1)
         return (answer.usage.prompt_tokens or None) if answer.usage else None
 
     async def _leading_space(self) -> tuple[str, bool]:
-        """The white space before the model's answers, and whether the server writes it.
+        """Find the white space before the model's answers, and find out whether the server writes it.
 
-        If the server writes it, an answer sent without that space continues exactly like the model's own answer.
+        If the server writes it, a partial answer that is sent without the white space continues exactly like the
+        model's own.
         """
         try:
             if not self._client.facts.probs:
@@ -130,10 +131,11 @@ class ChatRouteRenderer(ChatRenderer):
         return "", False
 
     async def _space_of_text(self) -> tuple[str, bool]:
-        """Like `_leading_space`, for servers that return no tokens: the texts of three answers are compared.
+        """Find the same as `_leading_space` for servers that return no tokens, by comparing the texts of three answers.
 
-        The first answer is the model's own; the other two continue its first word, with the space before it and
-        without. The server is assumed to write the space if only the answer without it continues like the model's own.
+        The first answer is the model's own. The other two continue its first word, once with and once without the
+        leading space. The server is assumed to write the space if only the answer without the space continues like the
+        model's own.
         """
         if not self._client.partial:
             return "", False
@@ -156,18 +158,18 @@ class ChatRouteRenderer(ChatRenderer):
         return [one for choice in answer.choices[:1] for one in self._client.positions(choice)]
 
     async def _one(self, conversation: Conversation, prompt: str, text: str, limit: int) -> Answer:
-        """An answer of at most `limit` raw tokens, which is not billed."""
+        """Request an answer of at most `limit` raw tokens, which is not billed."""
         return await self._client.of_chat(conversation).one(Prefix(prompt, text), limit, Usage(), check=False)
 
 
 def no_partial(endpoint: str) -> UnsupportedError:
-    """The error for a partial answer sent over a route that does not continue answers."""
+    """Create the error for a partial answer over a route that does not continue answers."""
     words = "with api='messages' a partial answer is not continued"
     return UnsupportedError(words, endpoint=endpoint, hint="End the conversation with a user message.")
 
 
 def _same(one: str, other: str) -> bool:
-    """True if neither text is empty and they are equal up to the end of the shorter one."""
+    """True if neither text is empty, and both are equal up to the end of the shorter text."""
     return bool(one) and bool(other) and one[: len(other)] == other[: len(one)]
 
 

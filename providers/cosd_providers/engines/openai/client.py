@@ -1,10 +1,11 @@
-"""Requests to a server that speaks OpenAI's protocol: single answers, streams and lists of prompts.
+"""Requests to a server that speaks OpenAI's protocol: for single answers, streams and lists of prompts.
 
 The client also checks that the server read the whole prompt.
 
-A stream may hide parts that a whole answer shows. llama-cpp-python decodes each token of a stream separately and drops
-bytes that are not a character; some servers end a stream silently instead of refusing it with an error. So if a stream
-hides something, the same request is sent again without a stream, unless the dialect rules hidden parts out.
+A stream may hide parts of an answer that are shown without a stream. For example, llama-cpp-python decodes each token
+of a stream separately and drops bytes that are not a character. Some servers end a stream silently instead of refusing
+the request with an error. So if a stream hides something, the same request is sent again without a stream, unless the
+dialect rules out hidden parts (`Dialect.shows_parts`).
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ OWNED = {
 }
 """Fields that a user's `extra_body` may not set, in addition to the dialect's own fields."""
 
-_LIST = 64  # prompts in one request
-_LONG = 2000  # bytes; a shorter text fits everywhere
+_LIST = 64  # greatest number of prompts in one request
+_LONG = 2000  # bytes; a shorter text fits into any context
 _FILLER = "one two three four five six seven eight " * 8  # 64 words
-_GROWN = 32  # a lower bound for the tokens of the filler
-_REMEMBERED = 64  # prompts to remember
+_GROWN = 32  # a lower bound for the number of tokens in the filler
+_REMEMBERED = 64  # number of prompts to remember
 _NUMBER = re.compile(r"\d+")
 _NO_FIELDS: Mapping[str, object] = {}
 
@@ -69,12 +70,12 @@ class Prefix:
 
     @property
     def whole(self) -> str:
-        """Both as one text."""
+        """The prompt and the start of the answer, as one text."""
         return self.prompt + self.text
 
     @classmethod
     def of(cls, context: Context) -> Self:
-        """The input that continues a context, as far as text can represent it."""
+        """Return the input that continues a context, as far as text can represent the context."""
         return cls(context.prompt, sendable(context.text))
 
 
@@ -84,11 +85,11 @@ def _sorted(ends: set[str | int]) -> list[str | int]:
 
 @dataclass(frozen=True, slots=True)
 class EchoProof:
-    """The outcome of testing a server's `echo`.
+    """The result of testing a server's `echo`.
 
     Attributes:
-        shift: the shift of its entries, in tokens; None if the echo cannot be used.
-        lists: the echo lists the most probable tokens at each position, as well as the text's own token.
+        shift: the shift of the echo's entries, in tokens; None if the echo cannot be used.
+        lists: whether the echo lists the most probable tokens at each position, as well as the text's own token.
     """
 
     shift: int | None
@@ -102,15 +103,16 @@ class OpenAIFacts:
     Attributes:
         model: id of the model.
         context: size of the context in tokens, prompt and answer together; None if unknown.
-        probs: the server returns log probabilities.
-        lists: the server accepts a list of prompts in one request; None before the test.
-        repeats: the answer to a continued message repeats that message.
-        trims: the server strips white space from the start of its answers; None before the test.
+        probs: whether the server returns log probabilities.
+        lists: whether the server accepts a list of prompts in one request; None before the test.
+        repeats: whether the answer to a continued message repeats that message.
+        trims: whether the server strips white space from the start of its answers; None before the test.
         ends: strings and ids of the known ends of sequence.
         echo: the result of testing `echo`; None before the test.
-        tokenizer: name of the local tokenizer that was checked against the server; None without a tokenizer.
-        most: the largest number of alternatives that the server lists; None unless it has refused a larger number.
-        spaced: strings of listed tokens keep the space before a word.
+        tokenizer: name of the local tokenizer that was checked against the server; None if there is none.
+        most: the largest number of tokens that the server lists at a position; None unless it has refused a larger
+            number.
+        spaced: whether strings of listed tokens keep the space before a word.
     """
 
     model: str
@@ -133,17 +135,17 @@ class OpenAIClient:
         transport: the server.
         dialect: the server's variant of the protocol.
         api: the route to use.
-        tokenizer: counts tokens; None for no local tokenizer.
+        tokenizer: a local tokenizer, which counts tokens; None if there is none.
         extra: fields merged into every request.
-        partial: the route for messages continues a partial answer.
+        partial: whether the route for messages continues a partial answer.
 
     Attributes:
         endpoint: the server's URL.
         api: the route in use.
-        partial: as given.
-        facts: the known facts about the server; requests add to them.
+        partial: the argument `partial`.
+        facts: the known facts about the server; requests add further facts.
         tokenizer: the local tokenizer.
-        conversation: the messages around prompt and text, for the route for messages.
+        conversation: the messages around the prompt and the text, for the route for messages.
     """
 
     def __init__(
@@ -177,7 +179,7 @@ class OpenAIClient:
 
     @property
     def path(self) -> str:
-        """Path of the route in use.
+        """The path of the route in use.
 
         Raises:
             UnsupportedError: the server has no such route.
@@ -201,7 +203,7 @@ class OpenAIClient:
         return view
 
     def of_chat(self, conversation: Conversation) -> Self:
-        """Return a view of this client within a conversation, in which everything that the model writes is text."""
+        """Return a view of this client within a conversation. In the view, everything that the model writes is text."""
         view = copy(self)
         view.conversation = conversation
         view._checked, view._counted = Recent(_REMEMBERED), Recent(_REMEMBERED)
@@ -220,7 +222,7 @@ class OpenAIClient:
         alternatives: int = 0,
         check: bool = True,
     ) -> Answer:
-        """Request at most `limit` raw tokens after a prefix, each with `alternatives` others if the server lists them.
+        """Request at most `limit` raw tokens after a prefix, each with `alternatives` other tokens if possible.
 
         Raises:
             ContextLengthError: `check` is set, and the server read only a part of the prefix.
@@ -238,7 +240,7 @@ class OpenAIClient:
         return answer
 
     async def _posted(self, body: Mapping[str, object], usage: Usage) -> Any:
-        """The answer to a request; it is sent again with fewer alternatives if the server refuses their number."""
+        """Send a request, and send it again with fewer alternatives if the server refuses their number."""
         try:
             return await self._transport.post(self.path, body, usage=usage)
         except InvalidRequestError as error:
@@ -247,7 +249,7 @@ class OpenAIClient:
         return await self._transport.post(self.path, {**body, **self.shown(_number(body))}, usage=usage)
 
     def _lists_fewer(self, body: Mapping[str, object], error: InvalidRequestError) -> bool:
-        """True if the server refuses this number of alternatives; also note the number that it allows."""
+        """Return True if the server refuses this number of alternatives, after noting the number that it allows."""
         asked, says = _number(body), str(error)
         if asked <= TIES or "logprobs" not in says:
             return False
@@ -265,7 +267,7 @@ class OpenAIClient:
         attempt: int = 0,
         alternatives: int = 0,
     ) -> AsyncGenerator[AsyncIterator[Answer]]:
-        """Like `one`, but as a stream of events; `attempt` is as in `Transport.stream`."""
+        """Send a request like `one`, but stream the answer as events; `attempt` is as in `Transport.stream`."""
         options = self.dialect.stream_options
         more = {"stream_options": dict(options)} if options else {}
         body = {**self.body(prefix, limit), **self._listed(alternatives), **fields, "stream": True, **more}
@@ -296,7 +298,7 @@ class OpenAIClient:
         body: Mapping[str, object],
         again: Callable[[], Awaitable[AsyncIterator[dict[str, Any]]]],
     ) -> AsyncGenerator[Answer]:
-        """The events as answers; if the server refuses the number of alternatives, a second request asks for fewer."""
+        """Parse the events; if the server refuses the number of alternatives, send a second request with fewer."""
         begun = False
         try:
             async for event in events:
@@ -314,7 +316,7 @@ class OpenAIClient:
         return parse(Answer, data, self.endpoint)
 
     def positions(self, choice: Completion, alternatives: int = 0) -> list[Position]:
-        """The positions of a whole answer to a request for `alternatives`; raises like `CheckedAligner.feed`."""
+        """Convert a whole answer to a request for `alternatives`; raises the same errors as `CheckedAligner.feed`."""
         aligner = self.aligner(alternatives)
         positions = [*aligner.feed(choice)]
         self.facts.spaced = self.facts.spaced or aligner.spaced
@@ -325,13 +327,13 @@ class OpenAIClient:
     ) -> CheckedAligner:
         """Return the reader of an answer to a request for `alternatives`; other arguments are as in `CheckedAligner`.
 
-        Without `ranked` the listed tokens are not sorted: the caller does not read them.
+        Without `ranked`, the listed tokens are not sorted, because the caller does not read them.
         """
         listing, ends = self.listing(alternatives) if ranked else None, self.facts.ends
         return CheckedAligner(self.endpoint, ends, listing=listing, streamed=streamed, drawn=drawn)
 
     def body(self, prefix: Prefix, limit: int) -> dict[str, object]:
-        """The body of a greedy request that asks for the most probable tokens at each position."""
+        """Build the body of a greedy request that asks for the most probable tokens at each position."""
         dialect = self.dialect
         common = {**dialect.extra, **self._extra, "model": self.facts.model, **dialect.greedy, **dialect.whole}
         common["max_tokens"] = max(limit, dialect.least)
@@ -348,7 +350,7 @@ class OpenAIClient:
         return known if self.facts.most is None else min(known, self.facts.most)
 
     def shown(self, listed: int = TIES) -> dict[str, object]:
-        """Fields that request the `listed` most probable tokens, or as many as the server allows."""
+        """Return fields that request the `listed` most probable tokens, or as many as the server allows."""
         if not self.facts.probs:
             return {}
         if self.api == "completions":
@@ -356,11 +358,11 @@ class OpenAIClient:
         return {"logprobs": True, "top_logprobs": min(listed, self.most)}
 
     def _listed(self, alternatives: int) -> dict[str, object]:
-        """Fields that request `alternatives` other tokens, or as many as the server allows."""
+        """Return fields that request `alternatives` other tokens, or as many as the server allows."""
         return self.shown(max(TIES, 1 + alternatives))
 
     def listing(self, alternatives: int) -> Listing:
-        """A description of the token lists that the server returns to a request for `alternatives`."""
+        """Describe the token lists that the server returns to a request for `alternatives`."""
         asked, dialect = min(max(TIES, 1 + alternatives), self.most), self.dialect
         return Listing(asked, dialect.ranked, dialect.end_prob, self.facts.spaced)
 
@@ -392,9 +394,10 @@ class OpenAIClient:
     async def _list(
         self, prefixes: Sequence[Prefix], limit: int, usage: Usage, alternatives: int
     ) -> list[Completion] | None:
-        """The answers to a list of prompts; None if the server does not accept lists or mixes up the answers.
+        """Request answers to a list of prompts; None if the server does not accept lists, or mixes up the answers.
 
-        The first time, the last prompt is also sent alone: the server may return the answers in another order.
+        The first time, the last prompt is also sent alone, because the server may return the answers in the wrong
+        order.
         """
         facts = self.facts
         plain = {**self.body(prefixes[0], limit), **self._listed(alternatives)}
@@ -423,7 +426,7 @@ class OpenAIClient:
         return None if facts.lists is False else choices
 
     def _of_all(self, answer: Answer, prefixes: Sequence[Prefix]) -> Billed | None:
-        """The usage of a list. If the server bills only the first prompt, token or byte counts give the total."""
+        """The usage of a list. If the server bills only the first prompt, the total is counted or estimated."""
         billed = answer.usage
         if billed is None or not self.dialect.list_bills_first:
             return billed
@@ -435,10 +438,10 @@ class OpenAIClient:
         written = (len(choice.logprobs.content or ()) if choice.logprobs else 1 for choice in answer.choices)
         return Billed(prompt_tokens=read, completion_tokens=sum(written))
 
-    # The whole prompt.
+    # Checks that the server reads the whole prompt.
 
     def count(self, prefix: Prefix) -> int | None:
-        """The number of tokens in a prefix; None without a tokenizer, and for messages, which a chat template wraps."""
+        """Count the tokens in a prefix; None without a tokenizer, or for messages, which a chat template wraps."""
         if self.tokenizer is None or self.api == "chat":
             return None
         key = _key(prefix)
@@ -447,7 +450,7 @@ class OpenAIClient:
         return self._counted[key]
 
     async def count_first(self, prefixes: Sequence[Prefix]) -> None:
-        """Count long prefixes in a thread, before `count` needs the result, so that the event loop stays free."""
+        """Count long prefixes in a thread, before `count` needs the results, so that the event loop is not blocked."""
         if self.tokenizer is None or self.api == "chat":
             return
         for prefix in prefixes:
@@ -455,7 +458,7 @@ class OpenAIClient:
                 self._counted.keep(_key(prefix), await beside(count, self.tokenizer, prefix.whole))
 
     async def check_read(self, prefix: Prefix, billed: Billed | None) -> None:
-        """Compare the number of billed prompt tokens with the local tokenizer's count.
+        """Check that the number of billed prompt tokens is not less than the local tokenizer's count.
 
         Raises:
             ContextLengthError: the server read only a part of the prefix.
@@ -470,10 +473,11 @@ class OpenAIClient:
             raise ContextLengthError(words, endpoint=self.endpoint, hint=hint)
 
     async def check_whole(self, prefix: Prefix, usage: Usage) -> None:
-        """Find out whether the server truncates this text silently.
+        """Check that the server does not silently truncate this text.
 
-        The check is repeated each time the text has grown by a few thousand bytes. Without a tokenizer the text is sent
-        twice, once with filler words before it: they must increase the number of tokens that the server reads.
+        The check is repeated each time the text has grown by a few thousand bytes. Without a tokenizer, the text is
+        sent twice, once with filler words before it: these words must increase the number of tokens that the server
+        reads.
 
         Raises:
             ContextLengthError: the server truncates the text.
@@ -494,7 +498,7 @@ class OpenAIClient:
                 words = "the server cuts the prompt silently: more text before it did not make it longer"
                 raise ContextLengthError(words, endpoint=self.endpoint, hint=self.dialect.longer)
         else:
-            await self.one(prefix, self.dialect.least, usage)  # compares the bill with the count
+            await self.one(prefix, self.dialect.least, usage)  # `one` compares the billed tokens with the count
         self._checked.keep(key, size)
 
 
@@ -503,7 +507,7 @@ def _key(prefix: Prefix) -> bytes:
 
 
 def is_too_long(error: InvalidRequestError | ContextLengthError) -> bool:
-    """True if a shorter answer may be granted: some servers refuse a prompt and an answer that do not fit together."""
+    """True if a lower limit may help: some servers refuse a request whose prompt and answer do not fit together."""
     return isinstance(error, ContextLengthError) or "max_tokens" in str(error) or "max_completion" in str(error)
 
 
@@ -516,20 +520,21 @@ def _number(body: Mapping[str, object]) -> int:
 async def _whole_characters(
     answers: AsyncGenerator[Answer], stream: AsyncExitStack, ask: Callable[[], Awaitable[Answer]], endpoint: str
 ) -> AsyncGenerator[Answer]:
-    """Yield the events of a stream up to the first that hides something, then the rest of the answer as one event.
+    """Yield the events of a stream; from the first event that hides something on, yield the rest as one event.
 
     A token without text hides a part of a character. A token may also contain a whole character and a part of the next
-    one; text offsets reveal it, because the offset of the following event counts the hidden part. So each event with an
-    offset is held back until the next event arrives.
+    one. Text offsets reveal this case, because the offset of the following event counts the hidden part. So each event
+    with an offset is held back until the next event arrives.
 
     Args:
         answers: the events.
-        stream: the open stream; closed before the next request, as the server may handle only one request at a time.
-        ask: requests the whole answer.
-        endpoint: the server's URL, for errors.
+        stream: the open stream, which is closed before the next request, because the server may handle only one request
+            at a time.
+        ask: a function that requests the whole answer.
+        endpoint: the server's URL, for error messages.
 
     Raises:
-        ResponseError: the whole answer does not begin with the tokens already yielded.
+        ResponseError: the whole answer does not begin with the tokens that were already yielded.
     """
     strings, text, start = list[str](), "", None
     held: Answer | None = None

@@ -1,8 +1,8 @@
-"""One table of the differences between servers that speak OpenAI's protocol: a new server is a new row.
+"""A table of the differences between servers that speak OpenAI's protocol. Supporting a new server means adding a row.
 
-The adapter never branches on a server's name, only on the fields of its row. If a field is None, a request finds out
-the value. The rows of hosted services follow their documentation of November 2026; none was tested live. An outdated
-row costs one request, or leads to a refusal that names the missing ability.
+The adapter never branches on a server's name, but only on the fields of the server's row. If a field is None, a request
+finds out the value. The rows of hosted services follow their documentation as of November 2026; none was tested live.
+An outdated row costs one request, or leads to an error that names the missing ability.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from cosd_providers.suggestions import suggestion
 __all__ = ["DIALECTS", "Dialect", "Refusal", "dialect_at", "dialect_of"]
 
 GREEDY: Mapping[str, object] = {"temperature": 0, "top_p": 1, "n": 1}
-"""Fields that every server understands: hosted services refuse a request with an unknown field."""
+"""Fields for greedy decoding that every server understands. (Hosted services refuse unknown fields.)"""
 
 NEUTRAL: Mapping[str, object] = {"presence_penalty": 0, "frequency_penalty": 0}
-"""Fields that most servers understand as well."""
+"""Further fields for greedy decoding, which most servers understand."""
 
 _NO_REPLY = (
     "Use a model with /v1/completions, or a server that continues a message, such as vLLM or llama.cpp's: name it, as"
@@ -35,10 +35,10 @@ _NO_FIELDS: Mapping[str, object] = {}
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refusal whose reason is known from the server's message.
+    """A refusal that can be recognised by the server's message.
 
     Attributes:
-        says: a part of the server's message, in lower case.
+        says: a part of the server's message, in lower case, which identifies the refusal.
         words: the message of the error to raise.
         hint: the hint of the error to raise.
     """
@@ -53,51 +53,51 @@ class Dialect:
     """The properties of one kind of server.
 
     Attributes:
-        engine: the name of the kind.
+        engine: the name of this kind of server.
         completions: path of the route for raw text; None if there is no such route.
         chat: path of the route for messages; None if there is no such route.
         api: the default route.
         models: path of the list of models; None if there is no list.
-        all_listed: the list is complete: a name missing from it is an error.
-        hosts: host names that identify the service; a name that begins with a dot is a suffix.
-        base: prefix of the paths, if the user's URL is only a host.
-        key_header: header that contains the API key.
-        extra: fields of every request; the user's own values override them.
+        all_listed: the list is complete, so that a name missing from it is an error.
+        hosts: host names that identify the service; a name that begins with a dot matches all hosts that end with it.
+        base: the prefix of all paths, used if the user's URL consists only of a host.
+        key_header: the header that contains the API key.
+        extra: fields to send with every request; the user's own values override them.
         greedy: fields for greedy decoding.
-        most: largest number of most probable tokens at each position (`logprobs`).
-        chat_most: like `most`, for the route for messages (`logprobs: true`, `top_logprobs`).
-        ranked: these lists are known to contain the most probable tokens, each with its full text or with no text.
-        spaced: the listed strings are known to keep the space before a word; otherwise the first string with such a
-            space proves it.
+        most: the largest number of most probable tokens to request at each position (`logprobs`).
+        chat_most: like `most`, but for the route for messages (`logprobs: true`, `top_logprobs`).
+        ranked: the lists are known to contain the most probable tokens, each with its full text or with no text.
+        spaced: the listed strings are known to keep the space before a word; otherwise, the first string with such a
+            space shows that they do.
         sampling: fields for drawing from the model's full distribution, if the server is known to report raw
             probabilities for drawn tokens; otherwise None.
-        seed: field for the seed of the draws; None if no seed may be sent.
-        stream_options: fields that request the usage in a stream; empty if the server always sends the usage, or if
-            the fields must not be sent.
+        seed: the field for the random seed; None if no seed may be sent.
+        stream_options: fields that request the usage in a stream; empty if the server always sends the usage, or if the
+            fields must not be sent.
         lists: a request may contain a list of prompts.
         list_bills_first: the usage of a list covers only its first prompt.
-        echo: `echo` with `logprobs` may return the probabilities of a prompt; a test must prove it before use. False
-            skips the test.
+        echo: `echo` with `logprobs` may return the probabilities of a prompt. A test must confirm this before use;
+            False skips the test, and the echo is not used.
         least: the smallest valid `max_tokens`; on some servers 0 means no limit.
         continues: fields of a request that continues its last message; None if no message can be continued.
         continued: fields of the message that is continued.
-        no_reply: hint of the error if no message can be continued.
-        repeats: the answer to a continued message repeats that message, unless the answer is streamed.
+        no_reply: the hint of the error if no message can be continued.
+        repeats: unless it is streamed, the answer to a continued message repeats that message.
         whole: fields that forbid the server to truncate a long prompt.
         truncates: the server may silently truncate a long prompt.
-        templates: the route for raw text may wrap prompts in a chat template; checked before the first use.
-        longer: hint of the error for a truncated prompt.
+        templates: the route for raw text may wrap prompts in a chat template, which is checked before the first use.
+        longer: the hint of the error for a truncated prompt.
         probs: the server returns log probabilities.
-        no_probs: parts of a refusal, in lower case, that mean that the server has no log probabilities.
+        no_probs: parts of a refusal message, in lower case, that mean that the server has no log probabilities.
         refusals: other refusals whose reason is known.
         end_prob: the server reports the probability of the end of sequence.
         chat_end_prob: like `end_prob`, for a stream of messages.
-        special: fields that keep special tokens and thinking in the answer to a conversation.
-        shows_parts: a stream shows characters that consist of several tokens. Otherwise the first token without text
+        special: fields that keep special tokens and the model's thinking in the answer to a conversation.
+        shows_parts: a stream shows characters that consist of several tokens. If not, the first token without text
             leads to a second request for the whole answer, without a stream.
         keep_alive: a connection can be reused after a stream.
-        known_text: text for the test of `echo`.
-        sample: text that a local tokenizer and the server must encode into the same number of tokens.
+        known_text: the text with which `echo` is tested.
+        sample: a text that a local tokenizer and the server must encode into the same number of tokens.
     """
 
     engine: str
@@ -143,9 +143,9 @@ class Dialect:
 
 
 # `/v1/completions` lists 5 alternatives and refuses chat models with 404; the route for messages lists 20. The end of
-# sequence has no entry. `echo` with `logprobs` is refused for gpt-3.5-turbo-instruct; unverified for davinci-002. A
-# last message of the assistant is a closed turn. This row is also the default for unknown servers, such as Ollama
-# behind a gateway: so only the plainest fields are sent, and templates are checked.
+# sequence has no entry. `echo` with `logprobs` is refused for gpt-3.5-turbo-instruct; this is unverified for
+# davinci-002. A final assistant message cannot be continued. This row is also the default for unknown servers, such as
+# Ollama behind a gateway. So only the most common fields are sent, and templates are checked.
 _OPENAI = Dialect(
     "openai",
     hosts=("api.openai.com",),
@@ -189,7 +189,7 @@ DIALECTS: Mapping[str, Dialect] = {
         shows_parts=True,
         keep_alive=False,
     ),
-    # Tested live: 0.32.0 and 0.8.5 on the CPU. Up to 0.8.5 `top_k: 0` is refused; -1 is valid in every version. vLLM
+    # Tested live: 0.32.0 and 0.8.5 on the CPU. Up to 0.8.5, `top_k: 0` is refused; -1 is valid in every version. vLLM
     # refuses more than 20 alternatives, or more than --max-logprobs if that is set.
     "vllm": Dialect(
         "vllm",
@@ -207,10 +207,11 @@ DIALECTS: Mapping[str, Dialect] = {
         chat_end_prob=True,
         shows_parts=True,
     ),
-    # Tested live: 0.3.36 on the CPU. Lists fail with 500. `max_tokens` 0 means no limit, and a character of several
-    # tokens may exceed the limit. The end of sequence has no entry. A stream never shows a character of several tokens
-    # and reports no usage. A new request ends the streams of other clients, unless `interrupt_requests` is off. Without
-    # a beginning-of-sequence token `echo` is shifted by one token, and has no entry for the tokens generated after it.
+    # Tested live: 0.3.36 on the CPU. Lists fail with 500. `max_tokens: 0` means no limit, and an answer may exceed its
+    # limit to finish a character of several tokens. The end of sequence has no entry. A stream never shows a character
+    # of several tokens, and reports no usage. A new request ends the streams of other clients, unless
+    # `interrupt_requests` is off. If the model has no beginning-of-sequence token, `echo` is shifted by one token, and
+    # has no entry for the tokens generated after it.
     "llama-cpp-python": Dialect(
         "llama-cpp-python",
         greedy={**GREEDY, **NEUTRAL, "top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0},
@@ -229,11 +230,11 @@ DIALECTS: Mapping[str, Dialect] = {
         end_prob=True,
     ),
     # According to its documentation (0.4), neither route has probabilities (issue 60 of lmstudio-ai/lms has been open
-    # since 2024), and no message can be continued. Unverified. The server cannot be detected: users must name it.
+    # since 2024), and no message can be continued. Unverified. The server cannot be detected, so users must name it.
     "lm-studio": Dialect("lm-studio", greedy={**GREEDY, **NEUTRAL}, lists=False, echo=False, templates=True),
     "openai": _OPENAI,
-    # This is the route without a version in its URL (since August 2025); `model` is the name of the deployment.
-    # Unverified: the route has /completions, and refuses a chat model there with 400.
+    # This row uses the API without a version in its URL (since August 2025); `model` is the name of the deployment.
+    # Unverified: the API has /completions, which refuses a chat model with 400.
     "azure": replace(
         _OPENAI,
         engine="azure",
@@ -242,8 +243,8 @@ DIALECTS: Mapping[str, Dialect] = {
         key_header="api-key",
     ),
     # `logprobs` up to 20 and `echo` are in its published schema. Unverified: an echo lists alternatives, and `prompt`
-    # must be a single string. With some models a stream has a bare number as each token's `logprobs`; a draft from such
-    # a stream is refused.
+    # must be a single string. With some models, `logprobs` in a stream is a bare number for each token; a draft from
+    # such a stream is refused.
     "together": Dialect(
         "together",
         hosts=("api.together.xyz", "api.together.ai"),
@@ -261,8 +262,8 @@ DIALECTS: Mapping[str, Dialect] = {
         chat_most=5,
         whole={"context_length_exceeded_behavior": "error"},
     ),
-    # Its documentation showed probabilities only for its own streamed route. Unverified: raw text is sent to the model
-    # without a template.
+    # Its documentation showed probabilities only for the service's own streamed route. Unverified: raw text is sent to
+    # the model without a template.
     "deepinfra": Dialect(
         "deepinfra",
         completions="/completions",
@@ -275,9 +276,9 @@ DIALECTS: Mapping[str, Dialect] = {
         echo=False,
         templates=True,
     ),
-    # Only the beta route continues an answer, if the last message has the field `prefix`. The reasoning model has no
-    # probabilities (400). Some users report log probabilities of 0 for the chosen token and -9999 for all others, as if
-    # the model were always certain (unverified).
+    # Only the beta route continues an answer, if the last message has the field `prefix`. For the reasoning model,
+    # probabilities are refused with 400. Some users report log probabilities of 0 for the chosen token and -9999 for
+    # all others, as if the model were always certain (unverified).
     "deepseek": Dialect(
         "deepseek",
         completions=None,
@@ -290,8 +291,8 @@ DIALECTS: Mapping[str, Dialect] = {
         continues={},
         continued={"prefix": True},
     ),
-    # The last message is continued if it has the field `prefix`; the answer repeats it (unverified). The schema has no
-    # probabilities, and its own name for the seed. Unknown fields are refused with 422.
+    # The last message is continued if it has the field `prefix`; the answer repeats the message (unverified). The
+    # schema has no probabilities, and a different name for the seed. Unknown fields are refused with 422.
     "mistral": Dialect(
         "mistral",
         completions=None,
@@ -304,12 +305,12 @@ DIALECTS: Mapping[str, Dialect] = {
         repeats=True,
         no_probs=("logprob", "extra_forbidden", "extra inputs"),
     ),
-    # It has only the route for messages, and refuses `logprobs` with 400. It continues a last message of the assistant
-    # ("prefilling"). Temperature 0 becomes 1e-8.
+    # The service has only the route for messages, and refuses `logprobs` with 400. It continues a final assistant
+    # message ("prefilling"). Temperature 0 becomes 1e-8.
     "groq": Dialect("groq", completions=None, api="chat", hosts=("api.groq.com",), base="/openai", continues={}),
     # The provider of a model may change between requests, so only providers that support every field are allowed. The
-    # removal of the middle of a long prompt is forbidden. A user's own `provider` setting is kept. No seed is sent, as
-    # it would rule out providers that do not support seeds.
+    # service is forbidden to remove the middle of a long prompt. A user's own `provider` setting is kept. No seed is
+    # sent, because it would rule out providers that do not support seeds.
     "openrouter": Dialect(
         "openrouter",
         hosts=("openrouter.ai",),

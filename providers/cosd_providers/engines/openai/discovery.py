@@ -1,6 +1,6 @@
-"""Discovery: find the model, and test that the route in use does what a fusion needs.
+"""Discovery: find the model, and check that the route in use does what a fusion needs.
 
-It runs once, and its requests are not billed.
+Discovery runs once, and its requests are not billed.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from cosd_providers.usage import Usage
 
 __all__ = ["check_tokenizer", "choose", "discover", "unbegun"]
 
-_STARTED = "4711 and 0815"  # several tokens: no model repeats it by chance
+_STARTED = "4711 and 0815"  # several tokens, which no model repeats by chance
 _SURE = 1 - 1e-6
-_BARE = 4  # at most this many tokens are read for one letter, with the special tokens before it
+_BARE = 4  # greatest plausible number of tokens for one letter, including special tokens
 _BEGINNING = re.compile(r"<s>|<bos>|<\|(begin_of_text|startoftext)\|>|<｜begin▁of▁sentence｜>|<BOS_TOKEN>|\[BOS\]")
-"""Common strings of the beginning-of-sequence token."""
+"""Common strings for the beginning-of-sequence token."""
 
 
 async def discover(client: OpenAIClient, transport: Transport, model: str | None, context: int | None) -> OpenAIFacts:
-    """Find out which model is served, and check that the route in use can be used for a fusion.
+    """Find out which model the server has, and check that the route in use is suitable for a fusion.
 
     Args:
-        client: requests to the server; its facts are filled in.
+        client: requests to the server; its `facts` are filled in.
         transport: the server.
         model: the model's id; None if the server has only one.
         context: size of the context in tokens; None for the size that the server reports.
@@ -56,7 +56,7 @@ async def discover(client: OpenAIClient, transport: Transport, model: str | None
         )
         hint = f"{dialect.no_reply} For a method that continues no answer: connect(url, api='messages')."
         raise UnsupportedError(words, endpoint=client.endpoint, hint=hint)
-    if not client.partial:  # no method reads the probabilities of answers that cannot be continued
+    if not client.partial:  # no method needs the probabilities of answers that cannot be continued
         facts.probs = False
         return facts
     size = await check_probs(client) if dialect.probs is None else None
@@ -71,10 +71,10 @@ async def discover(client: OpenAIClient, transport: Transport, model: str | None
 
 
 async def choose(transport: Transport, dialect: Dialect, model: str | None) -> tuple[str, int | None]:
-    """Return the model's id and the size of its context, from the server's list of models if it has one.
+    """Return the model's id and the size of its context, from the server's list of models if there is one.
 
     Raises:
-        ModelChoiceError: the named model is missing, or no model was named and the server has several or lists none.
+        ModelChoiceError: the named model is missing, or no model was named and the server lists several models or none.
     """
     listed = await _listed(transport, dialect, named=model is not None)
     found = next((one for one in listed if one.id == model), None)
@@ -97,13 +97,14 @@ async def _listed(transport: Transport, dialect: Dialect, *, named: bool) -> lis
 
 
 async def check_probs(client: OpenAIClient) -> int | None:
-    """Request one token after a letter, with its probability; if none comes, later requests ask for none.
+    """Request one token after a letter, with its probability. If no probability comes, later requests ask for none.
 
     Returns:
-        The number of tokens that the server reads for the letter; None if it does not report the number.
+        The number of tokens that the server reads for the letter; None if the server does not report it.
 
     Raises:
-        UnsupportedError: the model is refused for a known reason, or temperature 0 turns probabilities into 1 and 0.
+        UnsupportedError: the model is refused for a known reason, or temperature 0 turns all probabilities into 1 and
+            0.
         AuthenticationError: the server refuses the API key.
     """
     dialect, facts = client.dialect, client.facts
@@ -118,7 +119,7 @@ async def check_probs(client: OpenAIClient) -> int | None:
                 _raise_known(error, refusal, dialect)
             return size
         except (ContextLengthError, ResponseError):
-            return size  # the next request will raise the error
+            return size  # the next request will raise the same error
         size = size or (answer.usage.prompt_tokens or None if answer.usage else None)
         [choice] = answer.choices
         if steps(choice) or (choice.logprobs and choice.logprobs.alone):
@@ -131,10 +132,10 @@ async def check_probs(client: OpenAIClient) -> int | None:
 
 
 async def _check_unsure(client: OpenAIClient, text: str, choice: Completion) -> None:
-    """Repeat the request at temperature 1 if one token has probability 1 and all other listed tokens have 0.
+    """If one token has probability 1 and all other listed tokens have 0, repeat the request at temperature 1.
 
     Raises:
-        UnsupportedError: only temperature 0 makes the token certain; no drafted token would ever be replaced.
+        UnsupportedError: the token is certain only at temperature 0, so that no drafted token would ever be replaced.
     """
     if not _certain(choice):
         return
@@ -146,14 +147,14 @@ async def _check_unsure(client: OpenAIClient, text: str, choice: Completion) -> 
 
 
 def _certain(choice: Completion) -> bool:
-    """True if other tokens are listed with the first token, and one token has all of the probability."""
+    """True if several tokens are listed at the first position, and one of them has all of the probability."""
     listed = [one.prob for step in steps(choice)[:1] for one in (step.pick, *step.top)]
     probs = [prob for prob in listed if prob is not None]
     return len(probs) > 1 and max(probs) >= _SURE and all(prob in (0.0, max(probs)) or prob < 1e-30 for prob in probs)
 
 
 def _raise_known(error: InvalidRequestError | AuthenticationError, refusal: str, dialect: Dialect) -> None:
-    """Raise `UnsupportedError` for a known refusal of a model; re-raise any other authentication error."""
+    """Raise `UnsupportedError` for a known refusal of a model, and re-raise any other authentication error."""
     for known in dialect.refusals:
         if known.says in refusal:
             raise UnsupportedError(known.words, endpoint=error.endpoint, hint=known.hint) from error
@@ -164,15 +165,15 @@ def _raise_known(error: InvalidRequestError | AuthenticationError, refusal: str,
 async def check_raw(client: OpenAIClient, size: int | None = None) -> None:
     """Check that a prompt reaches the model unchanged.
 
-    A single letter must be read as at most a few tokens, and two line breaks after it must change the number. A server
-    that does not report its usage cannot be checked.
+    The server must read a single letter as at most a few tokens, and two line breaks after the letter must change that
+    number. A server that does not report its usage cannot be checked.
 
     Args:
         client: requests to the server.
         size: the number of tokens that the server reads for the letter, if known.
 
     Raises:
-        UnsupportedError: the server wraps every prompt in a template, or strips trailing white space from it.
+        UnsupportedError: the server wraps every prompt in a template, or strips trailing white space from prompts.
     """
     size = size or await _size(client, Prefix("a", ""))
     if size is not None and size > _BARE:
@@ -189,9 +190,9 @@ async def check_raw(client: OpenAIClient, size: int | None = None) -> None:
 
 
 async def check_tokenizer(client: OpenAIClient, tokenizer: Tokenizer) -> None:
-    """Compare the number of tokens that the tokenizer and the server report for a test text.
+    """Check that the tokenizer and the server report the same number of tokens for a test text.
 
-    The server may add one token for the beginning of the sequence. A server that does not report its usage cannot be
+    The server may add one token, for the beginning of the sequence. A server that does not report its usage cannot be
     checked.
 
     Raises:
@@ -206,12 +207,12 @@ async def check_tokenizer(client: OpenAIClient, tokenizer: Tokenizer) -> None:
 
 
 async def check_continuation(client: OpenAIClient) -> None:
-    """Continue two answers that differ only in trailing line breaks, and test if an answer is repeated.
+    """Check that trailing white space of a partial answer is kept, and find out whether the answer is repeated.
 
-    The first test is impossible if the server does not report its usage.
+    White space can only be checked if the server reports its usage.
 
     Raises:
-        UnsupportedError: the chat template strips trailing white space from an answer to continue.
+        UnsupportedError: the chat template strips trailing white space from a partial answer.
     """
     plain, broken = await _size(client, Prefix("a", "a")), await _size(client, Prefix("a", "a\n\n"))
     client.facts.repeats = False
@@ -227,7 +228,7 @@ async def check_continuation(client: OpenAIClient) -> None:
 async def unbegun(client: OpenAIClient, prompt: str) -> str:
     """Strip the beginning of sequence from a prompt if the server adds one to every text.
 
-    The server is assumed to add one if it reads more than one token for a letter, or does not report the number.
+    The server is assumed to add one unless it reports that it reads a single letter as one token.
     """
     found = _BEGINNING.match(prompt)
     if found is None or await _size(client, Prefix("a", "")) == 1:
@@ -236,7 +237,7 @@ async def unbegun(client: OpenAIClient, prompt: str) -> str:
 
 
 async def _size(client: OpenAIClient, prefix: Prefix) -> int | None:
-    """The number of tokens that the server reads for a prefix; None if it is not reported or the prefix is refused."""
+    """Request the number of tokens that the server reads for a prefix; None if not reported or if refused."""
     try:
         answer = await client.one(prefix, 1, Usage(), check=False)
     except (ContextLengthError, InvalidRequestError, ResponseError):

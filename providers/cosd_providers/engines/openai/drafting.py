@@ -1,4 +1,4 @@
-"""Drafts on a server that accepts text only, in as few requests as possible."""
+"""Drafts from a server that accepts text only, in as few requests as possible."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from cosd_providers.usage import Usage
 __all__ = ["Drafting"]
 
 _AGAIN = 2  # attempts that resume from the same text; later attempts resume from the text received so far
-_MARGIN = 8  # special tokens that the server may add to a prompt
-_MORE = 3  # raw tokens that may be needed to finish a character
+_MARGIN = 8  # number of special tokens that the server may add to a prompt
+_MORE = 3  # number of further raw tokens that may be needed to finish a character
 _PARTS = 4  # a character has at most this many raw tokens
-_OWN_WAY = {"temperature": 1}  # for a server that is not known to draw from the model's own distribution
-_SEEDS = 2**32 - 1  # the largest 32-bit number means a random seed on some servers
+_OWN_WAY = {"temperature": 1}  # for servers that are not known to draw from the model's own distribution
+_SEEDS = 2**32 - 1  # on some servers, the largest 32-bit number means a random seed
 
 
 class Drafting:
     """One draft.
 
     The limit of an answer counts raw tokens; the limit of a draft counts tokens of whole characters. If an answer was
-    too short, the same text is sent again with a higher limit, so that the model continues from its own tokens. A
-    server that draws tokens draws the same tokens again from the same seed; after a longer text it gets a new seed. A
-    server that draws in its own way may draw other tokens. So it continues the longer text, or the draft ends after the
-    server's own number of tokens.
+    too short, the same text is sent again with a higher limit, so that the model repeats its own tokens and continues
+    after them. If tokens are drawn with `Dialect.sampling`, the same seed draws the same tokens again; a request with a
+    longer text gets a new seed. A server that draws in its own way may draw different tokens. Such a server is asked to
+    continue the longer text; if it cannot, the draft ends after the requested number of the server's own tokens.
 
     Args:
         client: requests to the server.
         context: the prompt, and the response so far.
         usage: the ledger that counts the requests.
-        options: the choice of tokens, and the number of alternatives to each, as far as the server lists them.
+        options: how tokens are chosen, and the number of alternatives to list for each, as far as the server can.
         max_tokens: the largest number of whole-character tokens to return.
     """
 
@@ -59,15 +59,15 @@ class Drafting:
         self._options = options
         self._own_way = options.sampled and not client.samples
         self._draft = Draft(max_tokens)
-        self._known: list[bytes] = []  # raw tokens received after this text
-        self._given: list[bytes] = []  # whole tokens returned after this text
-        self._before = 0  # number of whole tokens returned before this text was sent
-        self._wanted = max_tokens  # raw tokens to request
-        self._refused = False  # the server has refused a higher limit
+        self._known: list[bytes] = []  # raw tokens received after the current text
+        self._given: list[bytes] = []  # whole tokens returned after the current text
+        self._before = 0  # number of whole tokens returned before the current text was sent
+        self._wanted = max_tokens  # number of raw tokens to request
+        self._refused = False  # whether the server has refused a higher limit
         self._over: DraftEnd | None = None
 
     async def after(self) -> Sequence[DraftEnd]:
-        """Return the end of the draft if it has come; see `drafting.DraftRequests`."""
+        """Return the end of the draft if the draft is over; see `drafting.DraftRequests`."""
         if self._over is None and self._draft.over:
             self._over = DraftEnd("end" if self._draft.ended else "limit")
         return [] if self._over is None else [self._over]
@@ -75,11 +75,12 @@ class Drafting:
     async def answer(self, attempt: int) -> AsyncGenerator[Token, None]:
         """Stream the new tokens of one answer; see `drafting.DraftRequests`.
 
-        If the answer breaks off, it is requested again from the same text. If the second answer breaks off before a new
-        token, the next attempt starts from the text received so far, as the server may have a limit of its own.
+        If the answer breaks off, it is requested again from the same text. If the second answer also breaks off without
+        a new token, the next attempt starts from the text received so far, because the server may have a limit of its
+        own.
         """
         if self._draft.over:
-            return  # the stream broke off after the last token, and lost only the usage
+            return  # the stream broke off after the last token, so that only the usage was lost
         if attempt > _AGAIN and self._given and self._client.partial:
             self._grow(self._draft.left)
         prefix = Prefix(self._prompt, sendable(self._text))
@@ -104,23 +105,23 @@ class Drafting:
             self._over = self._over or DraftEnd("context")
 
     def _start(self, left: int) -> None:
-        """Reset the state that belongs to one text, with `left` tokens to come."""
+        """Reset the state that belongs to the current text, with `left` tokens still to be written."""
         self._draft, self._known, self._given = Draft(left), [], []
         self._wanted, self._refused = left, False
 
     def _grow(self, wanted: int) -> None:
-        """Append the tokens returned so far to the text; the next request asks for `wanted` raw tokens after it."""
+        """Append the tokens returned so far to the text; the next request asks for `wanted` more raw tokens."""
         self._text += b"".join(self._given)
         self._before += len(self._given)
         self._start(self._draft.left)
         self._wanted = wanted
 
     def _continues(self, stream: _Stream, prefix: Prefix, limit: int) -> bool:
-        """Prepare the next request after an answer with too few whole tokens; False at the end of the context.
+        """Prepare the next request after an answer with too few whole tokens; return False at the end of the context.
 
-        If the answer reached its limit, some characters took several tokens, or the last one is unfinished: the same
-        text is sent with a limit that allows for the tokens per character so far. If the answer was shorter, or differs
-        from an earlier one, the longer text is sent.
+        If the answer reached its limit, some characters needed several tokens, or the last character is unfinished.
+        Then the same text is sent with a higher limit, which allows for the tokens per character so far. If the answer
+        was shorter than its limit, or differs from an earlier answer, the longer text is sent.
         """
         left, continues = self._draft.left, self._client.partial
         full = stream.written >= limit == self._wanted and not self._refused
@@ -133,7 +134,7 @@ class Drafting:
             else:
                 self._over = DraftEnd("limit")
             return continues
-        if stream.differs and continues:  # with a limit that exceeds the rest, at least one whole token comes
+        if stream.differs and continues:  # the higher limit ensures at least one whole token
             self._grow(max(self._wanted, left + _MORE))
             return True
         if full:
@@ -152,7 +153,7 @@ class Drafting:
         return continues
 
     async def _stream(self, prefix: Prefix, limit: int, stream: _Stream, attempt: int) -> AsyncGenerator[Token, None]:
-        """Stream the whole tokens of one answer. The server may report the usage after the last token."""
+        """Stream the whole tokens of one answer. The server may report the usage only after the last token."""
         if limit < 1:
             words = f"the text does not fit into the model's context of {self._client.facts.context} tokens"
             raise ContextLengthError(words, endpoint=self._client.endpoint)
@@ -164,7 +165,7 @@ class Drafting:
                 async for event in events:
                     for token in stream.feed(event):
                         yield token
-                    if stream.billed and stream.billed.prompt_tokens != read:  # some servers repeat it in every event
+                    if stream.billed and stream.billed.prompt_tokens != read:  # some servers repeat the usage
                         read = stream.billed.prompt_tokens
                         await self._client.check_read(prefix, stream.billed)
                     if stream.differs or (self._draft.over and stream.finish is None and stream.written < limit):
@@ -176,7 +177,7 @@ class Drafting:
                 stream.bill(self._usage, 0 if stream.billed else self._client.count(prefix) or 0)
 
     def _drawn(self) -> Mapping[str, object]:
-        """Fields for drawing tokens; empty for greedy decoding."""
+        """The fields for drawing tokens; empty for greedy decoding."""
         seed, dialect = self._options.seed_after(self._before), self._client.dialect
         if not self._options.sampled or seed is None:
             return {}
@@ -184,7 +185,7 @@ class Drafting:
         return {**(dialect.sampling or _OWN_WAY), **seeded}
 
     async def _limit(self, prefix: Prefix) -> int:
-        """The number of raw tokens to request; less than 1 if the context has no room for a token."""
+        """Return the number of raw tokens to request; less than 1 if the context has no room for a token."""
         context = self._client.facts.context
         if context is None or len(prefix.whole.encode()) + self._wanted + _MARGIN <= context:
             return self._wanted
@@ -194,19 +195,19 @@ class Drafting:
 
 
 class _Stream:
-    """Reader of one stream into a draft.
+    """Reader of one stream, which adds its tokens to a draft.
 
     Args:
         client: requests to the server.
-        draft: receives the new tokens.
-        known: bytes of each raw token of earlier answers to the same text; new tokens are appended.
-        options: the choice of tokens, and the number of alternatives to each.
-        repeated: the answer so far, if the server repeats it.
+        draft: the draft that receives the new tokens.
+        known: the bytes of each raw token in earlier answers to the same text; new tokens are appended.
+        options: how tokens are chosen, and the number of alternatives to list for each.
+        repeated: the answer so far, if the server repeats it; otherwise empty.
 
     Attributes:
         finish: the reason for the answer's end; None before the end.
         billed: the usage of the answer; None until the server reports it.
-        differs: a token differs from an earlier answer; it and all later tokens are ignored.
+        differs: whether a token differs from an earlier answer; this and all later tokens are ignored.
     """
 
     def __init__(
@@ -225,7 +226,7 @@ class _Stream:
 
     @property
     def _aligner(self) -> CheckedAligner | EventReader:
-        """The reader, created at the first event: by then the request has shown how many tokens the server lists."""
+        """The reader, created at the first event, when it is known how many tokens the server lists."""
         if self._begun is None and not self._client.facts.probs:
             self._begun = EventReader(self._client.endpoint, self._repeated)
         elif self._begun is None:
@@ -265,7 +266,7 @@ class _Stream:
         self._at += 1
         if at < len(self._known):
             before, self._known[at] = self._known[at], token.data
-            # A busy server may round differently, and thus choose another of two about equally probable tokens.
+            # A busy server may round differently, and thus choose the other of two nearly equally probable tokens.
             self.differs = bool(before) and before != token.data
             if before or not token.data:
                 return []

@@ -1,9 +1,9 @@
-"""Scoring a text in one request, by `echo` with `logprobs`, on servers that have passed a test.
+"""Scores of a text in one request, by `echo` with `logprobs`, from servers that have passed a test.
 
 Servers may ignore the two fields, refuse them, or report at each position the distribution of the next position. So a
-known text is scored first, and the model is also asked at some of its positions. The echo is used only if both agree.
-An echo whose entries belong to the next position is *shifted*, and is read accordingly. It shows the model's choice at
-each position, but not always the probability of the text's own token.
+known text is scored first, and the model also generates a token at some positions of this text. The echo is used only
+if the two results agree. An echo whose entries belong to the next position is *shifted*, and is read accordingly. A
+shifted echo shows the model's choice at each position, but not always the probability of the text's own token.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from cosd_providers.usage import Usage
 
 __all__ = ["Echo", "Scored", "cannot_score", "end_at", "hidden_tokens", "spelt"]
 
-_GROWN = 4  # the echo is tested again for a text that exceeds the tested length by this factor
-_PLACES = 3  # positions to compare
-_AGREEING = 2  # positions that must agree
-_NOISE = 1e-3  # rounding of a sum of probabilities
+_GROWN = 4  # the echo is tested again for a text more than this many times as long as tested texts
+_PLACES = 3  # number of positions to compare
+_AGREEING = 2  # number of positions that must agree
+_NOISE = 1e-3  # allowance for rounding in a sum of probabilities
 _ECHO = {"echo": True}
-_SHIFTS = (0, 1)  # an entry belongs to its own token's position, or to the next position
+_SHIFTS = (0, 1)  # an entry belongs to the position of its own token, or of the next token
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,10 @@ class Scored:
         specials: number of special tokens before the text.
         positions: a position for each token of the text; its pick is the text's own token.
         after: the position after the text; None if the server does not show it.
-        all_told: no unlisted token is more probable than the listed tokens. (A hidden end of sequence may be.)
-        shifted: the echo is shifted: a token of the text that is not listed has no known probability, but is less
-            probable than the listed tokens.
+        all_told: whether no unlisted token is more probable than the listed tokens. (A hidden end of sequence may be
+            more probable.)
+        shifted: whether the echo is shifted. If so, the probability of an unlisted token of the text is unknown, but is
+            less than that of the listed tokens.
     """
 
     specials: int
@@ -52,10 +53,10 @@ class Scored:
     shifted: bool = False
 
     def tokens(self, alternatives: int = 0) -> list[Token]:
-        """The tokens of the text, each with up to `alternatives` other tokens.
+        """Return the tokens of the text, each with up to `alternatives` other tokens.
 
-        Tokens without bytes of their own, which share a character with later tokens, are joined with them. The joined
-        token has no alternatives.
+        A token without bytes shares a character with later tokens, and is joined with them. The joined token has no
+        alternatives.
         """
         tokens: list[Token] = []
         parts: list[Token] = []
@@ -67,10 +68,10 @@ class Scored:
         return tokens
 
     def likely(self) -> list[Position | None]:
-        """The model's greedy choice at each token of the text, and after the text; None if it is uncertain.
+        """Return the model's greedy choice at each token of the text, and after the text; None for an uncertain choice.
 
-        The text's own tokens have id 0. A choice between equally probable tokens is uncertain. So is a position with a
-        token without bytes, because one string may represent several tokens.
+        The text's own tokens have id 0. A choice is uncertain if several tokens are equally probable, or if a listed
+        token has no bytes, because one string may represent several tokens.
         """
         found = [_likely(one, all_told=self.all_told, listed=self.shifted) for one in self.positions]
         return [*found, self.after]
@@ -86,10 +87,10 @@ class Echo:
     def __init__(self, client: OpenAIClient) -> None:
         self._client = client
         self._proof: Lazy[EchoProof] = Lazy()
-        self._sound = len(client.dialect.known_text)  # bytes of the longest text whose echo has passed the test
+        self._sound = len(client.dialect.known_text)  # size in bytes of the longest text with a tested echo
 
     async def shift(self, usage: Usage) -> int | None:
-        """The shift of the echo in tokens, found by a single test; None if the echo cannot be used."""
+        """Find the shift of the echo in tokens, with a single test; None if the echo cannot be used."""
         if self._client.dialect.echo is False:
             return None
         facts = self._client.facts
@@ -98,7 +99,7 @@ class Echo:
         return facts.echo.shift
 
     async def can_score(self, usage: Usage) -> bool:
-        """True if the echo has the probabilities of the text's own tokens: it has passed the test unshifted."""
+        """True if the echo has passed the test unshifted, and so shows the probabilities of the text's own tokens."""
         return await self.shift(usage) == 0
 
     @property
@@ -109,15 +110,15 @@ class Echo:
 
     @property
     def lists(self) -> bool:
-        """True if a test has shown that the echo lists the most probable tokens as well as the text's own tokens."""
+        """True if a test has shown that the echo lists the most probable tokens, and not only the text's own tokens."""
         echo = self._client.facts.echo
         return echo is not None and echo.lists
 
     async def score(self, prefix: Prefix, usage: Usage, alternatives: int = 0) -> Scored:
-        """Score a text: return its own tokens with the model's distribution and up to `alternatives` others at each.
+        """Score a text: return its tokens with the model's distribution and up to `alternatives` other tokens at each.
 
         An echo may be right for a short text and wrong for a long one. So for a text that is much longer than any
-        tested text, the model is also asked at two positions near its end.
+        tested text, the echo is compared with the model's answers at two positions near the end.
 
         Raises:
             ResponseError: the echo is less complete than the echo of the known text, or contradicts the model's answers
@@ -138,7 +139,7 @@ class Echo:
         return scored
 
     def _read(self, answer: Answer, text: bytes, shift: int, alternatives: int = 0) -> Scored | None:
-        """The echo of `text`; None if the answer is not a usable echo."""
+        """Read the echo of `text` from an answer; None if the answer is not a usable echo."""
         [choice] = answer.choices
         raw = steps(choice)
         if not raw or raw[0].pick.prob is not None:
@@ -146,7 +147,7 @@ class Echo:
         listing = self._client.listing(alternatives)
         shown, rest = spelt(choice, text, self._client.endpoint, self._client.facts.ends, listing)
         hidden = hidden_tokens(answer, len(shown))
-        # The listed tokens may all have the same string as an open token, and are then lost.
+        # If a token leaves a character unfinished, all listed tokens may have the same string, and are then lost.
         known = all(position.top or position.pick.open or position.pick.token.prob for position in shown[1:])
         if not shown or not known or hidden is None:
             return None
@@ -160,7 +161,7 @@ class Echo:
         return scored
 
     async def _prove(self, usage: Usage) -> EchoProof:
-        """Test the echo: score a known text, and ask the model at some of its positions."""
+        """Test the echo: score a known text, and compare the result with the model's answers at some positions."""
         text = self._client.dialect.known_text
         try:
             answer = await self._client.one(Prefix(text, ""), 1, usage, _ECHO)
@@ -182,18 +183,18 @@ class Echo:
     async def _agreeing(
         self, scored: Scored, asked: dict[bytes, Answer], usage: Usage, most: int = 3 * _PLACES, *, since: int = 0
     ) -> list[tuple[Position, Position]] | None:
-        """Compare the scored distributions at some positions with the model's answers there.
+        """Compare the scored distributions at some positions with the model's answers at the same positions.
 
         Args:
             scored: the scored text.
-            asked: the answers so far, by the text before them; new answers are added.
+            asked: the answers so far, keyed by the text before them; new answers are added.
             usage: the ledger that counts the requests.
-            most: the largest number of positions to ask at.
-            since: the first byte of the text at which to ask.
+            most: the largest number of positions at which to request an answer.
+            since: the first byte of the text at which to request an answer.
 
         Returns:
-            Pairs of equal distributions, scored and asked, that differ from the distributions at the neighbouring
-            positions; None if the distributions differ at any position.
+            Pairs of a scored and a generated position that agree, and whose distribution differs from the distributions
+            at the neighbouring positions; None if a scored and a generated position disagree.
         """
         places = [(at, before) for at, before in cuts(scored.positions) if len(before) >= since]
         agreeing: list[tuple[Position, Position]] = []
@@ -204,12 +205,12 @@ class Echo:
             read_tokens = answer.usage.prompt_tokens if answer.usage else 0
             positions = self._client.positions(answer.choices[0])
             if (read_tokens and read_tokens != at + scored.specials) or not positions:
-                continue  # the text up to this position is encoded differently by itself
+                continue  # on its own, the text up to this position is encoded differently
             if not agree(scored.positions[at], positions[0]):
                 return None
             beside = [scored.positions[at - 1], (*scored.positions, scored.after)[at + 1]]
             if any(other is not None and agree(other, positions[0]) for other in beside):
-                continue  # a shift would not be visible at this position
+                continue  # a shift would be invisible at this position
             agreeing.append((scored.positions[at], positions[0]))
             if len(agreeing) == _PLACES:
                 break
@@ -219,7 +220,7 @@ class Echo:
 def spelt(
     choice: Completion, text: bytes, endpoint: str, ends: set[str | int], listing: Listing | None = None
 ) -> tuple[list[Position], list[Position]]:
-    """Split an answer into the tokens of the echoed text, with the special tokens before it, and the generated tokens.
+    """Split an answer into the tokens of the echoed text (with special tokens before it) and the generated tokens.
 
     A server may have no entry for a generated token. Both lists are empty if the answer is not an echo of the text.
     `listing` is as in `TokenAligner`.
@@ -243,7 +244,7 @@ def spelt(
 
 
 def _tokens_of(text: bytes, positions: Sequence[Position]) -> int:
-    """The number of leading tokens that spell the text exactly; 0 if no number does."""
+    """Count the leading tokens that spell the text exactly; 0 if no number of tokens does."""
     data = b""
     for count, position in enumerate(positions, 1):
         data += position.pick.token.data
@@ -253,15 +254,15 @@ def _tokens_of(text: bytes, positions: Sequence[Position]) -> int:
 
 
 def hidden_tokens(answer: Answer, shown: int) -> int | None:
-    """The number of prompt tokens that the echo does not show: 0, or 1 for a beginning of sequence; otherwise None."""
+    """The number of prompt tokens that the echo does not show: 0, or 1 for a beginning of sequence; None for others."""
     read_tokens = answer.usage.prompt_tokens if answer.usage else 0
     hidden = read_tokens - shown if read_tokens else 0
     return hidden if hidden in (0, 1) else None
 
 
 def _moved(scored: Scored, shown: Sequence[Position]) -> Scored:
-    """Correct a shifted echo: each entry belongs to the token after its own."""
-    first = len(shown) - len(scored.positions)  # the number of special tokens shown
+    """Correct a shifted echo, in which each entry belongs to the token after its own."""
+    first = len(shown) - len(scored.positions)  # number of special tokens that the answer shows
     before = [None, *shown][first : first + len(scored.positions)]
     positions = [_placed(own.pick, entry) for own, entry in zip(scored.positions, before, strict=True)]
     after = None if scored.after is None or scored.after.pick.open else _placed(scored.after.pick, shown[-1])
@@ -270,20 +271,20 @@ def _moved(scored: Scored, shown: Sequence[Position]) -> Scored:
 
 
 def _placed(own: Choice, entry: Position | None) -> Position:
-    """A position with this token as its pick and the tokens of an entry; the pick has a probability if it is listed."""
+    """Create a position with `own` as its pick and the tokens of an entry; a listed pick has a probability."""
     listed = [] if entry is None else [entry.pick, *entry.top]
     known = [choice for choice in listed if choice.token.prob is not None]
     same = [c for c in known if not c.open and (c.token.data, c.token.end) == (own.token.data, own.token.end)]
     pick = replace(own, id=0, token=replace(own.token, prob=same[0].token.prob if same else None))
-    # The entry's own token is not one of the tokens listed at this position.
+    # The entry's own token need not be one of the most probable tokens at this position.
     others = [replace(choice, id=-n, sure=False) for n, choice in enumerate(known, 1) if choice not in same]
     return Position(pick, others)
 
 
 def _likely(position: Position, *, all_told: bool, listed: bool = False) -> Position | None:
-    """The position with the model's own choice as its pick; None if the choice is uncertain.
+    """Return the position with the model's own choice as its pick; None if the choice is uncertain.
 
-    `listed` means that an unlisted token is less probable than the listed ones; see `Scored.shifted`.
+    `listed` means that unlisted tokens are less probable than the listed tokens; see `Scored.shifted`.
     """
     choices = [position.pick, *position.top]
     best = max(choice.token.prob or 0.0 for choice in choices)
@@ -297,16 +298,17 @@ def _likely(position: Position, *, all_told: bool, listed: bool = False) -> Posi
 
 
 def _among(position: Position) -> Choice:
-    """The text's own token as a listed token; it is `sure` only if it is at least as probable as the least listed."""
+    """The text's own token as a listed token; it is not `sure` if it is less probable than all listed tokens."""
     pick, least = position.pick, min((choice.token.prob or 0.0 for choice in position.top), default=1.0)
     says = pick.sure and not pick.open and sendable(pick.token.data).encode() == pick.token.data
     return replace(pick, sure=says and (pick.token.prob or 0.0) >= least)
 
 
 def end_at(position: Position | None, alternatives: int) -> Token:
-    """The end of sequence at a position, with up to `alternatives` other tokens.
+    """Return the end of sequence at a position, with up to `alternatives` other tokens.
 
-    If several ends are listed, the most probable is returned. An unlisted end has no probability and no alternatives.
+    If several ends are listed, the most probable end is returned. An unlisted end has no probability and no
+    alternatives.
     """
     if position is None:
         return Token(b"", None, end=True)
@@ -317,7 +319,7 @@ def end_at(position: Position | None, alternatives: int) -> Token:
 
 
 def cannot_score(endpoint: str) -> UnsupportedError:
-    """The error for scoring on a server without a correct echo."""
+    """Create the error for scoring on a server without a correct echo."""
     words = "the server does not give the probabilities of a given text, or gives wrong ones (echo, logprobs)"
     hint = "Use it without `score` and strategy='echo', and with a `tokenizer` if every boundary is asked about."
     return UnsupportedError(words, endpoint=endpoint, hint=hint)

@@ -1,12 +1,12 @@
-"""Log probabilities: the tokens of an answer, aligned to its text byte by byte, and the checks that they are usable.
+"""Log probabilities: alignment of an answer's tokens with its text, byte by byte, and checks of the probabilities.
 
-A server returns a text and, for each token, a string and a log probability. The text is right, but the strings often
-are not. A token that leaves a character unfinished has no string, or U+FFFD. Some servers drop the space before a word.
-The end of sequence has a string but no text, or no entry at all. `TokenAligner` finds the bytes of each token in the
-text, however many tokens an event of a stream contains.
+A server returns a text and, for each token, a string and a log probability. The text is correct, but the strings often
+are not. A token that leaves a character unfinished has an empty string, or U+FFFD. Some servers drop the space before a
+word. The end of sequence has a string but no text, or no entry at all. `TokenAligner` finds the bytes of each token in
+the text, however many tokens an event of a stream contains.
 
-Strings are *bare* if each has lost the space at its front. This happens if the tokens of a SentencePiece vocabulary are
-decoded one by one: two spaces become one, and one becomes nothing. The text shows the lost spaces.
+Strings are *bare* if each string lacks one space at its front. This happens if the tokens of a SentencePiece vocabulary
+are decoded one by one: two spaces become one, and a single space disappears. The text shows the missing spaces.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ __all__ = ["CheckedAligner", "Listing", "TokenAligner", "ranked", "spells"]
 
 _LOST = LOST.encode()
 
-_OPEN = 3  # an unfinished character has at most this many bytes
-_AHEAD = 16  # following tokens to check if the position of a token in the text is ambiguous
-_PART = 8  # bytes that a token without a string may add before an unfinished character that is never completed
-_WINDOW = 256  # bytes to search for the token after an unfinished character
+_OPEN = 3  # the greatest number of bytes in an unfinished character
+_AHEAD = 16  # number of later tokens to check if a token's position in the text is ambiguous
+_PART = 8  # bytes that a token without a string may add before a character that is never completed
+_WINDOW = 256  # number of bytes to search for the token after an unfinished character
 _NO_PROBS = "Not every server, model and route has them; is there another one?"
 _NO_STREAMED = (
     "Not every server, model and route has them in a stream. LiteLLM, for example, drops them from streams of"
     ' /v1/completions and not from those of its chat route: give engine="openai", api="chat", dialect="llama.cpp", or'
     " the dialect of the server behind it."
 )
-_NOISE = 1e-3  # rounding of a sum of probabilities
+_NOISE = 1e-3  # allowance for rounding in a sum of probabilities
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The properties of the lists of most probable tokens that a server returns to a request.
+    """The properties of the lists of most probable tokens in a server's answer.
 
     Attributes:
         asked: the number of tokens requested at each position.
-        ranked: the server is known to list the most probable tokens; see `Dialect.ranked`.
-        ends: the end of sequence is listed if it is probable enough.
-        spaced: the listed strings are known to keep the space before a word.
+        ranked: whether the server is known to list the most probable tokens; see `Dialect.ranked`.
+        ends: whether the end of sequence is listed if it is probable enough.
+        spaced: whether the listed strings are known to keep the space before a word.
     """
 
     asked: int
@@ -58,18 +58,18 @@ class Listing:
 
 
 class TokenAligner:
-    """Aligner of an answer's tokens to its text, event by event: it finds the bytes of each token.
+    """Aligner that finds the bytes of each token of an answer in the answer's text, event by event.
 
     Args:
-        endpoint: the server's URL, for errors.
+        endpoint: the server's URL, for error messages.
         ends: known strings and ids of ends of sequence; newly found ones are added.
-        bare: the strings have lost a space at their front; None if this is unknown and must be found out.
+        bare: whether the strings lack one space at their front; None if this is unknown and must be found out.
         listing: properties of the lists of tokens. If given, a listed token is `sure` only if its text is known and no
             unlisted token can be more probable.
 
     Attributes:
         count: number of tokens received.
-        spaced: the listed tokens keep the space before a word.
+        spaced: whether the listed tokens keep the space before a word.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class TokenAligner:
         self._endpoint = endpoint
         self._ends = ends
         self._bare = bare
-        self._begun = False  # some text has been assigned
-        self._trimmed = False  # the text lacks the space at the front of its first token
-        self._listed = False  # the last position came with a list of the most probable tokens
-        self._own_prob: float | None = None  # the probability of the last position's own token, as received
+        self._begun = False  # whether some text has been assigned to a token
+        self._trimmed = False  # whether the text lacks the space at the front of its first token
+        self._listed = False  # whether the last position came with a list of tokens
+        self._own_prob: float | None = None  # probability of the last position's own token, as received
         self._steps: list[Step] = []  # tokens whose bytes are still unknown
-        self._text = b""  # text that is not assigned to a token yet
-        self._lost = False  # the text contained U+FFFD, which may represent any bytes
-        self._owed = b""  # bytes that were assigned to tokens before their text came
+        self._text = b""  # text that is not yet assigned to a token
+        self._lost = False  # whether the text contained U+FFFD, which may represent any bytes
+        self._owed = b""  # bytes that were assigned to tokens before their text arrived
 
     def feed(self, answer: Completion) -> Iterator[Position]:
         """Read an event, or a whole answer; yield the positions whose bytes are now known.
@@ -120,7 +120,7 @@ class TokenAligner:
         return not (waits or self._bare or step.pick.data) and bool(step.pick.text)
 
     def _known(self, *, ended: bool, over: bool) -> Iterator[Position]:
-        """The leading tokens whose text has arrived."""
+        """Yield the leading pending tokens whose text has arrived."""
         while self._steps:
             self._settle()
             found = self._next(ended=ended, over=over)
@@ -156,17 +156,18 @@ class TokenAligner:
                 return self._before(at)
             coming = (b" " + string).startswith(self._text) or string.startswith(self._text)
             if not self._text or (coming and not over):
-                return None  # the token's text is still to come
-            # Otherwise it is a special token, which has a string but no text.
+                return None  # the token's text has not arrived yet
+            # Otherwise the token is special, with a string but no text.
         to_come = not over and any(_says(step.pick) for step in self._steps)
         if ended or to_come or not self._text or self._text.endswith(_LOST):
             return None
         return self._before(len(self._steps))
 
     def _before(self, count: int) -> tuple[int, bytes]:
-        """Return index and bytes of one of the first `count` pending tokens, none of which has a usable string.
+        """Return the index and bytes of one of the first `count` pending tokens, none of which has a usable string.
 
-        The text before the string of the next token completes a character; without a next token, the whole text does.
+        The text before the string of the next token completes a character; if there is no next token, the whole text
+        does.
         """
         size, known = len(self._text), count
         if count < len(self._steps):
@@ -174,18 +175,18 @@ class TokenAligner:
             size = self._text.find(string.encode())
             if self._bare and self._text.startswith(readings(string, bare=True), count):
                 return self._byte_by_byte(count, count) or (count - 1, self._take_first(size))
-        elif self._bare and size < count <= size + _OPEN:  # the last tokens begin another character
+        elif self._bare and size < count <= size + _OPEN:  # the last tokens begin a further character
             known = size
         return self._byte_by_byte(known, size) or (count - 1, self._take_first(size))
 
     def _is_space(self) -> bool:
         """True if the first pending token, which has no string, is the space at the front of the text.
 
-        The token may be part of a character instead; then the space belongs to the token after it, which has lost it.
+        If the token is part of a character instead, the space belongs to the next token, whose string lacks it.
         """
         later = self._steps[1:]
         if self._bare is False or not self._text.startswith(b" ") or not any(_says(step.pick) for step in later):
-            return False  # if no later token has a string, the number of tokens decides
+            return False  # without a later string, the number of tokens decides
         exact = not self._bare and _spells(self._steps, self._text, bare=False)
         if exact or not _spells(later, self._text[1:], bare=True):
             return False
@@ -193,11 +194,11 @@ class TokenAligner:
         return True
 
     def _byte_by_byte(self, count: int, size: int) -> tuple[int, bytes] | None:
-        """Take the first character off the text if each of `count` tokens without strings is one byte of `size` bytes.
+        """Remove the text's first character if each of `count` tokens without strings is one of the first `size` bytes.
 
-        Such a token is a space without its string, or a byte of a character that is not in the vocabulary. If strings
-        are bare, a space at the end may belong to the next token. Returns the index of the token that completes the
-        character, and the character; None if the tokens are not single bytes.
+        Such a token is a space whose string is missing, or one byte of a character that is not in the vocabulary. If
+        strings are bare, a space at the end may belong to the next token. Returns the index of the token that completes
+        the character, and the character; None if the tokens are not single bytes.
         """
         gap = self._text[:size]
         same = len(gap) == count or (self._bare and len(gap) == count + 1 and gap.endswith(b" "))
@@ -210,19 +211,19 @@ class TokenAligner:
         return first - 1, self._take_first(first)
 
     def _learn(self) -> None:
-        """Remember that strings lose spaces. The first token of a text proves nothing: servers treat it specially."""
+        """Remember that strings lack spaces. The first token proves nothing, because servers treat it specially."""
         if self._bare is None and self._begun:
             self._bare = True
 
     def _completed(self, core: bytes, later: Sequence[Step], *, goes_on: bool) -> int:
-        """The length of the text up to the end of a token that follows open characters; 0 if no position fits.
+        """Find the length of the text up to the end of a token after unfinished characters; 0 if no position fits.
 
-        The token's string may occur more than once in the text: the later tokens must fit after it.
+        The token's string may occur several times in the text, so the later tokens must fit after it.
 
         Args:
             core: the token's string, without the character that it completes.
             later: the tokens after it.
-            goes_on: the token begins by completing a character.
+            goes_on: whether the token begins by completing a character.
         """
         for bare in (False, True):
             for end in endings(core, self._text, goes_on=goes_on):
@@ -231,7 +232,7 @@ class TokenAligner:
         return 0
 
     def _take(self, string: str, later: Sequence[Step], *, over: bool) -> bytes | None:
-        """Take a token's string off the front of the text, with the space that it has there; None if it does not fit.
+        """Remove a token's string from the front of the text, with the space before it; None if it does not fit.
 
         If several spellings fit, the later tokens decide.
         """
@@ -241,7 +242,7 @@ class TokenAligner:
         ways = (*bare, plain) if self._bare else (plain, b" " + plain)
         fits = [data for data in (*ways, plain.removeprefix(b" ")) if data and self._text.startswith(data)]
         if not fits or (self._bare and not over and len(bare[0]) > len(self._text) and bare[0].startswith(self._text)):
-            return None  # the rest of the token may be still to come
+            return None  # the rest of the token may not have arrived yet
         following = (data for data in fits if _spells(later, self._text[len(data) :], bare=data in bare))
         data = next(following, fits[0]) if len(fits) > 1 else fits[0]
         if data == b" " + plain:
@@ -250,20 +251,20 @@ class TokenAligner:
         return self._take_first(len(data))
 
     def _take_first(self, size: int) -> bytes:
-        """Take the first `size` bytes off the text."""
+        """Remove and return the first `size` bytes of the text."""
         self._begun = True
         data, self._text = self._text[:size], self._text[size:]
         return data.replace(_LOST, b"")
 
     def _settle(self) -> None:
-        """Take bytes that are already assigned to tokens off the text."""
+        """Remove bytes that are already assigned to tokens from the text."""
         while True:
             pairs = list(zip(self._owed, self._text, strict=False))
             same = next((n for n, (a, b) in enumerate(pairs) if a != b), len(pairs))
             self._owed, self._text = self._owed[same:], self._text[same:]
             if not self._owed or not self._text:
                 return
-            # The text cannot show bytes that form no character. An unfinished character may follow them.
+            # The text cannot show bytes that do not form a character. An unfinished character may follow such bytes.
             size = whole(self._owed)
             shown = self._owed[:size].decode("utf-8", "replace").encode()
             if not self._text.startswith(shown):
@@ -273,7 +274,7 @@ class TokenAligner:
                 return
 
     def _rest(self, *, ended: bool) -> Iterator[Position]:
-        """The remaining tokens of a finished answer. If the answer was cut off, they complete no character."""
+        """Yield the remaining tokens of a finished answer. After a cut-off, they do not complete a character."""
         self._settle()
         left, self._steps = self._steps, []
         text, self._text = self._text.replace(_LOST, b""), b""
@@ -293,12 +294,12 @@ class TokenAligner:
 
     @staticmethod
     def _is_end(left: Sequence[Step]) -> bool:
-        """True if the last of several remaining tokens is the end of sequence: the text then belongs to the others."""
+        """True if the last of several remaining tokens is the end of sequence; the text then belongs to the others."""
         pick = left[-1].pick
         return len(left) > 1 and (bool(pick.text) or pick.id is not None)
 
     def _position(self, step: Step, data: bytes, *, is_open: bool = False, end: bool = False) -> Position:
-        """Make a position. Tokens without ids are numbered: 0 is the server's own token, the others are negative."""
+        """Create a position. Tokens without ids are numbered: 0 for the server's own token, negative for all others."""
         pick = step.pick
         known = None if step.hides or _completes(step, data) else pick.prob
         token = Token(data, known, end=end, name=pick.text or None if end else None)
@@ -309,16 +310,17 @@ class TokenAligner:
         if self._listing is None:
             return Position(first, top)
         least = min((choice.token.prob or 0.0 for choice in top), default=0.0)
-        # The server's own token may be listed although it is not among the most probable tokens.
+        # The server's own token may be listed even if it is not one of the most probable tokens.
         beside = len(others) < len(step.top) and (pick.prob or 0.0) <= least
         return Position(first, self._marked(self._listing, first, top, len(step.top) - beside))
 
     def _marked(self, listing: Listing, pick: Choice, top: Sequence[Choice], told: int) -> list[Choice]:
-        """Mark each listed token as `sure` if it may be an alternative; `told` tokens are listed for their rank."""
+        """Mark each listed token as `sure` if it may be an alternative; `told` counts the tokens listed by rank."""
         if not listing.ranked:
             return [replace(choice, sure=self.spaced and self._reads(choice)) for choice in top]
         own, least, sure = pick.token, 0.0, pick.sure or pick.token.end
-        # If tokens are keyed by their strings, a token hides another with the same string, which shortens the list.
+        # If tokens are keyed by their strings, a token hides other tokens with the same string, and the list is
+        # shorter.
         if not listing.ends or told < listing.asked:
             least = 1 - sum(choice.token.prob or 0.0 for choice in (pick, *top)) + _NOISE
         read = (replace(one, sure=sure and self._reads(one) and (one.token.prob or 0.0) > least) for one in top)
@@ -330,7 +332,7 @@ class TokenAligner:
         return choice.token.end or (self.spaced and sendable(data).encode() == data and is_plain(readable(data)))
 
     def _other(self, candidate: Candidate, number: int) -> Choice:
-        """Make a choice of a listed token that the server did not take."""
+        """Create a choice for a listed token that the server did not choose."""
         token_id = number if candidate.id is None else candidate.id
         if candidate.text in self._ends or candidate.id in self._ends:
             return Choice(token_id, Token(b"", candidate.prob, end=True, name=candidate.text or None))
@@ -339,10 +341,10 @@ class TokenAligner:
 
 
 def _completes(step: Step, data: bytes) -> bool:
-    """True if the server may have hidden earlier tokens and their probabilities: `data` exceeds the token's own bytes.
+    """True if `data` exceeds the token's own bytes, so that the server may have hidden earlier tokens.
 
-    The list shows the token's own bytes. A drawn token may be missing from it; if its text begins with ASCII, the token
-    itself begins a character.
+    The list shows the token's own bytes. A drawn token may be missing from the list; if its text begins with ASCII, the
+    token itself begins a character.
     """
     if step.pick.id is None:
         return False
@@ -354,10 +356,10 @@ def _completes(step: Step, data: bytes) -> bool:
 
 
 def ranked(choices: Iterable[Choice], own: Token) -> list[Choice]:
-    """Sort choices at one position, the most probable first; after a choice that is not sure, no other stays sure.
+    """Sort choices by probability, the most probable first. After a choice that is not sure, none stays sure.
 
-    Otherwise the list would have a gap, and would not be a list of the most probable tokens. A choice with the same
-    bytes as `own` leaves no gap.
+    Otherwise the list of sure choices would have a gap, and would not consist of the most probable tokens. A choice
+    with the same bytes as `own` leaves no gap.
     """
     found: list[Choice] = []
     sure = True
@@ -369,17 +371,17 @@ def ranked(choices: Iterable[Choice], own: Token) -> list[Choice]:
 
 
 def _keeps_spaces(step: Step) -> bool:
-    """True if a listed token has the space before a word. (The answer's own token may have it from earlier text.)"""
+    """True if a listed token has the space before a word. (In the answer's own token, it may be from earlier text.)"""
     return keeps_spaces(one.data.decode(errors="replace") if one.data else one.text for one in step.top)
 
 
 def _says(candidate: Candidate) -> bool:
-    """True if the candidate has a string without unfinished characters."""
+    """True if the candidate has a string that contains no unfinished character."""
     return bool(candidate.text) and LOST not in candidate.text
 
 
 def _same(candidate: Candidate, pick: Candidate) -> bool:
-    """True if the candidate is the token that the server took, as far as the answer shows."""
+    """True if the candidate is the token that the server chose, as far as the answer shows."""
     if candidate.id is not None and pick.id is not None:
         return candidate.id == pick.id
     return (candidate.text, candidate.data) == (pick.text, pick.data)
@@ -395,11 +397,11 @@ class CheckedAligner(TokenAligner):
     """An aligner that refuses answers that a fusion cannot use.
 
     Args:
-        endpoint: the server's URL, for errors.
+        endpoint: the server's URL, for error messages.
         ends: known strings and ids of ends of sequence; newly found ones are added.
         listing: as in `TokenAligner`.
-        streamed: the answer is a stream of `/v1/completions`.
-        drawn: tokens are drawn, and may be less probable than others.
+        streamed: whether the answer is a stream of `/v1/completions`.
+        drawn: whether tokens are drawn, so that they need not be the most probable tokens.
     """
 
     def __init__(
@@ -444,12 +446,12 @@ class CheckedAligner(TokenAligner):
             words = "the server sends the probability of its own token without the most probable tokens (logprobs)"
             hint = "Is there another server for this model, such as vLLM or llama.cpp's?"
             raise UnsupportedError(words, endpoint=self._endpoint, hint=hint)
-        # If a text breaks off within a character, all of its tokens may be hidden.
+        # If the text breaks off inside a character, all of its tokens may be hidden.
         if not (self.count or steps(answer) or not answer.written or answer.written.endswith(LOST)):
             raise no_probs("logprobs", self._endpoint, hint=_NO_STREAMED if self._streamed else _NO_PROBS)
 
     def _check_position(self, position: Position) -> None:
-        """Refuse a token that is not the most probable one, has no usable probability, or has lost its space."""
+        """Refuse a token that is not the most probable, has no usable probability, or lacks its leading space."""
         own = position.pick.token.prob
         if self._trimmed:
             words = "the server takes white space off the beginning of its answers"
@@ -467,7 +469,7 @@ class CheckedAligner(TokenAligner):
 
 
 def readings(string: str, *, bare: bool) -> tuple[bytes, ...]:
-    """The byte strings that a token with this string may have added to the text."""
+    """Return the byte strings that a token with this string may have added to the text."""
     data = string.encode()
     if not bare:
         return (data,)
@@ -475,7 +477,7 @@ def readings(string: str, *, bare: bool) -> tuple[bytes, ...]:
 
 
 def endings(core: bytes, text: bytes, *, goes_on: bool = True) -> Iterator[int]:
-    """The ends of each occurrence of `core` in `text`; with `goes_on`, only after the first character."""
+    """Yield the end of each occurrence of `core` in `text`; with `goes_on`, only after the first character."""
     at = text.find(core, len(first_character(text).encode()) if goes_on else 0)
     while at >= 0:
         yield at + len(core)
@@ -485,17 +487,17 @@ def endings(core: bytes, text: bytes, *, goes_on: bool = True) -> Iterator[int]:
 def spells(strings: Sequence[str | bytes], text: bytes, *, bare: bool, open_end: bool = False) -> bool:
     """Decide whether tokens with these strings may spell `text`, or begin with it.
 
-    A token without a string leaves a character open; if strings are bare, it may also be a space. In the text, any
-    number of U+FFFD may represent bytes of such tokens that form no character. A token whose string continues after
-    U+FFFD completes an open character.
+    A token without a string leaves a character unfinished; if strings are bare, it may also be a space. In the text,
+    any number of U+FFFD may represent bytes of such tokens that do not form a character. A token whose string continues
+    after U+FFFD completes an unfinished character.
 
     Args:
         strings: the strings of the tokens, or their bytes if known.
         text: the text received so far.
-        bare: the strings have lost the space at their front.
-        open_end: more tokens follow.
+        bare: whether the strings lack one space at their front.
+        open_end: whether more tokens follow.
     """
-    while text.endswith(_LOST):  # the last character was cut off
+    while text.endswith(_LOST):  # U+FFFD at the end is a character that was cut off
         text = text.removesuffix(_LOST)
 
     @cache
@@ -513,10 +515,10 @@ def spells(strings: Sequence[str | bytes], text: bytes, *, bare: bool, open_end:
             return True
         if any(core and text.startswith(data, at) for data in said):
             return False
-        if follow(index + 1, at):  # an open character, or a token without text
+        if follow(index + 1, at):  # the token leaves a character unfinished, or has no text
             return True
         lost_at = text.find(_LOST, at, at + _PART + len(_LOST)) if not core else -1
-        if lost_at >= 0 and follow(index, lost_at + len(_LOST)):  # the token's lost bytes, and characters before them
+        if lost_at >= 0 and follow(index, lost_at + len(_LOST)):  # lost bytes, and the characters before them
             return True
         size = len(first_character(text[at:]).encode())
         return bare and not core and size > 1 and follow(index + 1, at + size)
@@ -525,8 +527,8 @@ def spells(strings: Sequence[str | bytes], text: bytes, *, bare: bool, open_end:
 
 
 def _ends_of(data: bytes, text: bytes, at: int) -> Sequence[int]:
-    """The possible ends of a token with these bytes that starts at `at`."""
+    """Return the possible ends of a token with these bytes that starts at `at`."""
     if text.startswith(data, at):
         return [at + len(data)]
-    # The bytes form no character: U+FFFD represents them alone, or together with the bytes of the next token.
+    # If the bytes do not form a character, U+FFFD represents them alone, or together with the next token's bytes.
     return [at + len(_LOST), at] if text.startswith(_LOST, at) else []

@@ -1,10 +1,11 @@
-"""Answers without log probabilities.
+"""Drafts and proposals from servers that return no log probabilities.
 
-A draft has a token for each event, with the event's text. The text of an assistant is split into words, each of which
-either agrees or disagrees. Since text alone does not show the tokens, these servers work only with `unit="word"`.
+A draft has one token for each event, with the event's text. An assistant's text is split into words, and each word
+either agrees or disagrees with the draft. Because text alone does not show the tokens, such servers work only with
+`unit="word"`.
 
-Some servers (mlx_lm.server) strip the space from the front of an answer. The first answer without a space between it
-and the preceding text is tested for this. The space is then restored.
+Some servers (such as mlx_lm.server) strip the space from the front of an answer. The first answer that follows its
+prompt without a space is tested for this. If the server strips spaces, they are restored.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ AGREE = (
     "So it cannot draft. As an assistant it can be asked whether it agrees, word by word: give"
     " verifier=AgreementVerifier(alpha=0.5). Or is there another server for this model, such as vLLM or llama.cpp's?"
 )
-"""A hint for a server without log probabilities."""
+"""The hint of an error if the server returns no log probabilities."""
 
 _WORD = re.compile(r"\s*(?:[^\W_]+|\S)|\s+\Z")
-"""A word or a single sign, with the white space before it; at the very end, also white space alone."""
+"""A word or a single punctuation mark, with the white space before it. At the very end, also white space alone."""
 
-_FIRST, _MOST = 8, 256  # tokens of the first request, and of the longest
+_FIRST, _MOST = 8, 256  # numbers of tokens in the first and in the longest request
 
 
 class EventReader:
-    """Reader of the events of one answer; the tokens have no probabilities.
+    """Reader of the events of one answer, whose tokens have no probabilities.
 
     Args:
-        endpoint: the server's URL, for errors.
-        repeated: text at the front of the answer that the server repeats: the model did not write it.
+        endpoint: the server's URL, for error messages.
+        repeated: text that the server repeats at the front of the answer, although the model did not write it.
 
     Attributes:
         count: number of tokens so far.
-        spaced: always False, as no tokens are listed.
+        spaced: always False, because no tokens are listed.
     """
 
     spaced = False
@@ -57,10 +58,10 @@ class EventReader:
         self._held = ""
 
     def feed(self, answer: Completion) -> Iterator[Position]:
-        """Read an event; yield its text as a token, and the end of sequence.
+        """Read an event, and yield its text as a token, followed by the end of sequence if the model ended.
 
         Raises:
-            UnsupportedError: the server ended the answer at a stop string of its own.
+            UnsupportedError: the server ended the answer at a stop string from its own settings.
             ResponseError: the answer ended for an unknown reason.
         """
         if text := self._new(answer.written, last=answer.finish_reason is not None):
@@ -74,7 +75,7 @@ class EventReader:
             yield self._position(Token(b"", None, end=True))
 
     def _new(self, text: str, *, last: bool) -> str:
-        """The text without the repeated front. Text is held back until the front is complete or turns out to differ."""
+        """Remove the repeated front of the text; hold text back until the front is complete or turns out to differ."""
         if not self._repeated:
             return text
         self._held += text
@@ -90,7 +91,7 @@ class EventReader:
 
 
 class Agreement:
-    """The answers to the questions of one call of `propose`, with words as tokens.
+    """The answers to the questions of one `propose` call, with words as tokens.
 
     Args:
         client: requests to the server.
@@ -106,7 +107,7 @@ class Agreement:
         self._limit = _FIRST
 
     async def ask(self, asked: list[Continuation]) -> list[Iterable[Position]]:
-        """The next words of each continuation; an empty list if the server writes no whole word."""
+        """Request the next words of each continuation; an empty list if the server writes no whole word."""
         self._limit = max(self._limit, *(len(one.ids) + 2 * one.wanted for one in asked))
         found: dict[int, list[Position]] = {}
         while left := [at for at in range(len(asked)) if at not in found]:
@@ -121,7 +122,7 @@ class Agreement:
         return [found[at] for at in range(len(asked))]
 
     async def _spaced(self, positions: list[Position], prefix: Prefix, question: Question) -> list[Position]:
-        """Return the words, and restore the white space that the server stripped from the first of them."""
+        """Return the words, after restoring the white space that the server stripped from the first word."""
         word = _text(positions[0]) if positions else ""
         client, facts = self._client, self._client.facts
         before = prefix.whole if client.api == "completions" else client.conversation.answer(prefix.text)
@@ -151,13 +152,13 @@ class Agreement:
 
 
 def words(answer: Completion) -> list[Position]:
-    """The whole words of an answer, and the end of sequence if the model ended.
+    """Split an answer into its whole words, and the end of sequence if the model ended.
 
     Each word includes the white space before it, and has no probability. The last word is left out unless the model
-    ended after it, as it may be unfinished.
+    ended after it, because it may be unfinished.
     """
     ended = answer.finish_reason == "stop"
-    text = answer.written.rstrip(LOST)  # the last character was cut off
+    text = answer.written.rstrip(LOST)  # U+FFFD at the end is a character that was cut off
     found = [match.group() for match in _WORD.finditer(text)]
     if not ended:
         found = found[:-1]

@@ -26,7 +26,8 @@ class CompletionsProbeClient(ProbeClient):
     Args:
         transport: the server.
         path: the route for requests.
-        body: makes the body of a request from one or more prompts, a limit of tokens, and a number of alternatives.
+        body: a function that builds the body of a request from one or more prompts, a limit of tokens, and a number of
+            alternatives.
         ends: strings and ids of known ends of sequence.
         model: the model's id.
         chat: the route for messages; None if there is no such route.
@@ -57,7 +58,7 @@ class CompletionsProbeClient(ProbeClient):
         self._ends = {*ends}
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
-        """Send one request; return the answers in the order of their indices."""
+        """Send one request, and return the answers in the order of their indices."""
         prompt = request.prompts[0] if len(request.prompts) == 1 else list(request.prompts)
         body = self._body(prompt, request.limit, request.top)
         answer = await self._post({**body, "temperature": request.temperature, **request.fields}, usage)
@@ -65,7 +66,7 @@ class CompletionsProbeClient(ProbeClient):
         return [self._reply(choice, answer.usage if len(choices) == 1 else None) for choice in choices]
 
     async def score(self, text: str, usage: Usage) -> RawScores:
-        """Score a text by its echo."""
+        """Score a text with an echo."""
         try:
             data = await self._post({**self._body(text, 1, TIES), "echo": True}, usage)
         except (InvalidRequestError, ServerError) as error:

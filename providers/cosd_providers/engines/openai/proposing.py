@@ -1,4 +1,4 @@
-"""Proposals, by a list of prompts, by single prompts, or by an echo of the whole text."""
+"""Proposals that are requested with a list of prompts, single prompts, or an echo of the whole text."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from cosd_providers.usage import Usage
 
 __all__ = ["Proposing"]
 
-_MORE = 3  # raw tokens that may be needed to finish a character
+_MORE = 3  # number of further raw tokens that may be needed to finish a character
 
 
 class Proposing(Rounds):
-    """One call of `propose`.
+    """The rounds of requests for one `propose` call.
 
-    By default several questions are sent as a list if the server accepts lists, else one by one. The echo is the
-    default only if every boundary of a text is asked about, the echo has passed its test, and a tokenizer shows which
-    places the echo answers.
+    By default, several questions are sent as a list if the server accepts lists, and otherwise one by one. The echo is
+    the default only if every boundary of a text is asked about, the echo has passed its test, and a tokenizer shows
+    which places the echo answers.
 
     Args:
         client: requests to the server.
         context: the prompt, and the response so far.
         usage: the ledger that counts the requests.
         echo: the scorer of texts; None if the server cannot score.
-        strategy: the kind of requests; None for the default.
-        alternatives: number of alternatives to each token.
+        strategy: the kind of request; None for the default.
+        alternatives: the number of other tokens to list with each token.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Proposing(Rounds):
         self._strategy: Strategy | None = strategy
         self._whole = Prefix.of(context)
         self._echoed: Scored | None = None
-        self._singly = False  # one request for each question
+        self._singly = False  # whether each question has a separate request
 
     async def answer(self, questions: Sequence[Question] | None) -> list[Proposal | None]:
-        """The proposals for the questions, or for every boundary of the text; see `contract.Provider`.
+        """Find the proposals for the questions, or for every boundary of the text; see `contract.Provider`.
 
         Raises:
-            UnsupportedError: the echo has not passed its test, but is needed: the strategy is `"echo"`, or every
-                boundary is asked about without a tokenizer.
+            UnsupportedError: the echo has not passed its test, but is needed because the strategy is `"echo"`, or
+                because every boundary is asked about without a tokenizer.
         """
         facts, tokenizer, way = self._client.facts, self._client.tokenizer, self._strategy
         scored: Scored | None = None
@@ -89,10 +89,10 @@ class Proposing(Rounds):
         """Score the whole text.
 
         Args:
-            must: raise an error if the echo of this text is wrong, instead of returning None.
+            must: whether to raise an error if the echo of this text is wrong, instead of returning None.
 
         Raises:
-            UnsupportedError: the server has not passed the test of scoring.
+            UnsupportedError: the server has not passed the test of its echo.
             ResponseError: the echo is wrong, and `must` is set.
         """
         if self._echo is None or await self._echo.shift(self._usage) is None:
@@ -101,16 +101,16 @@ class Proposing(Rounds):
             return None
         try:
             return await self._echo.score(self._whole, self._usage, self._alternatives)
-        except ResponseError:  # without an echo, the places are sent as prompts
+        except ResponseError:  # without a usable echo, the places are sent as prompts
             if must:
                 raise
             return None
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
-        """The continuations that the scored text answers.
+        """Find the continuations that the scored text answers; see `Rounds`.
 
-        A place in the middle of the text is answered if the encoding of the text up to it is a prefix of the encoding
-        of the whole text.
+        A place in the middle of the text is answered if the encoding of the text up to this place is a prefix of the
+        encoding of the whole text.
         """
         if self._echoed is None:
             return {}
@@ -136,11 +136,11 @@ class Proposing(Rounds):
         return ContextLengthError("the text does not fit into the model's context", endpoint=self._client.endpoint)
 
     def _skipped(self, one: Continuation) -> int:
-        """The number of tokens after the last override; the server generates them again."""
+        """The number of tokens after the last override, which the server generates again."""
         return len(one.ids) - one.turned[0]
 
     async def _written(self, open_: Sequence[Continuation], count: int) -> list[Sequence[Position]]:
-        """The new positions after each continuation; fewer if the server refuses so long an answer."""
+        """Request the new positions after each continuation; fewer if the server refuses an answer of this length."""
         prefixes = [Prefix(self._prompt, sendable(self._text[: one.question.start] + one.turned[1])) for one in open_]
         skipped = [self._skipped(one) for one in open_]
         try:
@@ -154,7 +154,7 @@ class Proposing(Rounds):
         return [positions[skip:] for positions, skip in zip(found, skipped, strict=True)]
 
     async def _many(self, prefixes: list[Prefix], skipped: list[int], wanted: int) -> list[list[Position]]:
-        """The positions after each prefix; an answer cut off before a new position is requested with a higher limit."""
+        """Request the positions after each prefix; if an answer ends before any new position, raise its limit once."""
         ask = self._client.singles if self._singly else self._client.many
         choices = await ask(prefixes, wanted, self._usage, self._alternatives)
         found = [self._positions(choice) for choice in choices]
@@ -173,10 +173,10 @@ class Proposing(Rounds):
     async def _shorter(
         self, one: Continuation, prefix: Prefix, wanted: int, error: ContextLengthError | InvalidRequestError
     ) -> list[list[Position]]:
-        """Return as many positions as fit; none if the continuation has reached the end of the context.
+        """Request as many positions as fit; none if the continuation has filled the context.
 
         Raises:
-            ContextLengthError: the text itself is too long.
+            ContextLengthError: the text alone is too long.
         """
         least = len(one.ids) - one.turned[0] + 1
         while wanted > least:

@@ -1,8 +1,9 @@
 """The wire format of OpenAI's `/v1/completions` and `/v1/chat/completions`, as many servers implement it.
 
 Log probabilities come in two shapes, and a server may use either shape on either route. The *legacy* shape has parallel
-lists, with alternatives keyed by their text. The *chat* shape has an object for each token, with its bytes and, on some
-servers, its id. This module converts both into `Step`s, and no other module knows the difference.
+lists, with alternatives keyed by their text. The *chat* shape has an object for each token, with the token's bytes and,
+on some servers, its id. This module converts both shapes into `Step`s, so that no other module has to know the
+difference.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ __all__ = [
 ]
 
 _ID = re.compile(r"token_id:(\d+)")
-"""A token written as an id, by vLLM and other servers, if the request asks for ids."""
+"""A token that is written as an id, as vLLM and other servers do if the request asks for ids."""
 
 _BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")
-"""A token that is not valid text, in OpenAI's legacy shape."""
+"""A token that is not valid text, in the notation of OpenAI's legacy shape."""
 
 _STOPS = ("eos", "eos_token", "end_turn")
-"""Finish reasons that mean the end of sequence on some servers; the others report "stop"."""
+"""Finish reasons that mean the end of sequence on some servers; all other servers report "stop"."""
 
 FINISHES = ("stop", "length", "content_filter")
-"""Known finish reasons of an answer."""
+"""The known finish reasons of an answer."""
 
 Byte = Annotated[int, Field(ge=0, le=255)]
 
@@ -53,19 +54,19 @@ def _alone(value: Any) -> Any:
 
 
 def _reason(value: Any) -> Any:
-    return "stop" if value in _STOPS else value or None  # an empty reason is no reason
+    return "stop" if value in _STOPS else value or None  # an empty string means no reason
 
 
 Number = Annotated[int, unless_none(0)]
 
 
-@dataclass(slots=True)  # not frozen, for speed: there is an object for each listed token
+@dataclass(slots=True)  # not frozen, for speed: each listed token needs an object
 class Candidate:
-    """A token that a server names, with its probability.
+    """A token in a server's answer, with its probability.
 
     Attributes:
-        text: the server's string for the token; empty, or with U+FFFD, if the token leaves a character unfinished. The
-            token's leading space may be missing.
+        text: the server's string for the token. If the token leaves a character unfinished, the string is empty or
+            contains U+FFFD. The token's leading space may be missing.
         prob: its probability; None if unknown.
         data: its bytes; None if unknown.
         id: its id; None if unknown.
@@ -84,8 +85,9 @@ class Step:
     Attributes:
         pick: the server's own token.
         top: the most probable tokens.
-        hides: the server left out earlier tokens and their probabilities, and added their bytes to this token.
-        sure: the token's string is complete. Otherwise it may have more bytes: the first bytes of a character.
+        hides: whether the server left out earlier tokens and their probabilities, and added their bytes to this token.
+        sure: whether the token's string is complete. If not, the token may have further bytes: the first bytes of a
+            character.
     """
 
     pick: Candidate
@@ -106,7 +108,7 @@ class Named(BaseModel):
 
 
 class Logprobs(BaseModel):
-    """Log probabilities in either shape: `content` is the chat shape, the other lists are the legacy shape.
+    """Log probabilities in either shape: `content` is the chat shape, and the other lists are the legacy shape.
 
     `alone` means that the server sent a bare number.
     """
@@ -141,7 +143,7 @@ class Conversation:
         earlier: the messages before the prompt.
         role: the role of the prompt.
         started: the partial answer before the text.
-        lead: white space that the server writes before an answer to continue; the model's own answer begins with it.
+        lead: white space that the server writes before a partial answer; the model's own answer begins with it.
     """
 
     earlier: tuple[Message, ...] = ()
@@ -150,11 +152,11 @@ class Conversation:
     lead: str = ""
 
     def answer(self, text: str) -> str:
-        """The answer to send for continuation; `text` begins with the model's leading white space."""
+        """Return the partial answer to send for continuation; `text` begins with the model's leading white space."""
         return self.started + (text.removeprefix(self.lead) or text)
 
     def messages(self, prompt: str, text: str, continued: Mapping[str, object]) -> list[dict[str, object]]:
-        """All messages to send; an answer to continue has the additional fields `continued`."""
+        """Return all messages to send; a partial answer to continue gets the additional fields `continued`."""
         sent: list[dict[str, object]] = [{"role": one.role, "content": one.content} for one in self.earlier]
         sent.append({"role": self.role, "content": prompt})
         if answer := self.answer(text):
@@ -163,7 +165,7 @@ class Conversation:
 
 
 class Completion(BaseModel):
-    """One answer of a response on either route, either whole or as an event of a stream."""
+    """One answer in a response on either route: a whole answer, or an event of a stream."""
 
     index: Number = 0
     text: Annotated[str, unless_none("")] = ""
@@ -218,7 +220,7 @@ class ModelList(BaseModel):
 
 
 def steps(answer: Completion) -> list[Step]:
-    """The tokens of an answer with their probabilities, from either shape; empty if the answer has none."""
+    """Return the tokens of an answer with their probabilities, from either shape; empty if the answer has none."""
     logprobs = answer.logprobs
     if logprobs is None:
         return []
@@ -232,7 +234,7 @@ def steps(answer: Completion) -> list[Step]:
 
 
 def rest_of(answer: Completion, seen: Sequence[str], text: str) -> Completion | None:
-    """Strip the first tokens, which have these strings and this text, from an answer; None if it begins differently."""
+    """Strip the first tokens, with these strings and this text, from an answer; None if it begins differently."""
     count, written, found = len(seen), answer.written, answer.logprobs or Logprobs()
     if [step.pick.text for step in steps(answer)[:count]] != [*seen] or not written.startswith(text):
         return None
@@ -257,8 +259,8 @@ def _chat(content: Sequence[Named]) -> list[Step]:
 def _named(entry: Named) -> Candidate:
     plain = _candidate(entry.token, entry.logprob)
     data = plain.data
-    # Bytes equal to the string are ignored: if the string has lost its space, the bytes have lost it too, and the text
-    # is more reliable. The bytes of an unfinished character may be the bytes of U+FFFD.
+    # Bytes that equal the string are ignored: if the string lacks its leading space, so do the bytes, and the text is
+    # more reliable. The bytes of an unfinished character may be the bytes of U+FFFD.
     if entry.bytes and bytes(entry.bytes) != entry.token.encode():
         data = bytes(entry.bytes)
     return Candidate(plain.text, plain.prob, data, plain.id if entry.id is None else entry.id)
@@ -274,7 +276,7 @@ def _legacy(logprobs: Logprobs) -> list[Step]:
 
 
 def _placed(found: list[Step], answer: Completion) -> list[Step]:
-    """Assign the text between two offsets to a token without a string, if all offsets are consistent.
+    """If all offsets are consistent, assign to each token without a string the text between its offset and the next.
 
     A token's offset is the number of whole characters before it. A character belongs to the token that completes it.
     """
@@ -293,7 +295,7 @@ def _placed(found: list[Step], answer: Completion) -> list[Step]:
 def _with_text(step: Step, part: str) -> Step:
     if not part:
         return step
-    # Several tokens may have no string, so a listed token without a string is not necessarily this token.
+    # Several tokens may have no string, so a listed token without a string need not be this token.
     top = [other for other in step.top if other.text != step.pick.text] if step.pick.text else step.top
     return replace(step, pick=replace(step.pick, data=part.encode()), top=top)
 
