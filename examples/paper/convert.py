@@ -235,7 +235,7 @@ def _whole(content: Any) -> Iterator[Record]:
     elif all(isinstance(one, Mapping) and "qa_pairs" in one for one in content.values()):  # DROP
         for one in content.values():
             yield from ({"passage": one["passage"], **asked} for asked in one["qa_pairs"])
-    else:  # MATH: a file for each problem
+    else:  # MATH has a file for each problem
         yield content
 
 
