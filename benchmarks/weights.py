@@ -1,4 +1,4 @@
-"""Weights in a GGUF file: their positions, for changing them in a copy, and a copy in full precision."""
+"""The weights in a GGUF file: their positions, so that a copy can be changed, and a copy in full precision."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ KINDS: dict[str, Callable[[random.Random], Part]] = {
 
 
 def calculation(rng: random.Random, split: Split, kind: str | None = None) -> Part:
-    """Draw a calculation of a split, of one kind if it is given."""
+    """Draw a calculation of a split; if a kind is given, of that kind."""
     while True:
         part = KINDS[kind or rng.choice([*KINDS])](rng)
         if split_of(part.group) == split:
