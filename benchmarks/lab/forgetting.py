@@ -1,4 +1,4 @@
-"""A model that has forgotten: fused with its earlier self, compared with the mean of both models' weights."""
+"""A model that has forgotten, fused with its earlier self, and compared with the mean of both models' weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOW_MUCH = ("mildly", "rather", "badly")
 
 @dataclass(frozen=True)
 class _Beside(Run):
-    """A run with one additional way to answer: a model alone from another run, on the same questions."""
+    """A run with one additional way to answer: a model alone, taken from another run on the same questions."""
 
     mean: Run | None = None
 

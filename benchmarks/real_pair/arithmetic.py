@@ -21,7 +21,7 @@ _LENGTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def split_of(group: str) -> Split:
-    """The split of a calculation or a fact, by its name's hash: a quarter is for tests, an eighth for development."""
+    """The split of a calculation or fact, by a hash of its name: a quarter is for tests, an eighth for development."""
     byte = hashlib.sha256(group.encode()).digest()[0]
     return "test" if byte < 64 else "development" if byte < 96 else "training"
 
