@@ -385,7 +385,7 @@ def _bills(run: Run, way: str) -> list[list[GradedAnswer]]:
 
 
 def sure_and_wrong(runs: Sequence[Run], model: str) -> tuple[int, int]:
-    """The number of a model's confidently wrong answers, and the number of all its wrong answers, to test questions."""
+    """The numbers of a model's confidently wrong answers and of all its wrong answers to the test questions."""
     wrong = [one for one in _alone(runs, model) if not one.right]
     return sum(one.least is not None and one.least >= SURE for one in wrong), len(wrong)
 
@@ -476,7 +476,7 @@ class Itself:
 
 
 def itself(runs: Sequence[Run]) -> Itself:
-    """Count the answers to the test questions. Servers round batches and single tokens differently, hence the ties."""
+    """Count the answers to the test questions. Servers round batches and single tokens differently, so ties occur."""
     changed = replaced = ties = unexplained = total = 0
     for run in runs:
         alone = run.comparison.answers_of("draft")

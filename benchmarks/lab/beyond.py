@@ -1,4 +1,4 @@
-"""Sure tokens, which the rule's alpha excludes from questions, in mended answers. Examined after the first run."""
+"""Replaced tokens of which the draft was sure, so the rule's alpha excludes them. Examined after the first run."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """The kind of the questions: one kind for all tasks that ask for facts; for reports, the task without limit."""
+        """The kind of the questions: the same for all tasks on facts; for reports, the task without its limit."""
         return "facts" if self.task in _OF_FACTS else self.task.split(maxsplit=1)[0]
 
     def cluster(self, question: str) -> tuple[str, str]:
