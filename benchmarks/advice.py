@@ -69,7 +69,7 @@ FRESHLY = (
 
 @dataclass(frozen=True)
 class Case:
-    """A pair in one direction.
+    """A pair of models in one direction.
 
     Attributes:
         draft: the model that drafts.

@@ -47,7 +47,7 @@ _MAX_TOKENS = 64
 _KEPT = 8  # connections and threads that may remain, for example those of probes; leaking aborts would leave many more
 _MEMORY = 200.0  # MB that may stay allocated after the largest request bodies
 _LINES = 60  # number of lines in the input of `cosd batch`
-_DISK = 16_384  # bytes that fit on the full disk
+_DISK = 16_384  # number of bytes after which the simulated disk is full
 _NOT_READY = 503
 
 
@@ -71,7 +71,7 @@ _FULL, _QUICK = Plan(120, 64, 8), Plan(28, 16, 2)
 
 @dataclass(frozen=True)
 class Request:
-    """One request: a text to continue, or a conversation."""
+    """A request with a text to continue, or with a conversation."""
 
     content: str
     chat: bool
@@ -181,7 +181,7 @@ async def _ask_alone(attack: Attack) -> None:
 
 
 async def _load(attack: Attack, seconds: float, *, faulty: bool) -> None:
-    """Run streams, and at the same time the faults and hostile requests; wait until the last streams have ended."""
+    """Run streams together with faults and hostile requests; wait until the last streams have ended."""
     over = anyio.Event()
     async with anyio.create_task_group() as group:
         for number in range(attack.plan.streams):
@@ -309,7 +309,7 @@ async def _watch_health(attack: Attack, over: anyio.Event) -> None:
 
 
 async def _be_hostile(attack: Attack, over: anyio.Event) -> None:
-    """Send hostile requests of every kind at least once, until `over` is set."""
+    """Send every kind of hostile request, repeatedly until `over` is set, but each kind at least once."""
     first = True
     while first or not over.is_set():
         for one in HOSTILE:

@@ -85,7 +85,7 @@ class ModelServer:
             self._process.wait()
 
     def kill(self) -> None:
-        """Kill the server, if it runs."""
+        """Kill the server if it is running."""
         if self._process is not None:
             self.signal(signal.SIGKILL)
 
@@ -129,7 +129,7 @@ class Attacked:
     def _of_the_process(self) -> dict[str, float]:
         found = dict[str, float]()
         about = Path(f"/proc/{self.process.pid}")
-        if about.exists():  # Linux
+        if about.exists():  # only on Linux
             status = dict(re.findall(r"^(\w+):\s+(\d+)", (about / "status").read_text(), re.MULTILINE))
             found["descriptors"] = len(list((about / "fd").iterdir()))
             found["threads"] = int(status["Threads"])

@@ -1,4 +1,4 @@
-"""Batches: memory and speed on a long input, and the effect of the prompts' order on llama.cpp's prefix caches."""
+"""Batches: their memory and speed on a long input, and the effect of the prompts' order on llama.cpp's caches."""
 
 from __future__ import annotations
 

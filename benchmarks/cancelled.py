@@ -106,7 +106,7 @@ async def run(options: Options) -> list[Table]:
 
 
 async def _measured(server: str, url: str, case: Case) -> list[tuple[str, list[Cancelled]]]:
-    """Measure streams from one server, over each HTTP library."""
+    """Measure streams from one server with each HTTP library."""
     found: list[tuple[str, list[Cancelled]]] = []
     for http in ("", "httpx"):
         done = await child(Simulated(url), "leave", case, http=http, module="benchmarks.cancelled")

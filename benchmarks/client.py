@@ -47,7 +47,7 @@ SLEEP = 0.01
 """Seconds that the task that measures the event loop's delay sleeps at a time."""
 
 QUICKER = Speeds(first=0.0125, rate=240, verify=0.015)
-"""Speeds for long answers: four times the usual ones."""
+"""Speeds for long answers, four times the usual speeds."""
 
 _BURNER = """
 import os, sys, threading
@@ -111,7 +111,7 @@ async def carriers(case: Case, repeats: int, load: str) -> Table:
 
 
 async def starved(case: Case, repeats: int) -> Table:
-    """Drafted and billed tokens while other processes keep all processors busy."""
+    """The numbers of drafted and billed tokens while other processes keep all processors busy."""
     before, after = f"before: `max_ahead={WITHOUT_BOUND}`", "after: the default"
     cases = {before: Case(case.fusions, case.context, case.tokens, 1, WITHOUT_BOUND), after: case}
     found: dict[str, list[Measured]] = {before: [], after: []}

@@ -45,7 +45,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """The case in words."""
+        """A description of the case."""
         where = f"{self.round_trip * 1000:g} ms, {self.context:,} tokens of context"
         return f"Acceptance {self.acceptance:g}, round trip {where}"
 
@@ -123,7 +123,7 @@ class Measured:
         return [run.answer.seconds for run in self.runs[name]]
 
     def best_of_rounds(self) -> list[float]:
-        """Seconds of (b) with the best K, the same for all seeds."""
+        """Seconds that (b) took for each seed, with the one K that is best over all seeds."""
         names = [method.name for method in METHODS if (method.length or 0) > 1 and method.name in self.runs]
         return self.seconds(min(names, key=lambda name: statistics.median(self.seconds(name))))
 
@@ -177,7 +177,7 @@ async def compare(
 
 
 async def _measure(jobs: Sequence[tuple[Measured, Method, Job]], options: Options) -> None:
-    """Run the jobs, a few at a time, the longest first."""
+    """Run the jobs, several at a time, the longest first."""
     limit, starting, begin = anyio.Semaphore(_AT_ONCE), anyio.Lock(), anyio.Event()
     ready = over = 0
 

@@ -75,9 +75,9 @@ class Measured:
         drafts: streams opened for each fused token.
         requests: requests to the assistant for each fused token.
         wall: wall time in seconds.
-        kibibytes: growth of the process for each fusion.
-        written: tokens that the draft's server wrote for each fused token, whether the client read them or not.
-        billed: tokens that all servers read (cached or not) and wrote for each fused token.
+        kibibytes: growth of the process's memory for each fusion, in KiB.
+        written: tokens that the draft's server wrote for each fused token, even if the client did not read them.
+        billed: tokens that all servers together read (cached or not) or wrote for each fused token.
         carrier: the library that carried HTTP.
     """
 

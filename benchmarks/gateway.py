@@ -324,7 +324,7 @@ def _times(times: dict[str, list[float]]) -> Response:
 
 
 def _relaying(port: int) -> Router:
-    """The plain pass-through."""
+    """The plain pass-through server."""
     times: dict[str, list[float]] = {}
     client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=600, limits=httpx.Limits())
 

@@ -20,7 +20,7 @@ from cosd_api.extend import FusionOptions
 __all__ = ["ASKED", "Hits", "hits"]
 
 ASKED = {"sums": ("mixed-translation", "translation"), "words": ("mixed-translation", "sum", "difference")}
-"""Kinds of questions by draft model: mixed questions, and those that only the other model can answer."""
+"""For each draft model, kinds of questions: mixed questions, and questions that only the other model can answer."""
 
 HEDGES = (1, 2, 3)
 COUNT, QUICK = 100, 3

@@ -85,7 +85,7 @@ async def _send(stream: SocketStream, parts: Sequence[bytes], shut: bool) -> Non
             await stream.send(part)
         if shut:
             await stream.send_eof()
-    except (OSError, anyio.BrokenResourceError):  # the server has answered and closed the connection
+    except (OSError, anyio.BrokenResourceError):  # the server has already answered and closed the connection
         pass
 
 

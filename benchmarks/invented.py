@@ -24,7 +24,7 @@ Role = Literal["draft", "assistant", "alone"]
 fusing."""
 
 END = 0
-"""The id of the end of sequence, which is never written: answers end at the limit."""
+"""The id of the end of sequence. It is never written, because answers end at the token limit."""
 
 _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 _SYLLABLES = [consonant + vowel for consonant in _CONSONANTS for vowel in _VOWELS]
@@ -93,7 +93,7 @@ class Speech:
             state.update(WORDS[said[0].id])
 
     def replaced(self, text: bytes, length: int) -> tuple[int, int]:
-        """The numbers of replacements, and of hits among them, in the next `length` fused tokens after `text`."""
+        """The numbers of replacements, and of hits among them, in the `length` fused tokens after `text`."""
         found, state = list[LabelledPlace](), self._hash(text)
         for _ in range(length):
             found.append(self._drawn(state))

@@ -52,7 +52,7 @@ class Answer:
 
 
 Write = Callable[[str, int], Awaitable[Answer]]
-"""A function that writes the answer to a prompt, up to a number of tokens."""
+"""A function that writes the answer to a prompt, up to a given number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ async def algorithm_1(
         limit = min(k, length - answer.tokens)
         tokens, continuation = await _draft(group, draft, prompt, text, limit, continuation, usages[0])
         answer.drafted += len(tokens)
-        if not tokens:  # the context is full
+        if not tokens:  # no tokens, because the context is full
             break
         proposals = await _verify(assistant, prompt, text, tokens, usages[1])
         for token, proposal in zip(tokens, proposals, strict=True):

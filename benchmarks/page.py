@@ -286,7 +286,7 @@ def all_tables(folder: Path = RESULTS) -> str:
 
 
 def time_and_price(folder: Path = RESULTS) -> Table:
-    """All methods in the headline case."""
+    """The time and price of all methods in the headline case."""
     [time], [price] = (_titled("simulated", f"Simulated, {what}. {HEADLINE}", folder) for what in ("time", "price"))
     paid = {row[0]: row for row in price.rows}
     rows: list[list[Any]] = []
@@ -305,7 +305,7 @@ def right_answers(folder: Path = RESULTS) -> Table:
 
 
 def excerpts(folder: Path = RESULTS) -> dict[str, str]:
-    """The figures of the README's two tables: for each row, the figures that it must contain, in order."""
+    """The figures that the README's two tables must contain: for each row, its figures in order."""
     right = right_answers(folder)
     whole = right.columns.index("all")
     paid = time_and_price(folder)

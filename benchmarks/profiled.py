@@ -108,7 +108,7 @@ def _library(file: str) -> str:
 
 
 async def profile(server: Simulated, case: Case) -> Table:
-    """The table of one run, in a fresh process."""
+    """Profile one run in a fresh process, and return the table."""
     found = await child(server, "profiled", case, module="benchmarks.profiled")
     cpu = found["measured"]["cpu"]
     rows: list[list[Cell]] = [[name, f"{100 * share:.0f} %", share * cpu] for name, share in found["shares"].items()]

@@ -43,7 +43,7 @@ async def padded(
 ) -> str:
     """The prompt, preceded by as many answered questions as fit into `tokens` tokens of every model.
 
-    `sizes` caches the number of tokens of each answered question for the next prompt.
+    `sizes` caches the number of tokens of each answered question between calls.
     """
     room, before = tokens, ""
     for other in ["", *rng.sample(OTHERS, len(OTHERS))]:

@@ -72,8 +72,8 @@ class _End(asyncio.Protocol):
         self._delay = delay
         self._earliest = earliest
         self._transport: asyncio.Transport | None = None
-        # Data on the way to the other end, with its time of arrival: bytes, None for the end of the stream, or False
-        # for a broken connection.
+        # Data on the way to the other end, each item with its time of arrival: bytes, None for the end of the stream,
+        # or False for a broken connection.
         self._line: deque[tuple[float, bytes | bool | None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._told = self._heard = False  # whether the end of the stream was sent, and received
@@ -169,7 +169,7 @@ def _end_with_the_parent() -> None:
 def main() -> None:
     """Relay to HOST PORT with a round trip of ROUND_TRIP seconds, until standard input closes."""
     host, port, round_trip = sys.argv[1:]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the parent process
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     options = {"loop_factory": _precise_loop}
     anyio.run(_relay, host, int(port), float(round_trip), backend="asyncio", backend_options=options)

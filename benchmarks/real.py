@@ -156,7 +156,7 @@ WAYS: Mapping[str, Strategy] = {"": "singles", ", by watch": "watch"}
 
 
 async def run(options: Options) -> list[Table]:
-    """Return the tables; without the model, one table without rows."""
+    """Return the tables; if the model is missing, return one table without rows."""
     folder = _folder()
     if folder is None:
         return [Table(_TITLE, _COLUMNS, [], [_MISSING])]
@@ -308,7 +308,7 @@ async def _answered(case: Case, assistant: str, prompt: Any, way: Strategy = "si
 
 
 async def _streamed(draft: str, messages: Sequence[Any], length: int) -> Answer:
-    """The draft alone, in one stream, with a cold cache."""
+    """One answer of the draft alone, in one stream and with a cold cache."""
     await _forget(draft)
     async with connect(draft, engine="llama.cpp", timeout=600) as provider:
         await provider.describe()
@@ -369,13 +369,13 @@ def _folder() -> Path | None:
 
 
 def _prompts() -> Sequence[str]:
-    """Every other prompt of the tests, which includes all kinds."""
+    """Every second prompt of the tests, which covers all kinds of prompts."""
     found: Sequence[str] = of_tests("live_real.prompts").PROMPTS
     return found[::2]
 
 
 def of_tests(name: str) -> Any:
-    """A module in the folder of the tests."""
+    """Import a module from the folder of the tests."""
     sys.path.insert(0, str(TESTS))
     try:
         return importlib.import_module(name)

@@ -169,7 +169,7 @@ def _version(name: str) -> str:
 
 @contextmanager
 def _gateway(servers: Sequence[str], *ignored: str) -> Generator[str]:
-    """Run a gateway in a process of its own; yield its URL, with `/v1`."""
+    """Run a gateway in a process of its own, and yield its URL, with `/v1`."""
     draft, assistant = servers
     fusion = {"draft": {"url": draft}, "assistants": [{"url": assistant}]}
     settings = {"fusions": {"cosd": fusion}, **({"ignore": ignored} if ignored else {})}
@@ -302,7 +302,7 @@ _ALLOWED = {
     **{row: {"W", "E", "-"} for row in _DEFAULTS},
     **{_ignored(row): {"W", "-"} for row in _IGNORED},
 }
-"""The marks that do not count as failures, by row."""
+"""For each row, the marks that do not count as failures."""
 
 
 _MARKS = (

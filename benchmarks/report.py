@@ -87,7 +87,7 @@ def noted(table: Table) -> str:
 
 
 def bare(table: Table) -> str:
-    """The rows alone as Markdown, without the title and the notes."""
+    """The rows alone as Markdown, without the title or the notes."""
     return noted(Table("", table.columns, table.rows))
 
 

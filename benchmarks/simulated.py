@@ -95,7 +95,7 @@ class Simulated:
         return Counts(**answer.json())
 
     async def processor_seconds(self) -> float:
-        """Processor time that the server has used so far."""
+        """The processor time that the server has used so far, in seconds."""
         async with httpx.AsyncClient() as client:
             return float((await client.get(f"{self.url}/processor")).json())
 

@@ -81,7 +81,7 @@ class Learned:
         samples: samples of mixed questions, by the number of examples.
         trees: trees learned from these samples, by the number of examples.
         papers: the paper's trees learned from the same samples.
-        others: samples of questions of the other kinds, by kind.
+        others: samples of the other kinds of questions, by kind.
         tuning: the tuned rule.
     """
 

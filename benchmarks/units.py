@@ -262,7 +262,7 @@ def _signed(differences: Sequence[float], form: str) -> str:
 
 
 async def right_answers(options: Options) -> Table:
-    """Right answers of the bundled pair by verifier and rule; each model drafts in turn."""
+    """The right answers of the bundled pair, by verifier and rule; each model drafts in turn."""
     questions = sample("mixed", QUICK if options.quick else QUESTIONS, SEED)
     rows: list[list[Cell]] = []
     figures: dict[str, Any] = {}

@@ -53,7 +53,7 @@ def installed(package: str) -> Path | None:
 
 
 def servers(stack: ExitStack, folder: Path, *names: str) -> dict[str, str]:
-    """URLs of bundled models on vLLM, while the stack is open."""
+    """Serve bundled models with vLLM while the stack is open; return their URLs."""
     from vllm_cpu.servers import serve  # noqa: PLC0415 - the tests' own, found by environment()
 
     return {name: server.url for name, server in stack.enter_context(serve(folder, [*names])).items()}

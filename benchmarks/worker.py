@@ -29,7 +29,7 @@ __all__ = ["Job", "Run", "Worker", "working"]
 
 _SETTLE = 0.3  # seconds until even a distant server has noticed a cancellation
 _BEAT = 0.25  # seconds between two measurements of the event loop's delay
-_WARM = 8  # tokens of the warm-up answer
+_WARM = 8  # number of tokens in the warm-up answer
 
 
 @dataclass(frozen=True, slots=True)

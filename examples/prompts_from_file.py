@@ -71,7 +71,7 @@ def billed_by(result: FusionResult | ProviderError | SettingError) -> int:
 
 
 async def answer(args: argparse.Namespace) -> str | None:
-    """Answer the missing prompts; return a message about those still missing, if any."""
+    """Answer the prompts that have no answer yet; return a message if some are still unanswered."""
     prompts = read_prompts(args.prompts)
     done = answered(args.answers, prompts)
     missing = [number for number in range(1, len(prompts) + 1) if number not in done]

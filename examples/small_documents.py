@@ -33,7 +33,7 @@ class Plan:
 
     @property
     def template(self) -> Template:
-        """The chat template, ready to use."""
+        """The compiled chat template."""
         return compiled(self.chat, self.tokenizer.start, self.tokenizer.end)
 
 
@@ -180,7 +180,7 @@ class Script:
 def some_questions(
     plan: Plan, rng: random.Random, early: bool, counts: Sequence[int] = (88, 7, 4, 1)
 ) -> list[DemoQuestion]:
-    """The questions of one document: mostly one, sometimes several in a row."""
+    """Draw the questions of one document: usually one question, sometimes several."""
     count = rng.choices((1, 2, 3, rng.randint(4, 8)), counts)[0]
     weights = plan.early if early else plan.weights
     kinds = rng.choices(list(weights), list(weights.values()), k=count)

@@ -87,7 +87,7 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
 
 
 class Cache:
-    """Keys and values of the tokens read so far, one pair of tensors per layer."""
+    """The keys and values of the tokens read so far, as one pair of tensors per layer."""
 
     def __init__(self) -> None:
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
@@ -102,7 +102,7 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """Number of tokens read."""
+        """The number of tokens read so far."""
         return self.layers[0][0].shape[2] if self.layers else 0
 
 
@@ -196,7 +196,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, half: bool = False) -> None:
-        """Update the weights; with `half`, multiply in bfloat16, which is precise enough here."""
+        """Update the weights; with `half`, multiply in bfloat16, which is precise enough for Muon."""
         for group in self.param_groups:
             alike: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = defaultdict(list)
             for weight in group["params"]:

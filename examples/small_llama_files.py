@@ -58,7 +58,7 @@ def write_gguf(
     w.add_eos_token_id(end_id)
     if chat and chat.end != kind.end:
         w.add_eot_token_id(token_id(tokenizer, chat.end))
-    # name a start token even if there is none: otherwise llama.cpp assumes GPT-2's
+    # a start token must be named even if there is none; otherwise llama.cpp assumes GPT-2's
     w.add_bos_token_id(token_id(tokenizer, kind.start) if kind.start else end_id)
     w.add_add_bos_token(kind.start is not None)
     if chat:
@@ -92,7 +92,7 @@ _HF_NAMES = {
 
 
 def hf_tensors(model: SmallLlama) -> dict[str, Tensor]:
-    """The weights under the names and in the row order of Hugging Face's LlamaForCausalLM."""
+    """The weights with the names and the row order of Hugging Face's LlamaForCausalLM."""
     shape, result = model.shape, {}
     for key, weight in model.state_dict().items():
         *block, name, _ = key.split(".")

@@ -34,7 +34,7 @@ async def answers(names: Sequence[str], urls: dict[str, str], asked: Sequence[De
 
 
 def share_right(asked: Sequence[DemoQuestion], results: Sequence[FusionResult]) -> str:
-    """The share of right answers in percent, with an example of a wrong one."""
+    """The percentage of right answers, with an example of a wrong answer."""
     wrong = [
         result.text for question, result in zip(asked, results, strict=True) if not is_right(question, result.text)
     ]

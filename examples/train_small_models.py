@@ -56,7 +56,7 @@ class Course:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the training began."""
         return time.monotonic() - self.began
 
     @property
@@ -138,7 +138,7 @@ def answers(
             if all((torch.cat(written, 1) == end).any(1)):
                 break
         for (number, _), row in zip(group, torch.cat(written, 1).tolist(), strict=True):
-            # an answer without an end is kept whole
+            # an answer without an end token is kept whole
             result[number] = tokenizer.decode(row[: row.index(end)] if end in row else row)
     return result
 
@@ -164,7 +164,7 @@ def ways_to_ask(plan: Plan) -> dict[str, tuple[str, Callable[[DemoQuestion], str
 
 
 def measured(plan: Plan, model: SmallLlama, tokenizer: Tokenizer, count: int) -> list[str]:
-    """Accuracy of the model alone on a number of held-out questions of each kind."""
+    """The accuracy of the model alone on `count` held-out questions of each kind."""
     report = []
     for way, (end, ask) in ways_to_ask(plan).items():
         for kind in KINDS:

@@ -83,7 +83,7 @@ def of_chat(chat: Callable[..., dict[str, Any]]) -> dict[str, Callable[[], dict[
 
 
 def _ended() -> dict[str, float]:
-    """The number of finished requests, by outcome."""
+    """The number of requests that the gateway has finished, by outcome."""
     with urllib.request.urlopen(URL.removesuffix("/v1") + "/metrics") as page:  # noqa: S310 - http
         text = page.read().decode()
     found: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""The page of all claims: the verdict on each, and the page on which it was decided."""
+"""The page of all claims, with the verdict on each claim and the page on which it was decided."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ def gain(runs: Sequence[Run], way: str) -> Estimated:
 
 
 def better_overall(runs: Sequence[Run]) -> str:
-    """The model that is better over all tasks on the development questions; the draft if they are equal."""
+    """The model that is better over all tasks on the development questions; the draft if the models are equal."""
 
     def right(model: str) -> float:
         several = [
@@ -259,7 +259,7 @@ def room(runs: Sequence[Run], than: str = BEST) -> float:
 
 
 def counts(runs: Sequence[Run], first: str, second: str) -> PairedCounts:
-    """The numbers of questions that both, one or neither way answers right, in all tasks and seeds together."""
+    """The numbers of questions that both ways, only one way or neither way answers right, over all tasks and seeds."""
     pairs = [*chain.from_iterable(_pairs(run, first, second) for run in runs)]
     return PairedCounts.of([mine for mine, _ in pairs], [theirs for _, theirs in pairs])
 

@@ -143,17 +143,17 @@ class Decided:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict."""
+        """The verdict on the claim."""
         return self.evidence.verdict(self.holm)
 
     @property
     def of_these_weights(self) -> bool:
-        """True if a claim is seen or reversed on a single training, so that another training may differ."""
+        """True if the claim is seen or reversed on the basis of a single training, so another training may differ."""
         return self.verdict in ("seen", "reversed") and self.evidence.trainings == 1
 
 
 def decided(claims: Sequence[Claim], found: Scenarios) -> list[Decided]:
-    """All claims, decided together."""
+    """Decide all claims together."""
     evidence = [one.measure(found) for one in claims]
     tested = [at for at, one in enumerate(evidence) if one.p is not None and not (one.undecidable and one.above)]
     adjusted = dict(zip(tested, holm([evidence[at].p or 0.0 for at in tested]), strict=True))
@@ -234,7 +234,7 @@ def _better_than_a_coin(found: Scenarios, *, of: str) -> Evidence:
 
 
 def _best_of_grid(found: Scenarios, *, of: str) -> Evidence:
-    """The default thresholds, compared with the best other thresholds of the grid."""
+    """The evidence on the default thresholds, compared with the best other thresholds of the grid."""
     grid = [name for name in ways(found.get(of, ())) if name.startswith("rule ")]
     if "cosd" not in ways(found.get(of, ())) or not grid:
         return Evidence("cosd less the best of the grid", None, -MARGIN)

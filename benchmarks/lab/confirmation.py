@@ -74,7 +74,7 @@ def contrasts(runs: Sequence[Run]) -> list[Contrast]:
 
 
 def table(found: Sequence[Contrast]) -> Table:
-    """All contrasts, in points."""
+    """The table of all contrasts, in points."""
     rows = [
         [
             one.cell,

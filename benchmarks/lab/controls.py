@@ -47,7 +47,7 @@ class _Wrapped(Forwarding):
         return context
 
     async def _wait(self) -> None:
-        """Wait before a request."""
+        """Wait before a request is sent."""
 
 
 def shuffled(provider: Provider, examples: Sequence[Example]) -> Shuffled:

@@ -53,7 +53,7 @@ def chunk(recipe: ModelRecipe, number: int) -> list[Document]:
 
 
 def recipe_key(name: str, seed: int) -> str:
-    """The identity of a trained model: its recipe, the recipes that it is made from, and its first training chunk."""
+    """The identity of a trained model, from its recipe, the recipes that it is derived from, and its first chunk."""
     recipe = recipe_of(name, seed)
     parents = [recipe.begins] if recipe.begins else recipe.between or ()
     read = chunk(recipe, 0) if recipe.tokens else []

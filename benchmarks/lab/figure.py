@@ -44,7 +44,7 @@ _NUDGE = 0.004
 """The horizontal distance between ways at the same position, on an axis from 0 to 1."""
 
 Spot = tuple[float, str, Estimated]
-"""A point of a curve: its position, its way to answer, and the gain."""
+"""A point on a curve: its position, the way to answer, and the gain."""
 Gains = Callable[[str, str], Estimated]
 """A function that returns a way's gain in a cell, over the better model of each task or over the better single
 model."""
@@ -114,7 +114,7 @@ def _figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, li
     return figure, [*figure.subplots(rows, columns, squeeze=False).flat]
 
 
-# Gain over complementarity.
+# Gain against complementarity.
 
 
 def _complementarity(axes: Any, found: Scenarios, over: Gains) -> None:
@@ -137,7 +137,7 @@ def _complementarity(axes: Any, found: Scenarios, over: Gains) -> None:
     axes.grid(alpha=0.3)
 
 
-# Gain over calibration.
+# Gain against calibration.
 
 
 def _sure(runs: Sequence[Run]) -> float:

@@ -207,5 +207,5 @@ def _plain(node: Any) -> Any:
 
 
 def _is_text(node: ast.stmt) -> bool:
-    """Test whether a statement is an unused text: a docstring, or a text below a name."""
+    """Test whether a statement is only a string: a docstring, or a string below a name."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -19,7 +19,7 @@ PARTS = 4
 
 
 def longest(runs: Sequence[Run], way: str) -> int:
-    """The number of tokens of the longest answer."""
+    """The number of tokens in the longest answer."""
     return max((one.tokens for run in runs for one in run.comparison.answers_of(way).values()), default=0)
 
 

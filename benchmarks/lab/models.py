@@ -23,7 +23,7 @@ MODEL = "model.gguf"
 _CODE = [FOLDER / name for name in ("training.py", "corpora.py", "worlds.py")] + sorted((FOLDER / "tasks").glob("*.py"))
 _CODE += sorted((FOLDER.parents[1] / "examples").glob("small_llama*.py"))
 _TOKENS_A_SECOND = 7000.0
-"""Approximate speed of training a model of the usual size on two cores."""
+"""Approximate training speed for a model of the usual size on two cores, in tokens per second."""
 
 
 def kept(name: str, seed: int) -> Path | None:

@@ -85,6 +85,6 @@ def cost(runs: Sequence[Run], way: str) -> tuple[float, float]:
 
 
 def mean_length(runs: Sequence[Run], way: str) -> float:
-    """The mean number of tokens of an answer."""
+    """The mean number of tokens per answer."""
     lengths = [one.tokens for run in runs for one in run.comparison.answers_of(way).values()]
     return statistics.fmean(lengths) if lengths else 0.0

@@ -64,7 +64,7 @@ _CONTROL = {"seen": "as predicted", "reversed": "not as predicted", "not seen": 
 _MANY = 10
 
 SHOWN = ("cosd", "cosd-1-1", "cosd-surprise", "cosd-diff", "average", "rerank", RANDOM)
-"""The ways to answer in the summary, if they were run."""
+"""The ways to answer that the summary shows, if they were run."""
 
 
 def page(file: RunsFile) -> str:

@@ -1,4 +1,4 @@
-"""The graph of the whole laboratory at one size: from models and questions to the answers of every cell."""
+"""The graph of the whole laboratory at one size, from models and questions to the answers in every cell."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ class PrintedTable:
     tasks: tuple[str, ...] = ("choice", "steps", "code")
 
 
-# The papers' speculative decoding samples and uses a test of its own. The laboratory's `speculative` is exact and
-# writes the text of the assistant alone, so it does not belong in their column.
+# The papers' speculative decoding samples tokens and uses a test of its own. The laboratory's `speculative` is exact
+# and writes the text of the assistant alone, so it does not belong in the papers' column.
 _TWO: Mapping[str, str] = {
     "draft": "draft",
     "assistant": "assistant",

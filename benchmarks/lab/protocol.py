@@ -101,7 +101,7 @@ T1024 = TokenizerRecipe(1024, "single")
 T2048 = TokenizerRecipe(2048, "single")
 WHOLE = TokenizerRecipe(2048, "whole")
 BYTES = TokenizerRecipe(257, "single")
-"""One token per byte, as in a model that falls back to bytes everywhere."""
+"""A tokenizer with one token per byte, like that of a model that falls back to bytes everywhere."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ RECIPES: Mapping[str, ModelRecipe] = {
 
 
 def recipe_of(name: str, seed: int) -> ModelRecipe:
-    """A recipe for one run of the experiment."""
+    """The recipe of a model, for a run of the experiment with this seed."""
     recipe = RECIPES[name]
     return replace(recipe, seed=recipe.seed + seed)
 
@@ -376,7 +376,7 @@ class Size:
         items: number of questions per task.
         cells: names of the cells.
         tasks: names of the tasks.
-        methods: the methods that `compare` compares in every cell.
+        methods: names of the methods that are compared in every cell.
     """
 
     name: str

@@ -22,9 +22,9 @@ from cosd_api.comparison.result import Comparison
 __all__ = ["ALONE", "BEST", "Run", "RunsFile", "facts_asked", "read_runs", "slots_said", "write_runs"]
 
 ALONE = ("draft", "assistant")
-"""Names of the models alone in a pair; see `Run.alone`."""
+"""The names of a pair's models when they answer alone; see `Run.alone`."""
 BEST = "best of the two"
-"""Name of the model that is the best on a run's development questions; see `Run.better`."""
+"""The name that stands for the model that is better on a run's development questions; see `Run.better`."""
 _OF_FACTS = ("bio", "choice", "mixed")
 """The tasks that have several questions about one fact, in different wordings."""
 Slots = Mapping[str, Mapping[str, Sequence[bool]]]

@@ -33,7 +33,7 @@ from benchmarks.lab.tasks.task import Document
 PEAK_RATE, LATER_RATE = 3e-3, 1e-3
 """The peak learning rates of a training from scratch, and of one that continues from a model."""
 BATCH = 3000
-"""Number of tokens in a batch, including padding."""
+"""The number of tokens in a batch, including padding."""
 CONTEXT = 1024
 CHECKPOINT_SECONDS = 120
 IGNORED = -100

@@ -38,7 +38,7 @@ _LABELLED = {
     "mixture": Average(temperature=1),
     "cosd-chow": CoSD(verifier=AgreementVerifier()),
 }
-"""Ways by name; the names date from the first run."""
+"""Ways by name. The names date from the first run."""
 _THRESHOLDS = (0.25, 0.5, 0.75, 1.0)
 GRID = {
     f"rule {alpha} {beta}": CoSD(verifier=RuleVerifier(alpha=alpha, beta=beta))

@@ -37,7 +37,7 @@ def finish_all(folder: Path, goals: Sequence[Step], jobs: int) -> None:
         for step in goal.inputs.values():
             graph.finish(step)
     together = [one for one in to_come if not one.alone] if jobs > 1 else []
-    # Each process is a fresh interpreter, so that it does not inherit open files and connections.
+    # Each process is a fresh interpreter, so that it inherits no open files or connections.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, _begin, (os.getpid(),)) as pool:
         waiting = [pool.submit(_finished, folder, one) for one in sorted(together, key=lambda one: -one.seconds)]

@@ -61,7 +61,7 @@ _ONSETS, _VOWELS, _CODAS = _words("b br d dr f g h k kl l m n p r s st t tr v z"
 
 
 def _made_up(rng: random.Random, syllables: int) -> str:
-    """A pronounceable name."""
+    """A pronounceable, invented name."""
     parts = (rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables))
     return "".join(parts).capitalize()
 

@@ -1,6 +1,6 @@
-"""Calculations with numbers and dates, worked out step by step, which `numbers` learns.
+"""Calculations with numbers and dates, worked out step by step, which the specialist `numbers` learns.
 
-No calculation of a test occurs in a training.
+No calculation in the tests occurs in training.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ KINDS: dict[str, Callable[[random.Random], Part]] = {
     "date": _date,
     "weekday": _weekday,
 }
-"""The kinds of calculations."""
+"""The functions that draw a calculation, by kind."""
 
 
 def calculation(rng: random.Random, split: Split, kind: str | None = None) -> Part:

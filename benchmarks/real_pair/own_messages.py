@@ -48,7 +48,7 @@ WAYS: Mapping[str, Method] = {
 
 @dataclass(frozen=True)
 class Asked:
-    """A question and the document that states its fact."""
+    """A question, and the document that states the fact it asks for."""
 
     example: Example
     document: str

@@ -34,7 +34,7 @@ _COSTS = ("billed", "uncached", "x the draft's time")
 
 
 def families(cell: str, seed: int) -> Table:
-    """Right answers in per cent by way, for each family and for all test questions, and the costs of an answer."""
+    """For each way, right answers in per cent, by family and for all test questions, and the costs of an answer."""
     found = read(kept(cell, seed))
     whole = found[ALL]
     rows: list[list[Cell]] = []

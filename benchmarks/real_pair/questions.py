@@ -200,7 +200,7 @@ def _asks(split: Split, part: Part) -> bool:
 
 
 def family_of(example: Example) -> str:
-    """The family of a test question, from its expected values and its group."""
+    """The family of a test question, derived from its expected values and its group."""
     if (example.group or "").startswith(FORMAT):
         return FORMAT
     if SEPARATOR in (example.target or ""):

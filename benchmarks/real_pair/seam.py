@@ -82,7 +82,7 @@ RULES = {
     "(.9, 1)": SeamRule(0.9, 1),
     "(1, 1)": SeamRule(1.01, 1),
 }
-"""The rules by name. Alpha = 1.01 also asks about tokens of probability 1."""
+"""The rules by name. With alpha = 1.01, the assistant is also asked about tokens of probability 1."""
 ALONE = "the draft alone"
 SHUFFLED = "(.9, 1), the assistant reads another question"
 """The name of the control, in which the assistant reads the next question of the family."""
@@ -264,7 +264,7 @@ async def _clients(urls: Sequence[str]) -> AsyncGenerator[list[Server]]:
 
 
 def rules_table(found: Sequence[Tried]) -> Table:
-    """Right answers in per cent by rule, and questions and replacements per answer."""
+    """For each rule, right answers in per cent, and the numbers of questions and replacements per answer."""
     rows: list[list[Any]] = []
     for name in dict.fromkeys(one.draft for one in found):
         for label in dict.fromkeys(one.rule for one in found):

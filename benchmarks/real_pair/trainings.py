@@ -51,7 +51,7 @@ def all_answered() -> tuple[Answered, ...]:
 
 
 def together() -> Table:
-    """The table of all trainings as one set of questions, in which each fact counts as one piece of evidence."""
+    """The table of all trainings, treated as one set of questions; each fact counts as one piece of evidence."""
     several = all_answered()
     first, second = ([one for one in several if one.way == name] for name in MODELS)
     theirs = {one.question: one for one in second}
@@ -70,7 +70,7 @@ def together() -> Table:
 
 
 def forgetting(seeds: Sequence[int] = (1, 2, 3)) -> Table:
-    """The table of the pretrained model and the specialist that has forgotten, for all trainings together."""
+    """The table of the scenario *forgetting*, for all trainings together."""
     asked = CELLS["forgetting"].questions(1.0)
     several = [one for seed in seeds for one in answered("forgetting", seed, asked, BOTH_WAYS)]
     return apart("Forgetting", several, MODELS)

@@ -122,7 +122,7 @@ class Part:
 
 @cache
 def names() -> tuple[str, ...]:
-    """All products, the best known first."""
+    """The names of all products, the best-known first."""
     rng = random.Random(SEED)
     words = [first + second for first, second in product(_SYLLABLES, repeat=2) if first != second]
     return tuple(f"{word.capitalize()} {rng.choice(_NOUNS)}" for word in rng.sample(words, PRODUCTS))
@@ -164,7 +164,7 @@ _ERRORS = _words(
 
 @dataclass(frozen=True)
 class Name:
-    """A name of the standard library and its meaning."""
+    """A name in the standard library, and its meaning."""
 
     group: str
     answer: str

@@ -68,7 +68,7 @@ class Column:
 
 
 def alone(name: str, model: int) -> Column:
-    """One model by itself."""
+    """A column for one model by itself."""
     return Column(name, Alone(), (model,))
 
 

@@ -19,7 +19,7 @@ from cosd_api.wording import counted
 Answers = Mapping[str, Mapping[str, GradedAnswer]]
 """Answers by column, then by `Example.key`."""
 Limited = tuple[str, int]
-"""A task, and the token limit for its answers."""
+"""The name of a task, and the token limit for its answers."""
 Asked = Mapping[Limited, tuple[Sequence[Example], Answers]]
 
 
@@ -157,7 +157,7 @@ def cells_of(
     asked: Asked,
     limits: Sequence[Limited],
 ) -> list[Cell]:
-    """The cells of one row."""
+    """The cells of one row, with a number for each column."""
     printed = table.printed.get(pair, {}).get(one.name, [None] * len(table.columns))
     found: list[Cell] = []
     for column, figure in zip(table.columns, printed, strict=True):

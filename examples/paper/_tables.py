@@ -52,7 +52,7 @@ COOL = "Cool-Fusion (arXiv 2407.19807)"
 
 
 async def contestants(table: Table, setup: Setup, found: Found) -> list[Fused]:
-    """The columns of a table for a pair's models; if a column cannot be made, the reason is noted."""
+    """A table's columns for the models of a pair; if a column cannot be made, the reason is noted."""
     made: list[Fused] = []
     count = len(setup.providers)
     for column in table.columns:
@@ -73,7 +73,7 @@ async def contestants(table: Table, setup: Setup, found: Found) -> list[Fused]:
 async def ask(
     args: argparse.Namespace, table: Table, setup: Setup, task: str, limit: int, several: Sequence[Fused], found: Found
 ) -> tuple[list[Example], Answers]:
-    """The answers of all columns to the questions of a task; if only an estimate is wanted, the known answers."""
+    """The answers of all columns to a task's questions; if only an estimate is wanted, only answers already known."""
     about = TASKS[task]
     examples = read_examples(args.data / f"{task}.jsonl")[: args.limit]
     stop = about.stop if all(isinstance(one.prompt, str) for one in examples) else ()

@@ -48,7 +48,7 @@ def exact_match(example: Example, text: str) -> bool:
 
 
 def f1(example: Example, text: str) -> float:
-    """The F1 score of words (harmonic mean of precision and recall), the best over the references."""
+    """The F1 score of the answer's words (harmonic mean of precision and recall) for the closest reference."""
     found = Counter(plain(first_line(text)))
     best = 0.0
     for reference in map(Counter, references(example)):
@@ -57,7 +57,7 @@ def f1(example: Example, text: str) -> float:
     return best
 
 
-# MATH: the content of the last complete \boxed{}.
+# For MATH, the answer is the content of the last complete \boxed{}.
 
 
 def boxed(text: str) -> str | None:

@@ -19,7 +19,7 @@ LONGEST = 16
 _MOST_FACTS = 3
 
 About = tuple[int, list[Attribute]]
-"""A person, with the attributes that a report states."""
+"""A person's number, and the attributes that a report states about the person."""
 
 
 def _some_report(world: World, rng: random.Random, told: list[About], split: Split) -> Document:

@@ -66,7 +66,7 @@ class Chain:
 
 
 def family(value: int, sign: str, number: int) -> tuple[int, int]:
-    """The two summands of an operation, which are the same for 34+25, 25+34, 59-34 and 59-25."""
+    """The two summands behind an operation; they are the same for 34+25, 25+34, 59-34 and 59-25."""
     one, other = sorted((value, number) if sign == "+" else (number, value - number))
     return one, other
 
@@ -95,7 +95,7 @@ def some_chain(world: World, rng: random.Random, split: Split, count: int) -> Ch
 
 
 def some_problem(world: World, rng: random.Random, split: Split) -> tuple[Document, Chain]:
-    """A story, its working, and the operations."""
+    """Draw a story with its working, and the operations."""
     chain = some_chain(world, rng, split, rng.choices(_STEPS, _SHARES)[0])
     while True:
         beginning, ending, things = rng.choice(_BEGINNINGS), rng.choice(_ENDINGS), rng.choice(_THINGS)

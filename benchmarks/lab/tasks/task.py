@@ -1,4 +1,4 @@
-"""The interface of every task, and the code that tasks share."""
+"""The interface of all tasks, and the code that tasks share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Document(NamedTuple):
 
 
 class Task(Protocol):
-    """A module of this package."""
+    """The interface of a task, which is a module of this package."""
 
     @property
     def GRADER(self) -> Grader:  # noqa: N802
