@@ -44,7 +44,7 @@ WITHOUT_BOUND = 9999
 """A `max_ahead` that no answer reaches, so that the draft is never stopped."""
 
 SLEEP = 0.01
-"""Seconds that the task that measures the event loop's delay sleeps at a time."""
+"""The interval at which the event loop's delay is measured, in seconds."""
 
 QUICKER = Speeds(first=0.0125, rate=240, verify=0.015)
 """Speeds for long answers, four times the usual speeds."""

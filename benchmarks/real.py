@@ -1,4 +1,4 @@
-"""The cost of a fusion of real language models on llama.cpp, in time, tokens and bytes, compared with the draft alone.
+"""The cost of a fusion with a real language model on llama.cpp: time, tokens and bytes, next to the draft alone.
 
 The model is that of `make test-real`. Each server has one slot and, if there are at least two cores, a core of its own.
 The times of a row are from one run, in which the fusion and the draft take turns; the servers' caches are cold before

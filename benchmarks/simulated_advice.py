@@ -1,4 +1,4 @@
-"""Runs of the advice whose truth is known: on simulated worlds, and on the laboratory's answers with swapped labels.
+"""Runs of the advice on data with a known truth: simulated worlds, and the laboratory's answers with swapped labels.
 
 The decisions are the library's own (`cosd_api.comparison.looks`). A simulated question has an outcome, right or wrong,
 for each of the two models and for each of eight ways to fuse. With a gain g and a discordance D, a way is right and the
@@ -179,7 +179,7 @@ def drawn(outcomes: Outcomes, count: int, seed: str) -> Outcomes:
 
 
 def swapped(outcomes: Outcomes, seed: str) -> Outcomes:
-    """Swap the outcomes of the better model and of the ways, by a coin for each question.
+    """Swap the outcomes of the better model and of the ways, as a coin decides for each question.
 
     Swapping inverts all outcomes of a question, so that each difference changes its sign. The other model is left out,
     because its outcomes would provide additional protection against false alarms.

@@ -139,7 +139,7 @@ def _read(line: str) -> Run:
     return Run(Answer(**found.pop("answer")), draft, assistant, **found)
 
 
-# In the process.
+# The worker process.
 
 
 @dataclass(slots=True)

@@ -51,7 +51,7 @@ model."""
 
 
 def draw(found: Scenarios, picture: Path) -> None:
-    """Draw the curves and the frontier; equal figures give equal files."""
+    """Draw the curves and the frontier; the same figures always give the same file."""
     figure, places = _figure(2, 3, (15, 8.6))
 
     @cache

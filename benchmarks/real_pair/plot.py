@@ -34,7 +34,7 @@ def label(name: str, labels: Mapping[str, str]) -> str:
 
 
 def drawn(table: Table, labels: Mapping[str, str]) -> str:
-    """Draw a table of `outcomes.apart` as SVG; equal tables give equal pictures."""
+    """Draw a table of `outcomes.apart` as SVG; the same table always gives the same picture."""
     at = next(n for n, name in enumerate(table.columns) if name.startswith("all "))
     tokens = table.columns.index("uncached")
     figure = Figure(figsize=(8, 4.2))

@@ -17,7 +17,7 @@ _WORD = re.compile(r"\w+")
 
 
 def kind_of(fused: str, draft: str, assistant: str, *, cut: bool) -> Kind:
-    """The kind of a spoilt answer, which the draft alone gave right and the fusion gave wrong.
+    """The kind of a spoilt answer: one that the draft alone got right and the fusion got wrong.
 
     Args:
         fused: the fused answer.

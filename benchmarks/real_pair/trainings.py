@@ -91,7 +91,7 @@ def by_training() -> Table:
 
 
 def tested() -> Table:
-    """Two tests: (0.9, 1) is not inferior to (1, 1), and the share of label swaps with a significant difference."""
+    """Two tests: the non-inferiority of (0.9, 1) to (1, 1), and the share of significant label swaps."""
     several = all_answered()
     rows: list[list[Cell]] = []
     for turned in ("", REVERSED):
