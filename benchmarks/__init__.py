@@ -1,1 +1,1 @@
-"""The cost of a fusion, measured: `python -m benchmarks --help`."""
+"""Measurements of the cost of a fusion; run `python -m benchmarks --help`."""

@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
             for table in tables:
                 print(f"{table.markdown()}\n", flush=True)
                 failures += table.figures.get("failures", ())
-            if any(table.rows for table in tables) and not given.quick:  # otherwise nothing was measured
+            if any(table.rows for table in tables) and not given.quick:  # without rows, nothing was measured
                 print(f"Kept in {save(name, tables).relative_to(RESULTS.parent.parent)}\n", file=sys.stderr)
     if given.plot:
         print(importlib.import_module("benchmarks.plot").draw(RESULTS / "simulated.json"))

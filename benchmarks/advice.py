@@ -1,8 +1,8 @@
-"""Advice checked against known truth: in simulation, on kept answers, and on pairs of models.
+"""Checks of the advice in cases where the truth is known: simulations, kept answers, and pairs of models.
 
-On the pairs of models, `compare` also measures the chosen way on new questions. The bundled models should be fused in
-every direction, because neither knows what the other knows. A model should not be fused with a copy of itself, nor with
-a copy that noise has made worse.
+On the pairs of models, `compare` also measures the chosen way on new questions. Two bundled models should be fused in
+either direction, because each knows things that the other does not. A model should not be fused with a copy of itself,
+nor with a copy that noise has made worse.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LABELLED: Mapping[str, Method] = {
     "cosd": CoSD(verifier=RuleVerifier.paper()),
     "cosd-0.9-1": CoSD(verifier=RuleVerifier(alpha=0.9, beta=1)),
 }
-"""Ways by name. The names date from the first run; the default rule has changed since."""
+"""Ways by name. The names date from the first run, and the default rule has changed since."""
 BESIDE = ("route", "cascade")
 """Methods that are compared in addition to CoSD and the chosen way."""
 
@@ -69,7 +69,7 @@ FRESHLY = (
 
 @dataclass(frozen=True)
 class Case:
-    """A pair in one direction.
+    """A pair of models in one direction.
 
     Attributes:
         draft: the model that drafts.
@@ -100,7 +100,7 @@ CASES = (
 
 
 def asked(kinds: Sequence[str], count: int, *, after: int = 0) -> list[tuple[Example, Callable[[str], bool]]]:
-    """Distinct held-out questions of each kind in turn, with tests of their answers; the first `after` are skipped."""
+    """Distinct held-out questions and tests of their answers, alternating in kind; the first `after` are skipped."""
     several = [{one.prompt: one for one in sample(kind, 4 * (count + after), SEED)}.values() for kind in kinds]
     found = [one for of_each in zip(*several, strict=False) for one in of_each][after : after + count]
     assert len(found) == count, "too few questions"
@@ -141,7 +141,7 @@ async def run(options: Options) -> list[Table]:
 
 
 def all_ways() -> dict[str, Method]:
-    """The methods of `"all"` and `LABELLED`, by name."""
+    """The methods in `"all"` and in `LABELLED`, by name."""
     found, _ = contestants_of("all", both_ways=False)
     ways = {one.name: one.method for one in found if one.method is not None}
     return {**LABELLED, **{name: method for name, method in ways.items() if method not in LABELLED.values()}}

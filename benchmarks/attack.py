@@ -1,10 +1,10 @@
-"""The gateway attacked: aborts, killed and stopped servers, hostile requests, a stop in the middle, a full disk.
+"""An attack on the gateway: aborts, killed and stopped servers, hostile requests, SIGTERM under load, a full disk.
 
 `cosd serve` runs in a process of its own in front of two real llama.cpp servers, whose models have 32-bit weights.
 A stream is *lost* if it neither completed, nor ended in an error, nor was aborted by the attack. A text is *wrong* if
-it differs from the text of the same request sent alone, unless a decision in the first differing word is so close that
-rounding in a server can change it. A resource is *leaked* if it is held after the load and was not held before. The
-command exits with status 1 if anything was lost, wrong or leaked.
+it differs from the answer to the same request sent alone, unless a decision in the first differing word is so close
+that rounding in a server can change it. A resource is *leaked* if it is still held after the load but was not held
+before. The command exits with status 1 if anything was lost, wrong or leaked.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ __all__ = ["run"]
 
 _ABORTED = 5  # one stream in five is aborted
 _HANG = 75.0  # seconds after which a stream is lost; the gateway's own limit is 60
-_SETTLE = 3.0  # seconds after a fault during which an answer may still end in an error
-_CLOSE = 1e-2  # margin of a close decision, in probability, as in the tests on live servers
+_SETTLE = 3.0  # for this number of seconds after a fault, an answer may still end in an error
+_CLOSE = 1e-2  # a decision with a smaller margin in probability is close, as in the tests on live servers
 _MAX_TOKENS = 64
-_KEPT = 8  # idle connections and threads that may remain, such as those of probes; leaking aborts would leave many more
-_MEMORY = 200.0  # MB that may remain from the largest bodies
-_LINES = 60  # lines of the batch
-_DISK = 16_384  # bytes that fit on the full disk
+_KEPT = 8  # connections and threads that may remain, for example those of probes; leaking aborts would leave many more
+_MEMORY = 200.0  # MB that may stay allocated after the largest request bodies
+_LINES = 60  # number of lines in the input of `cosd batch`
+_DISK = 16_384  # number of bytes after which the simulated disk is full
 _NOT_READY = 503
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Extent of the attack.
+    """The extent of the attack.
 
     Attributes:
         seconds: duration of the load.
@@ -71,25 +71,25 @@ _FULL, _QUICK = Plan(120, 64, 8), Plan(28, 16, 2)
 
 @dataclass(frozen=True)
 class Request:
-    """One request: a text to continue, or a conversation."""
+    """A request with a text to continue, or with a conversation."""
 
     content: str
     chat: bool
 
     @property
     def path(self) -> str:
-        """Its route."""
+        """The request's route."""
         return "/v1/chat/completions" if self.chat else "/v1/completions"
 
     def body(self, *, stream: bool) -> dict[str, Any]:
-        """Its body."""
+        """The request's body."""
         asked: dict[str, Any] = {"prompt": as_prompt(self.content)}
         if self.chat:
             asked = {"messages": [{"role": "user", "content": self.content}]}
         return {"model": "cosd", **asked, "max_tokens": _MAX_TOKENS, "stream": stream}
 
     def text(self, choice: Mapping[str, Any]) -> str:
-        """The text of a choice, or of its part in a stream."""
+        """The text of a choice in an answer, or of the part of a choice in a streamed event."""
         if self.chat:
             return choice.get("delta", choice.get("message", {})).get("content") or ""
         return str(choice.get("text") or "")
@@ -97,7 +97,7 @@ class Request:
 
 @dataclass
 class Streamed:
-    """One stream as its client saw it; `outcome` is how it ended."""
+    """One stream as its client saw it; `outcome` says how the stream ended."""
 
     request: Request
     began: float
@@ -115,8 +115,8 @@ class Attack:
     Attributes:
         expected: the text of each request when it was sent alone.
         streams: every stream.
-        faults: name, beginning and end of each fault.
-        met: the answers to hostile requests, by name.
+        faults: the name, beginning and end of each fault.
+        met: the answers to hostile requests, by the name of the request.
         health: seconds that each request to `/health` took.
     """
 
@@ -145,7 +145,7 @@ async def run(options: Options) -> list[Table]:
             attack = Attack(on, plan, client)
             await _ask_alone(attack)
             options.say(f"attack: {plan.streams} streams for {plan.seconds:g} s")
-            await _load(attack, 3, faulty=False)  # so that connections and caches are allocated before the count
+            await _load(attack, 3, faulty=False)  # a warm-up: connections and caches are allocated before counting
             attack.streams.clear()
             before = await _settled(on, {})
             await _load(attack, plan.seconds, faulty=True)
@@ -181,7 +181,7 @@ async def _ask_alone(attack: Attack) -> None:
 
 
 async def _load(attack: Attack, seconds: float, *, faulty: bool) -> None:
-    """Run streams, and at the same time the faults and hostile requests; wait until the last streams have ended."""
+    """Run streams together with faults and hostile requests; wait until the last streams have ended."""
     over = anyio.Event()
     async with anyio.create_task_group() as group:
         for number in range(attack.plan.streams):
@@ -203,11 +203,11 @@ async def _visit_until(attack: Attack, over: anyio.Event, draw: random.Random) -
         events = draw.randrange(8) if draw.randrange(_ABORTED) == 0 else None
         streamed = await _visit(attack, draw.choice(requests), events)
         if streamed.outcome in {"refused", "error"}:
-            await anyio.sleep(0.25)  # as a client waits before it retries
+            await anyio.sleep(0.25)  # clients wait before they retry
 
 
 async def _visit(attack: Attack, request: Request, abort_after: int | None) -> Streamed:
-    """Read one stream; abort it after `abort_after` events, if that is given."""
+    """Read one stream, and abort it after `abort_after` events if a number is given."""
     one = Streamed(request, time.monotonic())
     attack.streams.append(one)
     try:
@@ -254,7 +254,7 @@ async def _read(one: Streamed, response: httpx.Response, abort_after: int | None
 
 
 async def _close(attack: Attack, request: Request, texts: tuple[str, str]) -> bool:
-    """True if a decision in the first differing word is close: between two tokens, or at the rule's bounds."""
+    """True if a decision in the first differing word is close, between two tokens or at a bound of the rule."""
     common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
     rule, prompt = RuleVerifier(), as_prompt(request.content)
     for at in range(max(common.rfind(" "), 0), len(common) + 1):
@@ -276,7 +276,7 @@ async def _two_best(server: ModelServer, prompt: str) -> tuple[float, float]:
 
 
 async def _fault(attack: Attack, seconds: float) -> None:
-    """Kill and stop each server in turn, one in each quarter of the time."""
+    """Kill each server once, then stop each server once: one fault in each quarter of the time."""
     servers = {"draft": attack.on.draft, "assistant": attack.on.assistant}
     turns = [(f"{name} {what}", server) for what in ("killed", "stopped") for name, server in servers.items()]
     quarter = seconds / len(turns)
@@ -309,7 +309,7 @@ async def _watch_health(attack: Attack, over: anyio.Event) -> None:
 
 
 async def _be_hostile(attack: Attack, over: anyio.Event) -> None:
-    """Send hostile requests of every kind at least once, until `over` is set."""
+    """Send every kind of hostile request, repeatedly until `over` is set, but each kind at least once."""
     first = True
     while first or not over.is_set():
         for one in HOSTILE:
@@ -319,7 +319,7 @@ async def _be_hostile(attack: Attack, over: anyio.Event) -> None:
 
 
 async def _settled(on: Attacked, before: Mapping[str, float]) -> dict[str, float]:
-    """Resources held by the gateway and the servers, as soon as none decreases any more, or after half a minute."""
+    """The resources that the gateway and the servers hold when none decreases any more, or after half a minute."""
     found = await on.held()
     for _ in range(30):
         if not _leaks(before, found) and not found["busy slots"]:
@@ -341,7 +341,7 @@ def _leaks(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]
 
 
 async def _stop(attack: Attack) -> Table:
-    """Send SIGTERM under load; the draft is stopped, so that streams are in progress when their time is over."""
+    """Send SIGTERM under load. The draft's server is stopped, so that streams outlast the time they are given."""
     on, limits = attack.on, attack.on.limits
     attack.streams, kept = [], attack.streams
     states = list[int]()
@@ -367,7 +367,7 @@ async def _stop(attack: Attack) -> Table:
     refusing = began + limits["drain_seconds"] - 0.5
     for one in attack.streams:
         if one.outcome == "lost" and not one.text and one.began > refusing:
-            one.outcome = "refused"  # its connection was made, but never accepted
+            one.outcome = "refused"  # the connection was established, but the gateway never accepted it
     ends = Counter(one.outcome for one in attack.streams)
     early = sum(one.outcome == "refused" and one.began < refusing for one in attack.streams)
     lost, wrong = ends["lost"] + early, ends["wrong"]

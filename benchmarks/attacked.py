@@ -1,4 +1,4 @@
-"""Processes that the attack signals: two llama.cpp servers, each at a fixed port, and `cosd serve` in front of them.
+"""The processes that are attacked: two llama.cpp servers, each at a fixed port, and `cosd serve` in front of them.
 
 python -m benchmarks.attacked MODEL PORT      one server, until it is killed
 """
@@ -34,14 +34,14 @@ _LIMITS = {"drain_seconds": 2, "stop_seconds": 4, "timeout": 60}
 
 
 def environment() -> dict[str, str]:
-    """The environment of the processes, in which this checkout's packages can be imported."""
+    """The environment variables for the processes, so that they import the packages of this checkout."""
     paths = [str(ROOT), str(ROOT / "providers"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COSD_SERVE_KEYS": KEY}
 
 
 @dataclass
 class ModelServer:
-    """One model's server.
+    """The server of one model.
 
     Attributes:
         name: the model's name.
@@ -56,7 +56,7 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        """Its URL."""
+        """The server's URL."""
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
@@ -85,7 +85,7 @@ class ModelServer:
             self._process.wait()
 
     def kill(self) -> None:
-        """Kill the server, if it runs."""
+        """Kill the server if it is running."""
         if self._process is not None:
             self.signal(signal.SIGKILL)
 
@@ -119,7 +119,7 @@ class Attacked:
         return f"http://127.0.0.1:{self.port}"
 
     async def held(self) -> dict[str, float]:
-        """Resources held: requests in flight, descriptors, threads, memory in MB, and busy slots of both servers."""
+        """Resources in use: requests in flight, descriptors, threads, memory in MB, and busy slots of both servers."""
         async with httpx.AsyncClient(timeout=10) as client:
             page = (await client.get(f"{self.url}/metrics", headers={"authorization": f"Bearer {KEY}"})).text
         flying = sum(float(one) for one in re.findall(r"^cosd_in_flight\{.*\} (.+)$", page, re.MULTILINE))
@@ -129,7 +129,7 @@ class Attacked:
     def _of_the_process(self) -> dict[str, float]:
         found = dict[str, float]()
         about = Path(f"/proc/{self.process.pid}")
-        if about.exists():  # Linux
+        if about.exists():  # only on Linux
             status = dict(re.findall(r"^(\w+):\s+(\d+)", (about / "status").read_text(), re.MULTILINE))
             found["descriptors"] = len(list((about / "fd").iterdir()))
             found["threads"] = int(status["Threads"])
@@ -146,7 +146,7 @@ def _free_port() -> int:
 
 @asynccontextmanager
 async def attacked(folder: Path) -> AsyncGenerator[Attacked]:
-    """Run all three processes, and kill them at the end of the block; models and logs are in the folder."""
+    """Run all three processes during the block, and kill them at its end; models and logs are in the folder."""
     servers = list[ModelServer]()
     try:
         for name in PAIR:
@@ -176,7 +176,7 @@ async def attacked(folder: Path) -> AsyncGenerator[Attacked]:
 
 
 def _serve(model: str, port: int) -> None:
-    xllamacpp: Any = importlib.import_module("xllamacpp")  # has no types
+    xllamacpp: Any = importlib.import_module("xllamacpp")  # the package has no type annotations
     params = xllamacpp.CommonParams()
     params.model.path = model
     params.hostnames, params.port = ["127.0.0.1"], port

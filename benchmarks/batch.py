@@ -1,4 +1,4 @@
-"""Batches: memory and speed on a long input, and the effect of the prompts' order on llama.cpp's prefix caches."""
+"""Batches: their memory and speed on a long input, and the effect of the prompts' order on llama.cpp's caches."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ from cosd_providers.testing import ScriptedProvider, TextModel
 __all__ = ["cached", "long_batch", "mixed_lines", "one_token", "run", "write_lines"]
 
 FUSED, REPEATED = 200_000, 1_000_000
-"""The number of lines that are fused, and of lines that repeat the first answer, to measure the batch's own work."""
+"""The number of lines that are fused, and of lines that only repeat the first answer, to measure the batch's own
+work."""
 QUICK = 2_000
 STEPS = 5
 SLOTS = 4
 BEGINNINGS, EACH = 12, 8
-"""The number of beginnings that prompts share, and of prompts with each beginning."""
+"""The number of different beginnings of prompts, and the number of prompts that share each beginning."""
 
 _LONG_ABOUT = (
     "`cosd batch` answers plain lines, 8 at a time, with scripted models that write one token. In the *repeated* "
@@ -54,19 +55,19 @@ _CACHE_ABOUT = (
 
 
 class _Ending(TextModel):
-    """A scripted model that reads only the end of a prompt, from the colon on."""
+    """A scripted model that reads a prompt only from its last colon on."""
 
     def next(self, ids: Any) -> Any:
-        """The probabilities after the colon and what follows it."""
+        """The probabilities of the next token, given the text from the last colon on."""
         text = b"".join(self.tokens[one] for one in ids[-8:])
         return super().next(self.encode(text[text.rfind(b":") :]))
 
 
 class _Nowhere(list[Any]):
-    """A list that drops the calls of a scripted model, which would fill the memory."""
+    """A list that discards the recorded calls of a scripted model, which would fill the memory."""
 
     def append(self, value: Any) -> None:
-        """Drop the value."""
+        """Discard the value."""
 
 
 async def run(options: Options) -> list[Table]:
@@ -75,7 +76,7 @@ async def run(options: Options) -> list[Table]:
 
 
 def _long(options: Options) -> Table:
-    """The memory after each fifth of a long input, in a process of its own."""
+    """The memory in use after each fifth of a long input, measured in a separate process."""
     rows: list[list[Cell]] = []
     figures: dict[str, Any] = {}
     for name, most in (("fused", FUSED), ("repeated", REPEATED)):
@@ -90,7 +91,7 @@ def _long(options: Options) -> Table:
 
 
 def long_batch(lines: int, *, repeated: bool) -> None:
-    """Run one batch; for each fifth print the lines written, megabytes, and lines per second of processor time."""
+    """Run a batch; after each fifth, print the lines written, the megabytes in use, and lines per processor second."""
     looks: list[tuple[int, float, float]] = []
     if repeated:
         _repeat()
@@ -115,7 +116,7 @@ def long_batch(lines: int, *, repeated: bool) -> None:
 
 
 def write_lines(path: Path, count: int) -> None:
-    """Write an input of plain lines that end in a colon."""
+    """Write an input file of plain-text lines that end with a colon."""
     with path.open("w", encoding="utf-8") as file:
         for at in range(count):
             file.write(f'{{"custom_id": "line-{at}", "prompt": "Text number {at:07}, which is one of many:"}}\n')
@@ -129,7 +130,7 @@ def one_token() -> Fusion:
 
 
 def _repeat() -> None:
-    """Repeat the first answer for every line."""
+    """Replace fusing by repeating the first answer for every line."""
     first: list[Reply] = []
     asked = Answerer.answer
 
@@ -142,7 +143,7 @@ def _repeat() -> None:
 
 
 def _resident() -> float:
-    """Megabytes of this process now, or its peak if the system does not report the current value."""
+    """The memory of this process in megabytes, or its peak if the system does not report the current value."""
     status = Path("/proc/self/statm")
     if status.exists():
         gc.collect()
@@ -151,7 +152,7 @@ def _resident() -> float:
 
 
 def mixed_lines(beginnings: int, each: int, seed: int = 3) -> list[dict[str, str]]:
-    """Plain lines in random order: questions, each after one of several beginnings of answered questions."""
+    """Lines in random order: each is a question preceded by one of several blocks of answered questions."""
     rng = random.Random(seed)
     before = ["".join(rng.sample(OTHERS, 6)) for _ in range(beginnings)]
     asked = [one.prompt for one in sample("mixed", beginnings * each, seed)]
@@ -161,7 +162,7 @@ def mixed_lines(beginnings: int, each: int, seed: int = 3) -> list[dict[str, str
 
 
 async def cached(options: Options) -> Table:
-    """The tokens that came from the caches, for each order of the lines."""
+    """The share of tokens that came from the servers' caches, for each order of the lines."""
     beginnings, each = (3, 2) if options.quick else (BEGINNINGS, EACH)
     rows: list[list[Cell]] = []
     figures: dict[str, Any] = {}

@@ -1,9 +1,9 @@
 """Tokens that a server generates after the client has cancelled a stream, on real servers.
 
 The servers do the counting: llama.cpp reports the tokens in a slot (`/slots`), vLLM all tokens that it has generated
-(`/metrics`). Tokens that the client received before the cancellation are subtracted; tokens that were on their way
-count as generated after it. A stream is left as a fusion leaves it: its task is cancelled. Each HTTP library is
-measured in a fresh process.
+(`/metrics`). Tokens that the client received before the cancellation are subtracted; tokens that were still in transit
+count as generated after the cancellation. A stream is ended as a fusion ends it: its task is cancelled. Each HTTP
+library is measured in a fresh process.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from cosd_providers.usage import Usage
 __all__ = ["LONGEST", "PROMPT", "Cancelled", "Count", "counter", "leave", "run"]
 
 PROMPT = "aaaaaaaaa"
-"""A prompt to which the bundled models do not end their answers before the limit."""
+"""A prompt after which the bundled models write until the token limit."""
 
 LONGEST = 400
-"""Tokens requested of each stream."""
+"""The number of tokens requested from each stream."""
 
 READ, TIMES, QUICK = 16, 20, 2
-"""Tokens read of each stream, the number of streams, and their number with `--quick`."""
+"""The number of tokens read from each stream, the number of streams, and the number of streams with `--quick`."""
 
 _ABOUT = (
     f"Streams of {LONGEST} tokens run one at a time, and each task is cancelled after it has received {READ} tokens. "
@@ -56,7 +56,7 @@ class Cancelled:
     """One cancelled stream.
 
     Attributes:
-        read: tokens that the client received.
+        read: tokens that the client received before the cancellation.
         after: further tokens that the server generated.
         rate: tokens per second at which the client received them.
     """
@@ -74,12 +74,12 @@ class Count(Protocol):
         ...
 
     async def generated(self, prompt: int) -> int:
-        """Tokens of the stream since `begin`, after a prompt of `prompt` tokens, as soon as the server is idle."""
+        """Wait until the server is idle; return the tokens generated since `begin`, for a prompt of `prompt` tokens."""
         ...
 
 
 async def run(options: Options) -> list[Table]:
-    """Return the table, with vLLM if it is installed."""
+    """Return the table, which includes vLLM if it is installed."""
     case = Case(1, 0, READ, QUICK if options.quick else TIMES)
     found: list[tuple[str, list[Cancelled]]] = []
     with bundled_pair() as pair:
@@ -107,7 +107,7 @@ async def run(options: Options) -> list[Table]:
 
 
 async def _measured(server: str, url: str, case: Case) -> list[tuple[str, list[Cancelled]]]:
-    """Measure streams from one server, over each HTTP library."""
+    """Measure streams from one server with each HTTP library."""
     found: list[tuple[str, list[Cancelled]]] = []
     for http in ("", "httpx"):
         done = await child(Simulated(url), "leave", case, http=http, module="benchmarks.cancelled")
@@ -119,7 +119,7 @@ async def _measured(server: str, url: str, case: Case) -> list[tuple[str, list[C
 
 
 class _Slots:
-    """The count of a llama.cpp server, from its slots."""
+    """The token count of a llama.cpp server, read from its slots."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
@@ -130,7 +130,7 @@ class _Slots:
         while any(slot["is_processing"] for slot in await self._slots()):  # noqa: ASYNC110
             await anyio.sleep(0.02)
         latest = max(await self._slots(), key=lambda slot: int(slot.get("id_task", -1)))
-        return int(latest["n_prompt_tokens"]) - prompt + 1  # the slot holds all tokens but the last
+        return int(latest["n_prompt_tokens"]) - prompt + 1  # the slot contains all tokens except the last
 
     async def _slots(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = (await self._client.get("/slots")).json()
@@ -138,7 +138,7 @@ class _Slots:
 
 
 class _Metrics:
-    """The count of a vLLM server, from its metrics."""
+    """The token count of a vLLM server, read from its metrics."""
 
     def __init__(self, client: httpx.AsyncClient, model: str) -> None:
         self._client, self._model = client, model
@@ -152,9 +152,9 @@ class _Metrics:
         return await self._settled() - self._before
 
     async def _settled(self) -> int:
-        """The count as soon as nothing else is generated, without the tokens that this check requests.
+        """Wait until nothing else is generated; return the count without the tokens that this check requests.
 
-        The metric describes the engine's last step, so each check must make the engine take one.
+        The metric is updated only when the engine takes a step, so each check requests a token.
         """
         counts: list[int] = []
         while len(counts) < 2 or counts[-2] != counts[-1]:
@@ -169,13 +169,13 @@ class _Metrics:
 
 
 def counter(client: httpx.AsyncClient, engine: str, model: str) -> Count:
-    """The count of a server, read with a client that has the server's URL."""
+    """A counter for a server, which reads the count with a client that has the server's URL."""
     counters: dict[str, Count] = {"llama.cpp": _Slots(client), "vllm": _Metrics(client, model)}
     return counters[engine]
 
 
 async def leave(provider: Provider, count: Count, *, read: int = READ, longest: int = LONGEST) -> Cancelled:
-    """Cancel a stream of `longest` tokens after `read` of them; a stream that ends earlier is not cancelled."""
+    """Cancel a stream of `longest` tokens after `read` tokens; a stream that ends earlier is not cancelled."""
     usage, times = Usage(), list[float]()
     await count.begin()
     with anyio.CancelScope() as scope:
@@ -183,7 +183,7 @@ async def leave(provider: Provider, count: Count, *, read: int = READ, longest: 
             times += [time.perf_counter()] * isinstance(item, Token)
             if len(times) == read:
                 scope.cancel()
-    before = times[:read]  # tokens that had arrived before the cancellation are still delivered
+    before = times[:read]  # tokens that arrived before the cancellation are still delivered
     after = await count.generated(usage.prompt_tokens) - len(before)
     return Cancelled(len(before), after, (len(before) - 1) / max(before[-1] - before[0], 1e-9))
 
@@ -192,17 +192,17 @@ async def _leave(url: str, case: Case) -> dict[str, Any]:
     async with connect(url) as provider, httpx.AsyncClient(base_url=url, timeout=60) as client:
         info = await provider.describe()
         count = counter(client, info.engine, info.model)
-        await leave(provider, count, longest=READ)  # opens the connections and fills the prompt cache
+        await leave(provider, count, longest=READ)  # a first stream opens the connections and fills the prompt cache
         streams = [await leave(provider, count, read=case.tokens) for _ in range(case.answers)]
     return {"carrier": carrier(), "streams": [*map(asdict, streams)]}
 
 
 async def check(url: str, *, most: int = READ, seconds: float = 60) -> None:
-    """Check for tests that the count is right, and that some stream wastes at most `most` tokens after its end.
+    """Check, for tests, that the count is right and that at least one stream wastes at most `most` tokens.
 
     Raises:
         AssertionError: the count is wrong.
-        TimeoutError: within `seconds`, every stream wasted more.
+        TimeoutError: for `seconds`, every stream wasted more tokens.
     """
     async with connect(url) as provider, httpx.AsyncClient(base_url=url, timeout=60) as client:
         info = await provider.describe()

@@ -1,6 +1,6 @@
-"""The client's cost by HTTP library, on a busy machine and in long answers, and its event loop with many fusions.
+"""The client's cost by HTTP library, on a busy machine and in long answers, and the delay of its event loop.
 
-The measurements are those of `cpu.py`: the servers are invented models in a process of their own, reached by real HTTP.
+The measurements work as in `cpu.py`: the servers are invented models in a separate process, reached by real HTTP.
 Each measurement runs in a fresh process, and only that process's time counts. The compared cases take turns.
 """
 
@@ -33,21 +33,21 @@ from cosd_providers.engines.llama_cpp import LlamaCpp
 __all__ = ["bare", "burning", "carriers", "late", "long_answers", "loops", "run", "starved"]
 
 TARGETS = {"aiohttp": 200, "httpx": 350}
-"""Target microseconds of processor time per fused token, with 64 fusions and 512 tokens of context."""
+"""Target for the processor time per fused token, in microseconds, with 64 fusions and 512 tokens of context."""
 
 COMMAND = "with `fast`, in a `cosd` command"
 
 WASTE = 1.6
-"""Target for a busy machine: at most this number of drafted tokens for each fused token."""
+"""Target for a busy machine: the maximum number of drafted tokens for each fused token."""
 
 WITHOUT_BOUND = 9999
 """A `max_ahead` that no answer reaches, so that the draft is never stopped."""
 
 SLEEP = 0.01
-"""Seconds that the task which watches the event loop sleeps at a time."""
+"""The interval at which the event loop's delay is measured, in seconds."""
 
 QUICKER = Speeds(first=0.0125, rate=240, verify=0.015)
-"""Speeds for long answers: four times the usual ones."""
+"""Speeds for long answers, four times the usual speeds."""
 
 _BURNER = """
 import os, sys, threading
@@ -61,11 +61,11 @@ _SHARES = ("drafted per fused token", "streams per fused token", "assistant requ
 
 
 async def run(options: Options) -> list[Table]:
-    """Return the tables; with `quick`, of sizes that are too small to mean much."""
+    """Return the tables; with `quick`, the sizes are too small for reliable figures."""
     load = f"The machine's load average at the start was {os.getloadavg()[0]:.1f}, on {os.cpu_count()} processors."
     repeats = 1 if options.quick else 2
     tables = [await carriers(Case(8, 512, 16) if options.quick else Case(64, 512, 128), repeats, load)]
-    options.say(tables[-1].markdown())  # an interrupted run has at least printed this
+    options.say(tables[-1].markdown())  # if the run is interrupted, this table has at least been printed
     tables.append(await starved(Case(8, 512, 32) if options.quick else Case(64, 512, 64), repeats))
     options.say(tables[-1].markdown())
     lengths = (Case(4, 512, 16), Case(4, 512, 64)) if options.quick else _LENGTHS
@@ -79,7 +79,7 @@ async def run(options: Options) -> list[Table]:
 
 
 async def carriers(case: Case, repeats: int, load: str) -> Table:
-    """Processor time over each HTTP library, and that of the same traffic without this library."""
+    """Processor time with each HTTP library, and the processor time of the same traffic without `cosd_api`."""
     found: dict[str, list[Measured]] = {}
     bares: dict[str, list[Bare]] = {"httpx alone": [], "a bare `asyncio.Protocol`": []}
     async with simulated() as server:
@@ -111,7 +111,7 @@ async def carriers(case: Case, repeats: int, load: str) -> Table:
 
 
 async def starved(case: Case, repeats: int) -> Table:
-    """Drafted and billed tokens while other processes keep all processors busy."""
+    """The numbers of drafted and billed tokens while other processes keep all processors busy."""
     before, after = f"before: `max_ahead={WITHOUT_BOUND}`", "after: the default"
     cases = {before: Case(case.fusions, case.context, case.tokens, 1, WITHOUT_BOUND), after: case}
     found: dict[str, list[Measured]] = {before: [], after: []}
@@ -156,7 +156,7 @@ async def long_answers(cases: Sequence[Case]) -> Table:
 
 
 async def loops(cases: Sequence[Case], load: str) -> Table:
-    """The delay of the event loop with increasing numbers of fusions in one process."""
+    """The delay of the event loop as the number of fusions in one process grows."""
     async with simulated() as server:
         found = [await child(server, "loop", case, module="benchmarks.client") for case in cases]
     rows: list[list[Cell]] = [[case.fusions, *one.values()] for case, one in zip(cases, found, strict=True)]
@@ -174,7 +174,7 @@ async def loops(cases: Sequence[Case], load: str) -> Table:
 
 @contextmanager
 def burning(count: int) -> Iterator[int]:
-    """Run `count` processes that each keep a processor busy during the block; they also end if this process does."""
+    """Run `count` processes that each keep a processor busy during the block; they also end if this process ends."""
     burners = [subprocess.Popen([sys.executable, "-c", _BURNER], stdin=subprocess.PIPE) for _ in range(count)]
     try:
         yield count
@@ -232,7 +232,7 @@ class _Exchange(asyncio.Protocol):
 
 
 async def bare(url: str, case: Case) -> dict[str, Any]:
-    """Measure the same traffic on bare sockets; bodies have the size of a fusion's."""
+    """Measure the same traffic on bare sockets; request bodies are as large as those of a fusion."""
     prompt, loop = prompt_of(case.context, 0), asyncio.get_running_loop()
     draft, assistant = (urlsplit(Simulated(url).model(SPEECH, role, "bare")) for role in ("draft", "assistant"))
 

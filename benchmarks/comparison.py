@@ -1,6 +1,6 @@
 """The section `simulated`: all methods on a pair of invented models of realistic speeds, behind simulated networks.
 
-Every method runs in a process of its own, a few at a time, in real time.
+Every method runs in a process of its own and in real time; several processes run at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Case:
         round_trip: round trip in seconds.
         context: length of the prompt in tokens.
         length: length of an answer in tokens.
-        seeds: seeds of the prompts, with one answer each.
+        seeds: seeds of the prompts; each prompt gets one answer.
         hit: share of replacements that are the draft's second choice.
     """
 
@@ -45,7 +45,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """The case in words."""
+        """A description of the case."""
         where = f"{self.round_trip * 1000:g} ms, {self.context:,} tokens of context"
         return f"Acceptance {self.acceptance:g}, round trip {where}"
 
@@ -55,7 +55,7 @@ class Case:
         return Speech(acceptance=self.acceptance, hit=self.hit)
 
     def typical(self) -> Case:
-        """The same case with the first prompts whose texts have this acceptance and hit rate, to within one token."""
+        """The same case with the first prompts whose texts match the acceptance and hit rate to within one token."""
         replaced = (1 - self.acceptance) * self.length
         seeds: list[int] = []
         for seed in count(1):
@@ -81,14 +81,14 @@ QUICK = (Case(length=160, seeds=(1,)),)
 ALONE = next(method.name for method in METHODS if method.alone)
 LIBRARY = "a: cosd-api"
 SLOW_AT = 0.9
-"""The only acceptance at which (c) runs, because (c) takes several times as long as all others at any acceptance."""
+"""The only acceptance at which (c) runs, because (c) always takes several times as long as the other methods."""
 
-_AT_ONCE = 10  # processes at the same time; they mostly sleep
+_AT_ONCE = 10  # number of processes that run at the same time; they mostly sleep
 
 
 @dataclass(slots=True)
 class Measured:
-    """The results of all methods on one case: an answer for each seed, in order."""
+    """The results of all methods on one case: for each method, one answer per seed, in the order of the seeds."""
 
     case: Case
     speeds: Speeds
@@ -107,13 +107,13 @@ class Measured:
         return self.case.round_trip + self.speeds.first
 
     def replacements(self) -> list[int]:
-        """Replacements in each text, the same for all methods that replace."""
+        """The number of replacements in each text, which is the same for all methods that replace."""
         return [run.answer.replacements for run in self.runs[LIBRARY]]
 
     def floor(self, *, twice: bool = False) -> list[float]:
-        """Seconds of the floor for each seed: (d), plus one verification and one restart per replacement.
+        """The lower bound in seconds for each seed: (d), plus one verification and one restart per replacement.
 
-        The first token of a restart is also one of (d)'s tokens; with `twice` it is counted in both.
+        The first token of a restart is also one of (d)'s tokens. It is counted once, or twice if `twice` is set.
         """
         each = self.verification() + self.restart() - (0.0 if twice else self.speeds.token)
         return [run.answer.seconds + times * each for run, times in zip(self.alone(), self.replacements(), strict=True)]
@@ -123,12 +123,12 @@ class Measured:
         return [run.answer.seconds for run in self.runs[name]]
 
     def best_of_rounds(self) -> list[float]:
-        """Seconds of (b) with the best K, the same for all seeds."""
+        """Seconds that (b) took for each seed, with the one K that is best over all seeds."""
         names = [method.name for method in METHODS if (method.length or 0) > 1 and method.name in self.runs]
         return self.seconds(min(names, key=lambda name: statistics.median(self.seconds(name))))
 
     def expected_seconds(self, method: Method) -> float:
-        """Approximate seconds that a method takes for all texts, to start the longest jobs first."""
+        """The approximate number of seconds that a method takes for all texts, used to start the longest jobs first."""
         kept, length = self.case.acceptance, method.length or 1
         rounds = self.case.length * (1 - kept) / (1 - kept**length) if method.length else self.case.length * (1 - kept)
         each = self.verification() + self.restart() + self.speeds.token * length
@@ -138,7 +138,7 @@ class Measured:
         """Check that all methods have written the same text of the right length, with the same number of replacements.
 
         Raises:
-            AssertionError: one differs.
+            AssertionError: a text or a number differs.
         """
         for name, runs in self.runs.items():
             for seed, run, reference in zip(self.case.seeds, runs, self.alone(), strict=False):
@@ -157,7 +157,7 @@ async def compare(
     """Run all methods on all cases, ten at a time, and check that the texts are equal.
 
     Raises:
-        AssertionError: they differ.
+        AssertionError: the texts differ.
         RuntimeError: a method failed.
     """
     found = [Measured(case, speeds) for case in cases]
@@ -177,14 +177,14 @@ async def compare(
 
 
 async def _measure(jobs: Sequence[tuple[Measured, Method, Job]], options: Options) -> None:
-    """Run the jobs, a few at a time, the longest first."""
+    """Run the jobs, several at a time, the longest first."""
     limit, starting, begin = anyio.Semaphore(_AT_ONCE), anyio.Lock(), anyio.Event()
     ready = over = 0
 
     async def take(measured: Measured, method: Method, job: Job) -> None:
         nonlocal ready, over
         async with limit, AsyncExitStack() as stack:
-            # Starting a process takes a processor for a second: start them one by one, before any measurement.
+            # Starting a process keeps a processor busy for a second, so start them one by one, before any measurement.
             async with starting:
                 worker = await stack.enter_async_context(working(job))
                 await worker.ready()
@@ -207,4 +207,4 @@ def _job(server: Simulated, base: str, case: Case, method: Method) -> Job:
 
 
 def _seeds(case: Case, method: Method) -> tuple[int, ...]:
-    return case.seeds[:1] if method.length == 1 else case.seeds  # (c) takes several times as long as the others
+    return case.seeds[:1] if method.length == 1 else case.seeds  # (c) takes several times as long as the other methods

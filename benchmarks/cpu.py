@@ -1,9 +1,9 @@
 """The client's cost: processor time for each fused token, and memory for each fusion.
 
 The servers are invented models in a process of their own (`simulated.py`), at realistic speeds, reached by real HTTP on
-loopback in llama.cpp's native protocol. Each case runs in a fresh process, whose processor time is that of this library
-and its dependencies. For comparison, the same traffic is measured with httpx alone: the same numbers of streams, chunks
-and requests, read and parsed as JSON.
+loopback in llama.cpp's native protocol. Each case runs in a fresh process, so the measured processor time is that of
+this library and its dependencies. For comparison, the same traffic is measured with httpx alone: the same numbers of
+streams, chunks and requests, which are read and parsed as JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cosd_providers.http.stack import carrier
 __all__ = ["SPEECH", "Bare", "Case", "Measured", "child", "fusions", "run", "traffic"]
 
 TARGET = 200.0
-"""Target microseconds for a fused token, with 64 fusions and 512 tokens of context."""
+"""Target for a fused token in microseconds, with 64 fusions and 512 tokens of context."""
 
 _SIMULATED = (
     "The models and their speeds are simulated (60 tokens a second, 50 ms to the first token, 60 ms per verification; "
@@ -46,7 +46,7 @@ _SHORT = (
     "If a machine has too few free processors, verdicts arrive late, so more tokens are drafted and then discarded."
 )
 
-_SETTLED = 0.5  # seconds after which the server knows which streams were closed
+_SETTLED = 0.5  # seconds until the server has noticed which streams were closed
 _CASES = ((1, 512), (16, 512), (64, 512), (1, 4000), (16, 4000), (64, 4000))
 _QUICK = ((64, 512),)
 SPEECH = Speech()  # acceptance 0.9
@@ -57,8 +57,8 @@ class Case:
     """A number of concurrent fusions, and the lengths of prompt and answer in tokens.
 
     Attributes:
-        answers: answers of each fusion, one after another.
-        max_ahead: explicit bound of drafting ahead; 0 for the default.
+        answers: number of answers that each fusion writes, one after another.
+        max_ahead: the fusion's setting of this name; 0 for the default.
     """
 
     fusions: int
@@ -78,9 +78,9 @@ class Measured:
         drafts: streams opened for each fused token.
         requests: requests to the assistant for each fused token.
         wall: wall time in seconds.
-        kibibytes: growth of the process for each fusion.
-        written: tokens that the draft's server wrote for each fused token, whether the client read them or not.
-        billed: tokens that all servers read (cached or not) and wrote for each fused token.
+        kibibytes: growth of the process's memory for each fusion, in KiB.
+        written: tokens that the draft's server wrote for each fused token, even if the client did not read them.
+        billed: tokens that all servers together read (cached or not) or wrote for each fused token.
         carrier: the library that carried HTTP.
     """
 
@@ -97,25 +97,25 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """Microseconds that bare HTTP traffic takes for a stream, for a chunk of a stream, and for a request."""
+    """Processor time of bare HTTP traffic in microseconds: per stream, per chunk of a stream, and per request."""
 
     stream: float
     piece: float
     request: float
 
     def of(self, measured: Measured) -> float:
-        """Microseconds of the same traffic for each fused token."""
+        """Microseconds per fused token that the same traffic takes without this library."""
         traffic = measured.drafts * self.stream + measured.drafted * self.piece
         return traffic + measured.requests * self.request
 
     @classmethod
     def least(cls, bares: Sequence[Bare]) -> Bare:
-        """The least of several measurements, since other load only adds."""
+        """The minimum of several measurements, because other load can only increase them."""
         return cls(*(min(getattr(bare, name) for bare in bares) for name in ("stream", "piece", "request")))
 
 
 async def run(options: Options) -> list[Table]:
-    """Measure all cases; each is the minimum of several runs, since other load only adds."""
+    """Measure all cases; report the minimum of several runs, because other load can only increase the times."""
     cases, repeats, tokens = (_QUICK, 1, 64) if options.quick else (_CASES, 3, 128)
     rows: list[list[Any]] = []
     figures: dict[str, Any] = {}
@@ -157,7 +157,7 @@ def _table(rows: Sequence[Sequence[Any]], figures: dict[str, Any]) -> Table:
 async def child(
     server: Simulated, what: str, case: Case, *, http: str | None = None, module: str = "benchmarks.cpu"
 ) -> dict[str, Any]:
-    """The measurements of a fresh process, with `COSD_HTTP` as given or inherited."""
+    """Run a measurement in a fresh process; `http` sets its `COSD_HTTP`, which is inherited by default."""
     args = [sys.executable, "-m", module, what, server.url, *map(str, asdict(case).values())]
     environment = None if http is None else {**os.environ, "COSD_HTTP": http}
     done = await anyio.run_process(args, stderr=None, cwd=Path(__file__).parent.parent, env=environment)
@@ -211,14 +211,14 @@ async def fusions(url: str, case: Case, *, beside: AbstractContextManager[object
 
 
 async def _counted(server: Simulated, name: str) -> tuple[int, int]:
-    """Tokens that the draft wrote, and that both models read and wrote."""
+    """The tokens that the draft wrote, and the tokens that both models read or wrote."""
     draft, assistant = await server.counts("draft", name), await server.counts("assistant", name)
     billed = sum(one.prompt_tokens + one.completion_tokens for one in (draft, assistant))
     return draft.completion_tokens, billed
 
 
 def _resident() -> int:
-    """Memory of the process in KiB; where that is unknown, its peak."""
+    """The memory of the process in KiB, or its peak if the current value is unknown."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:
@@ -232,7 +232,7 @@ def _most_resident() -> int:
 
 
 async def _bare(url: str, case: Case) -> dict[str, Any]:
-    """Measure the same traffic with httpx alone; bodies have the size of a fusion's."""
+    """Measure the same traffic with httpx alone; request bodies are as large as those of a fusion."""
     server, prompt = Simulated(url), prompt_of(case.context, 0)
     draft, assistant = (server.model(SPEECH, role, "bare") + "/completion" for role in ("draft", "assistant"))
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=4)
@@ -254,14 +254,14 @@ async def _bare(url: str, case: Case) -> dict[str, Any]:
 
 
 async def traffic(stream: Callable[[int], Awaitable[None]], ask: Callable[[], Awaitable[None]], case: Case) -> Bare:
-    """Measure the cost of streams with the case's number of tokens, and of requests."""
+    """Measure the cost of requests, and of streams with as many tokens as in the case."""
     short, long = await _each(partial(stream, 1), case, 3), await _each(partial(stream, 51), case, 1)
     piece = (long - short) / 50
     return Bare(stream=short - piece, piece=piece, request=await _each(ask, case, 5))
 
 
 async def _each(do: Callable[[], Awaitable[object]], case: Case, times: int) -> float:
-    """Microseconds of processor time per call of `do`, with one concurrent call for each fusion of the case."""
+    """Microseconds of processor time per call of `do`; as many calls run at once as the case has fusions."""
     times *= 1 + 4 // case.fusions
 
     async def often() -> None:

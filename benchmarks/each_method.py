@@ -1,6 +1,6 @@
-"""The cost of every method: requests, billed tokens and time, on the bundled models on real llama.cpp servers.
+"""The cost of every method in requests, billed tokens and time, measured with the bundled models on llama.cpp servers.
 
-The quality of the answers is not measured here; each method writes its own text.
+This module does not measure the quality of the answers; each method writes its own text.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["COLUMNS", "Spent", "contenders", "run"]
 
 COUNT, QUICK = 20, 2
 BLOCK = 3
-"""Questions that a method answers in a row."""
+"""The number of questions that a method answers in a row."""
 
 TITLE = "Every method on the bundled models"
 COLUMNS = [
@@ -68,13 +68,13 @@ REFUSED = "Number of answers that a method refused because it cannot decide abou
 
 _GATE = {"listed": 5, "eta": 0.5, "weights": {"bias": 5.0, "top": -10.0} | dict.fromkeys(DEFERRAL_FEATURES[1:], 0.0)}
 SETTINGS: Mapping[str, Mapping[str, Any]] = {"defer": {"gate": _GATE}}
-"""Settings that have no default, by method."""
+"""Values for settings that have no default, by method."""
 
 LABELLED: Mapping[str, Method] = {
     "cosd": CoSD(verifier=RuleVerifier.paper()),
     "speculative": CoSD(verifier=MatchVerifier(), unit="token"),
 }
-"""Rows by name. The names date from the first run; another rule or method may have such a name now."""
+"""Rows by name. The names date from the first run; some now belong to a different rule or method in the library."""
 
 VARIANTS: Mapping[str, Method] = {
     "cosd, chow": CoSD(verifier=AgreementVerifier()),
@@ -93,7 +93,7 @@ class Spent:
     """The cost of one answer.
 
     Attributes:
-        tokens: tokens of the answer.
+        tokens: number of tokens in the answer.
         requests: requests to all models.
         read: tokens that the models read.
         cached: tokens among those read that came from a cache.
@@ -127,7 +127,7 @@ class Contender:
         models: the models, the draft first.
         method: the method; None for one model alone.
         answers: the measured answers.
-        refused: number of questions refused, because the method cannot decide about a character of several tokens.
+        refused: number of questions that the method refused because it cannot judge a character of several tokens.
     """
 
     name: str
@@ -156,7 +156,7 @@ class Contender:
 
 
 async def run(options: Options) -> list[Table]:
-    """The section `methods`."""
+    """Run the section `methods`."""
     count = QUICK if options.quick else COUNT
     with ExitStack() as stack:
         urls = {name: stack.enter_context(serve(MODELS / f"{name}.gguf", threads=1)).url for name in BUNDLED}
@@ -173,7 +173,7 @@ async def run(options: Options) -> list[Table]:
 
 
 def contenders(alike: Sequence[str]) -> list[Contender]:
-    """Two models alone, every method, and its variants; `alike` are the models with one tokenizer."""
+    """Two models alone, and every method with its variants; `alike` names two models that share a tokenizer."""
     pair = ("sums", "facts")
     found = [Contender(f"{name} alone", (name,)) for name in pair]
     for name in METHODS:
@@ -186,7 +186,7 @@ def contenders(alike: Sequence[str]) -> list[Contender]:
 
 
 async def one_tokenizer(urls: Mapping[str, str]) -> tuple[str, str]:
-    """Two models that share a tokenizer; one model twice if no two do."""
+    """Find two models that share a tokenizer; if there are none, return one model twice."""
     for draft, assistant in permutations(urls, 2):
         try:
             async with Fusion(draft=urls[draft], assistant=urls[assistant], method="average") as fusion:

@@ -1,9 +1,9 @@
 """The gateway's cost: what it adds to the first text, and to each token of a stream, on top of the library.
 
-Each process is fresh: the gateway over scripted models of its own, a client that only records times, the library alone
-over the same models, and a plain pass-through, which relays the gateway's stream as it arrives. All processes share a
-clock. So the time added to a token runs from the moment when the library yielded it, or the pass-through read it, to
-the moment when the client has it.
+Every part runs in a fresh process: the gateway with scripted models, a client that only records times, the library
+alone with the same models, and a plain pass-through, which relays the gateway's stream as it arrives. All processes
+share a clock. The time added to a token can therefore be measured from the moment when the library yielded it, or the
+pass-through read it, to the moment when the client received it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from cosd_providers.testing import ScriptedProvider
 __all__ = ["run"]
 
 _TOKEN_SECONDS = 0.02
-_SHORT, _LONG = 8, 108  # tokens of an answer; two lengths separate the cost of an answer from that of a token
+_SHORT, _LONG = 8, 108  # tokens per answer; the two lengths separate the cost per answer from the cost per token
 _STREAMS = (1, 16, 64)
 _PATH = "/v1/completions"
 _TIMES = "/times"
 
-_APART = 0.01  # seconds between the beginnings of two streams
+_APART = 0.01  # seconds between the starts of two streams
 
 _HOW = (
     f"The processes, HTTP over the loopback interface, and uvicorn with h11 on {event_loop_name()} are real. The "
@@ -66,7 +66,7 @@ _LOADED = (
 
 @dataclass(frozen=True, slots=True)
 class Visited:
-    """Times of one stream as its client saw them: of the request, and of each token."""
+    """The times that a client recorded for one stream: that of the request, and that of each token."""
 
     asked: float
     came: Sequence[float]
@@ -120,13 +120,13 @@ def _table(rows: Sequence[Sequence[Any]], figures: dict[str, Any]) -> Table:
         "to the first text, ms (p50)",
         "(p99)",
         "to a later token, ms (p50)",
-        "(p99) ",  # another column of this name
+        "(p99) ",  # distinguishes this column from another of the same name
     )
     return Table("What the gateway adds", columns, rows, (_HOW, _BESIDE, _LOADED), figures)
 
 
 def _costs(found: Mapping[int, Sequence[Observed]], streams: int) -> tuple[float, float]:
-    """Microseconds for a token and for an answer."""
+    """Microseconds of processor time per token and per answer."""
     short, long = (min(one.cpu for one in found[size]) / streams for size in (_SHORT, _LONG))
     token = (long - short) / (_LONG - _SHORT)
     return 1e6 * token, 1e6 * (short - _SHORT * token)
@@ -172,7 +172,7 @@ _NAMES = {
 
 
 async def _observed(port: int, streams: int, tokens: int) -> Observed:
-    """Request streams at the same time; a first stream before them is not counted."""
+    """Request streams at the same time, after a first stream that is not counted."""
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         await _visit(port, _prompt(streams), tokens)
         before = (await client.get(_TIMES)).json()
@@ -277,7 +277,7 @@ async def _application(streams: int, tokens: int) -> None:
 
 
 async def _timed(one: Callable[[int], Awaitable[None]], streams: int) -> None:
-    """Print the processor seconds of `streams` streams; a first stream before them is not counted."""
+    """Print the processor seconds that `streams` streams take, after a first stream that is not counted."""
 
     async def later(number: int) -> None:
         await anyio.sleep(_APART * number)
@@ -325,7 +325,7 @@ def _times(times: dict[str, list[float]]) -> Response:
 
 
 def _relaying(port: int) -> Router:
-    """The plain pass-through."""
+    """The plain pass-through server."""
     times: dict[str, list[float]] = {}
     client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=600, limits=httpx.Limits())
 
@@ -355,7 +355,7 @@ def _serve(role: str, number: int) -> None:
             run_gateway(TimedGateway(_fusion(number)), at, ready=say)
         else:
             at.listen()
-            say()  # requests that arrive before the server is ready wait
+            say()  # requests that arrive before the server is ready have to wait
             how: Any = {"http": "h11", "ws": "none", "loop": event_loop(), "access_log": False, "log_config": None}
             uvicorn.Server(uvicorn.Config(_relaying(number), **how)).run(sockets=[at])
 

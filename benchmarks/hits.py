@@ -1,8 +1,9 @@
-"""The hit rate of hedges on two bundled models: the assistant writes one of the draft's own next choices.
+"""The hit rate of hedges on two bundled models. A hedge hits if the assistant writes its first token.
 
 After a hit, the answer continues without a restart of the draft. Each model drafts in turn, on questions that it cannot
-answer alone, because a hedge needs a replacement to hit. The two models share a tokenizer, because only single tokens
-are hedged. Timing does not change hits, so there is no delay, and several questions are asked at once.
+answer alone, because a hedge can hit only if there is a replacement. The two models share a tokenizer, because only
+single tokens are hedged. Timing does not affect hits, so no network delay is simulated, and several questions are asked
+at once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cosd_api.extend import FusionOptions
 __all__ = ["ASKED", "Hits", "hits"]
 
 ASKED = {"sums": ("mixed-translation", "translation"), "words": ("mixed-translation", "sum", "difference")}
-"""Kinds of questions by draft model: mixed questions, and those that only the other model can answer."""
+"""For each draft model, kinds of questions: mixed questions, and questions that only the other model can answer."""
 
 HEDGES = (1, 2, 3)
 COUNT, QUICK = 100, 3
@@ -31,11 +32,11 @@ class Hits:
 
     Attributes:
         restarts: replacements after which the text continued.
-        hits: hedges that became the draft.
-        started: all hedges.
-        drafted: all tokens of the draft, including hedges and discarded ones.
-        written: tokens of the answers.
-        right: answers that equal those without hedges.
+        hits: hedges that became the new draft.
+        started: number of all hedges.
+        drafted: number of all tokens that the draft wrote, including tokens of hedges and discarded tokens.
+        written: number of tokens in the answers.
+        right: number of answers that equal the answers written without hedges.
         answers: number of answers.
     """
 
@@ -59,7 +60,7 @@ class Hits:
 
 
 async def hits(urls: Mapping[str, str], options: Options) -> Table:
-    """The table of both directions and every kind of question."""
+    """The table for both directions and every kind of question."""
     count = QUICK if options.quick else COUNT
     rows: list[list[Cell]] = []
     for draft, assistant in (("sums", "words"), ("words", "sums")):

@@ -1,6 +1,6 @@
-"""Hostile requests to `cosd serve`, each sent over a socket of its own, and the statuses that may answer them.
+"""Hostile requests to `cosd serve`, each sent over a socket of its own, and the allowed statuses of the answers.
 
-None of them is a valid request of a client with a key, so each must be refused, with a sentence for the client.
+None of them is a valid, authorised request, so the gateway must refuse each of them with an error message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["HOSTILE", "STALLED", "Hostile", "Met"]
 CHAT = "/v1/chat/completions"
 _SECONDS = 90.0
 _CLOSED = "closed"
-"""Stands for a status if the connection was closed without an answer."""
+"""The status recorded if the connection was closed without an answer."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Met:
     Attributes:
         statuses: number of answers by status.
         longest: seconds until the slowest answer.
-        wordless: number of refusals without a sentence.
+        wordless: number of refusals without an error message.
     """
 
     statuses: dict[str, int] = field(default_factory=dict[str, int])
@@ -46,8 +46,8 @@ class Hostile:
 
     Attributes:
         name: the name in the table.
-        allowed: the statuses that may answer it; several if it depends on timing which side gives up first.
-        parts: the bytes, sent part by part.
+        allowed: the allowed statuses; there are several if timing decides which side gives up first.
+        parts: the bytes of the request, which are sent part by part.
         shut: whether to close the sending side after the last part.
     """
 
@@ -85,7 +85,7 @@ async def _send(stream: SocketStream, parts: Sequence[bytes], shut: bool) -> Non
             await stream.send(part)
         if shut:
             await stream.send_eof()
-    except (OSError, anyio.BrokenResourceError):  # the server has answered and closed the connection
+    except (OSError, anyio.BrokenResourceError):  # the server has already answered and closed the connection
         pass
 
 
@@ -109,7 +109,7 @@ def _in_words(body: bytes) -> bool:
     try:
         return bool(json.loads(body)["error"]["message"])
     except (ValueError, TypeError, KeyError):
-        return bool(body) and b"<" not in body  # a refusal by the HTTP server itself, in plain text
+        return bool(body) and b"<" not in body  # the HTTP server itself refuses in plain text
 
 
 def _request(
@@ -144,7 +144,7 @@ def _kinds() -> Mapping[str, tuple[Sequence[str], Callable[[], Sequence[bytes]]]
         name: (allowed, partial(_request, body)) for name, (allowed, body) in plain.items()
     }
     found |= {
-        # A model's server may have to count its tokens, and may be down.
+        # A model's server may have to count the prompt's tokens, and that server may be down.
         "a prompt of 3.8 MB": ([*refused, "413", "502"], lambda: _request(_chat("a " * 1_900_000))),
         "a body of 10 MB": (["413"], lambda: _request(_chat("a " * 5_000_000))),
         "a body of 10 MB, in chunks": (
@@ -176,7 +176,7 @@ HOSTILE = [
     Hostile("half-closed after a request", ["200", _CLOSED], partial(_request, _chat()), shut=True),
     Hostile("half-closed within a body", ["400", "408", _CLOSED], partial(_request, b"{", length=100), shut=True),
 ]
-"""Requests that are answered at once."""
+"""Requests that are answered immediately."""
 
 STALLED = [Hostile("a stalled body", ["408"], partial(_request, b"{", length=100))]
-"""Requests that are answered when their time is over."""
+"""Requests that are answered when they time out."""

@@ -1,4 +1,4 @@
-"""Processor time of `import cosd_api` in a fresh interpreter, and the part of it that its dependencies take."""
+"""Processor time of `import cosd_api` in a fresh interpreter, and the part of that time that the dependencies take."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.report import Cell, Options, Table
 __all__ = ["run"]
 
 TARGET = 1.5
-"""Target, as a multiple of the time that the dependencies alone take."""
+"""Target for this time, as a multiple of the time that the dependencies alone take."""
 
 _COMMAND = "import sys; sys.argv = ['cosd', {!r}]; from cosd_api.cli import main\ntry: main()\nexcept SystemExit: pass"
 CASES = {

@@ -1,9 +1,9 @@
-"""An untrained draft model and assistant: their next words are a function of the text before.
+"""An invented draft model and assistant, whose next words are a function of the preceding text.
 
 Each text is hashed, and the hash determines what happens at its end: whether the paper's rule (alpha = beta = 0.5)
-replaces the draft's word, both probabilities, and both words. So a text after a word that will be replaced has the same
-statistics as any other, the same text always gets the same answer, and nothing depends on the time, order or batches of
-the requests. Hashes of different texts are independent, and so are places. Replacements therefore do not cluster, as
+replaces the draft's word, both probabilities, and both words. A text after a replaced word therefore has the same
+statistics as any other text, the same text always gets the same answer, and nothing depends on the timing, order or
+batching of the requests. Hashes of different texts are independent of each other, so replacements do not cluster as
 they do with real models.
 """
 
@@ -20,10 +20,11 @@ from typing import Literal, NamedTuple
 __all__ = ["END", "WORDS", "LabelledPlace", "Role", "Said", "Speech", "encode", "prompt_of"]
 
 Role = Literal["draft", "assistant", "alone"]
-"""The role of a model. `"alone"` writes the fused text by itself, to measure the draft's speed without fusion."""
+"""The role of a model. The model `"alone"` writes the fused text by itself, to measure the draft's speed without
+fusing."""
 
 END = 0
-"""The id of the end of sequence, which is never written: answers end at the limit."""
+"""The id of the end of sequence. It is never written, because answers end at the token limit."""
 
 _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 _SYLLABLES = [consonant + vowel for consonant in _CONSONANTS for vowel in _VOWELS]
@@ -39,7 +40,7 @@ def _vocabulary() -> list[bytes]:
 
 WORDS = _vocabulary()
 _IDS = {word: id for id, word in enumerate(WORDS)}
-_SIZE = len(WORDS) - 1  # without the end
+_SIZE = len(WORDS) - 1  # without the end of sequence
 
 
 class Said(NamedTuple):
@@ -50,7 +51,7 @@ class Said(NamedTuple):
 
 
 class LabelledPlace(NamedTuple):
-    """Candidates of both models after a text, the most probable first, and whether the assistant's word replaces."""
+    """Both models' candidates after a text, the most probable first, and whether the rule replaces the draft's word."""
 
     draft: list[Said]
     assistant: list[Said]
@@ -59,7 +60,7 @@ class LabelledPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """A pair of models.
+    """A pair of invented models.
 
     Attributes:
         acceptance: share of the draft's tokens that the rule keeps, in [0, 1].
@@ -67,7 +68,7 @@ class Speech:
             other replaced tokens, its third choice is.
         unsure: share of the kept tokens with a probability below 0.5. At half of them the assistant agrees; at the
             other half it differs, but is too unsure itself.
-        seed: seed; each seed gives another pair with the same statistics.
+        seed: seed of the pair; each seed gives a different pair with the same statistics.
     """
 
     acceptance: float = 0.9
@@ -92,7 +93,7 @@ class Speech:
             state.update(WORDS[said[0].id])
 
     def replaced(self, text: bytes, length: int) -> tuple[int, int]:
-        """The numbers of replacements, and of hits among them, in the next `length` fused tokens after `text`."""
+        """The numbers of replacements, and of hits among them, in the `length` fused tokens after `text`."""
         found, state = list[LabelledPlace](), self._hash(text)
         for _ in range(length):
             found.append(self._drawn(state))
@@ -105,7 +106,7 @@ class Speech:
 
     def _drawn(self, state: blake2b) -> LabelledPlace:
         kind, unsure, p, q, word, other, hit, agrees = (number / 2**32 for number in unpack("<8I", state.digest()))
-        mine = 1 + int(_SIZE * word**3)  # frequent words come up often
+        mine = 1 + int(_SIZE * word**3)  # the first words of the vocabulary are chosen most often
         theirs = 1 + (mine + int((_SIZE - 1) * other)) % _SIZE  # never the same word
         if kind >= self.acceptance:
             p = 0.2 + 0.299 * p
@@ -125,7 +126,7 @@ class Speech:
 
 
 def _ranked(word: int, prob: float, other: int, *, at: int | None) -> list[Said]:
-    """Eight words with decreasing probabilities, `word` first; `other` is at rank `at`, or absent."""
+    """Eight words with decreasing probabilities, `word` first; `other` has rank `at` (absent if that is None)."""
     said, share = [Said(word, prob)], min(0.9 * prob, 0.5 * (1 - prob))
     fill = word
     for place in range(1, 8):

@@ -1,9 +1,9 @@
-"""Real llama.cpp servers with two bundled models, behind a delaying proxy.
+"""The methods on real llama.cpp servers with two bundled models, behind a delaying proxy.
 
-The methods of `methods.py`, which write the same text, are compared on mixed questions of the demonstration: alone, and
-at the end of a prompt of answered questions, about 450 tokens long. The models accept 512 tokens, so a context of 4,000
-is left to the simulation. All methods judge tokens, as Algorithm 1 does, because their texts must be equal; if the
-tokenizers differ, the library by itself would judge words.
+The methods of `methods.py`, which all write the same text, are compared on mixed questions of the demonstration. Each
+question is asked by itself, and at the end of a prompt of about 450 tokens that contains answered questions. The models
+accept at most 512 tokens, so a context of 4,000 tokens is only simulated. All methods judge tokens, as Algorithm 1
+does, because their texts must be equal; if the tokenizers differ, the library would judge words by default.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cosd_providers.usage import Usage
 __all__ = ["FLOOR", "Compared", "Opener", "Probe", "compare", "mean", "opener", "run", "spread"]
 
 ROUND_TRIPS = {0.001: 12, 0.02: 12, 0.08: 6}
-"""Number of questions by round trip in seconds."""
+"""The number of questions for each round trip in seconds."""
 
 QUICK = {0.02: 3}
 BLOCK = 3
@@ -93,11 +93,12 @@ def opener(method: Method, draft: str, assistant: str) -> Opener:
 
 @dataclass
 class Probe:
-    """The parts of the floor for one prompt, measured at the replacements of the reference answer.
+    """The parts of the lower bound for one prompt, measured at the replacements of the reference answer.
 
     Attributes:
-        verifications: seconds of each verification, with nothing else running.
-        restarts: seconds from each restart of the draft to its first token; none at the end of the answer.
+        verifications: duration of each verification in seconds, with nothing else running.
+        restarts: seconds from each restart of the draft to its first token; a replacement that ends the answer has
+            none.
     """
 
     verifications: list[float] = field(default_factory=list)
@@ -109,10 +110,10 @@ class Compared:
     """One comparison.
 
     Attributes:
-        references: the answers that all methods must write, from the library before any measurement.
+        references: the answers that all methods must write; the library wrote them before any measurement.
         answers: the answers, by method and number of the prompt.
         cpu: processor seconds of this process, by method and number of the prompt.
-        probes: the probe of each prompt.
+        probes: the measured parts of the lower bound for each prompt.
     """
 
     references: list[FusionResult] = field(default_factory=list)
@@ -121,16 +122,16 @@ class Compared:
     probes: list[Probe] = field(default_factory=list)
 
     def alone(self, at: int) -> float:
-        """Seconds that the draft alone takes for a text of the same length."""
+        """Seconds that the draft alone takes to write a text of the same length."""
         return self._first(at) + (len(self.references[at].tokens) - 1) * self._pace(at)
 
     def floor(self, at: int) -> float:
-        """Seconds of the floor: `alone`, plus a verification and a restart per replacement; first tokens count once."""
+        """The lower bound in seconds: `alone`, plus verifications and restarts, whose first tokens count only once."""
         probe = self.probes[at]
         return self.alone(at) + sum(probe.verifications) + sum(max(0.0, one - self._pace(at)) for one in probe.restarts)
 
     def equal(self, name: str) -> int:
-        """Number of texts that equal the reference."""
+        """The number of texts that equal the reference."""
         return sum(answer.text == self.references[at].text for at, answer in self.answers[name].items())
 
     def table(self, where: str, about: Mapping[str, Any], *notes: str) -> Table:
@@ -197,7 +198,7 @@ class Compared:
 async def compare(
     draft: str, assistant: str, asked: Sequence[str], ways: Mapping[str, Opener], *, few: int, slow: str = "c"
 ) -> Compared:
-    """Answer every prompt with every method, in turns; with `slow` methods only the first `few`.
+    """Answer every prompt with every method, in turns; methods named by `slow` answer only the first `few` prompts.
 
     Args:
         draft: URL of the draft.
@@ -232,7 +233,7 @@ async def compare(
 
 
 async def _read(provider: Provider, prompt: str) -> None:
-    """Read the prompt into the caches of all slots."""
+    """Let all slots of the server process the prompt, so that it is in their caches."""
     await provider.propose(Context(prompt, b""), [Question(0, (b" The",))] * SLOTS, usage=Usage())
 
 
@@ -250,7 +251,7 @@ def _probing(draft: Provider, assistant: Provider) -> Callable[[str, FusionResul
             await assistant.propose(Context(prompt, before), [question], usage=Usage())
             found.verifications.append(time.perf_counter() - began)
             if at + 1 < len(answer.tokens):
-                if isinstance(draft, Ready):  # as in the library and (b)
+                if isinstance(draft, Ready):  # as the library and (b) do
                     await draft.keep_ready()
                 found.restarts.append(await _first_token(draft, prompt, before + token.text.encode()))
         return found
@@ -268,13 +269,13 @@ async def _first_token(draft: Provider, prompt: str, text: bytes) -> float:
 
 
 def spread(seconds: Sequence[float]) -> str:
-    """The median and the quartiles, in milliseconds."""
+    """The median and the quartiles, in milliseconds, as text."""
     low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else [seconds[0]] * 3
     return f"{1000 * middle:,.0f} ({1000 * low:,.0f}-{1000 * high:,.0f})"
 
 
 def mean(values: Sequence[float]) -> str:
-    """The mean, with as few digits as possible."""
+    """The mean as text, with as few digits as possible."""
     found = statistics.mean(values)
     return f"{found:.1f}" if found < 100 else f"{found:,.0f}"
 

@@ -1,10 +1,10 @@
-"""The compared methods, which all write the same text.
+"""The methods that are compared, all of which write the same text.
 
 (a) is the library. (b) and (c) are Algorithm 1 in fixed rounds, written here without the library's engine. In each
 round the draft writes K tokens, the assistant is asked about all of them in one request, the tokens before the first
-replacement are kept, and the replacement is added. With K = 1 there is one request for each position: this is (c).
-(d) is one model that writes the text alone. All use the same providers, so they differ only in method. All prepare a
-connection for the next draft during the current one, as the library does.
+replacement are kept, and the replacement is added. (c) is (b) with K = 1, so it sends one request for each position.
+(d) is one model that writes the text alone. All methods use the same providers, so they differ only in the algorithm.
+All prepare a connection for the next draft during the current one, as the library does.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Answer:
         text: the text.
         tokens: number of tokens.
         replacements: number of replacements.
-        first: seconds to the first final token.
+        first: seconds until the first token is final.
         seconds: duration in seconds.
         drafted: number of tokens from the draft.
-        more: further figures of the library's result.
+        more: further figures from the library's result.
     """
 
     text: str = ""
@@ -52,7 +52,7 @@ class Answer:
 
 
 Write = Callable[[str, int], Awaitable[Answer]]
-"""A function that writes the answer to a prompt, up to a number of tokens."""
+"""A function that writes the answer to a prompt, up to a given number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class Method:
 
     Attributes:
         name: the name in the tables.
-        settings: settings of `Fusion`, for (a).
-        length: K, for (b) and (c).
+        settings: settings of `Fusion`, used by (a).
+        length: the number K of tokens per round, used by (b) and (c).
     """
 
     name: str
@@ -71,7 +71,7 @@ class Method:
 
     @property
     def alone(self) -> bool:
-        """True if one model writes alone."""
+        """True if one model writes the text alone."""
         return self.name == "d: draft alone"
 
     def open(self, draft: str, assistant: str) -> AbstractAsyncContextManager[Write]:
@@ -159,7 +159,7 @@ async def algorithm_1(
 ) -> Answer:
     """Algorithm 1 in rounds of `k` tokens, each verified by one call of the assistant's `propose`.
 
-    Connections for the next draft are prepared in the task `group` meanwhile.
+    Meanwhile, tasks in `group` prepare connections for the next draft.
     """
     answer, start, usages = Answer(), time.perf_counter(), (Usage(), Usage())
     text, continuation, over = b"", None, False
@@ -167,7 +167,7 @@ async def algorithm_1(
         limit = min(k, length - answer.tokens)
         tokens, continuation = await _draft(group, draft, prompt, text, limit, continuation, usages[0])
         answer.drafted += len(tokens)
-        if not tokens:  # the context is full
+        if not tokens:  # no tokens, because the context is full
             break
         proposals = await _verify(assistant, prompt, text, tokens, usages[1])
         for token, proposal in zip(tokens, proposals, strict=True):
@@ -176,7 +176,7 @@ async def algorithm_1(
             if (said.data, said.end) != (token.data, token.end) and _rule(token, said):
                 text, over = text + said.data, said.end
                 answer.replacements += 1
-                continuation = None  # the draft continues from a text that ends in the other model's word
+                continuation = None  # the draft now continues from a text that ends with the assistant's word
                 break
             text, over = text + token.data, token.end
         answer.first = answer.first or time.perf_counter() - start
@@ -193,7 +193,7 @@ async def _draft(
         if isinstance(item, DraftEnd):
             continuation = item.continuation
             continue
-        if not tokens and isinstance(draft, Ready):  # this draft has a connection
+        if not tokens and isinstance(draft, Ready):  # this draft already has a connection
             group.start_soon(draft.keep_ready)
         tokens.append(item)
     return tokens, continuation

@@ -1,4 +1,4 @@
-"""A dominated model: a copy of a GGUF file with noise in its weights, which knows less than the original."""
+"""A dominated model, which knows less than the original: a copy of a GGUF file with noise in its weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS: dict[int, type[np.floating[Any]]] = {4: np.float32, 2: np.float16}
 
 
 def write_noisy(model: Path, path: Path, noise: float, seed: int = 5) -> None:
-    """Write a copy of a model with noise in its matrices; vectors, which are norms, stay unchanged.
+    """Write a copy of a model with noise in its matrices. The vectors, which belong to norms, stay unchanged.
 
     Args:
         model: a GGUF file with weights of 16 or 32 bits.

@@ -1,7 +1,7 @@
-"""The figures in the documents, taken from the kept results of the sections; no figure is copied by hand.
+"""The figures in the documents. They are taken from the kept results of the sections, so no figure is copied by hand.
 
-`docs/benchmark.md` is a page to read, and `docs/benchmark-tables.md` has every table. `docs/methods.md` and the README
-contain excerpts.
+`docs/benchmark.md` explains the results, and `docs/benchmark-tables.md` contains every table. `docs/methods.md` and the
+README contain excerpts.
 """
 
 from __future__ import annotations
@@ -147,11 +147,11 @@ three current models have one million parameters each.
 
 
 _HOSTS = ("methods", "comparison")
-"""Pages with tables between marks; their other text is not written here."""
+"""Pages in which only the tables between marks are generated; their other text is written by hand."""
 
 
 def tables(section: str, folder: Path = RESULTS) -> list[Table]:
-    """The kept tables of a section; none if it has never run to its end."""
+    """The kept tables of a section; empty if the section has never run to its end."""
     path = folder / f"{section}.json"
     if not path.exists():
         return []
@@ -160,7 +160,7 @@ def tables(section: str, folder: Path = RESULTS) -> list[Table]:
 
 
 def pages(folder: Path = RESULTS) -> dict[Path, str]:
-    """The text of each page, by file."""
+    """The text of each page, by the page's file."""
     [floor] = _titled("simulated", "Simulated: wall time against the floor", folder)
     real = tables("real", folder)
     carriers, starved, *_ = tables("client", folder)
@@ -183,7 +183,7 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
 
 
 def with_costs(text: str, folder: Path = RESULTS) -> str:
-    """The page of the methods, with the table of their costs put in."""
+    """The text of the page on methods, with the current table of their costs inserted."""
     shown = "".join(
         bare(_columns(table, table.rows, but=("tokens", "ms an answer"))) for table in tables("methods", folder)
     )
@@ -195,7 +195,7 @@ def _put(text: str, name: str, shown: str) -> str:
 
 
 def known_pairs(folder: Path = RESULTS) -> Table:
-    """The advice on pairs for which the right advice is known, with the chosen way's result on new questions."""
+    """The advice on pairs for which the right advice is known, and the result of the chosen way on new questions."""
     advised, compared, *_ = tables("advice", folder)
     kept = _columns(advised, advised.rows, but=("ways",))
     difference = compared.columns.index("difference")
@@ -227,7 +227,7 @@ def advice_in_words(folder: Path = RESULTS) -> str:
 
 
 def where_units_end(folder: Path = RESULTS) -> list[Table]:
-    """Three tables by rule: requests and the text's likelihood, both for all pairs together, and right answers."""
+    """Three tables by rule: requests and likelihoods, each for all pairs together, and the right answers."""
     asked, likely, rights = tables("units", folder)
     together = [_columns(one, [row for row in one.rows if row[0] == "all"], but=("pair",)) for one in (asked, likely)]
     return [*together, rights]
@@ -251,7 +251,7 @@ def client_in_words(folder: Path = RESULTS) -> str:
 
 
 def gateway_in_words(folder: Path = RESULTS) -> tuple[str, str]:
-    """The sentences on the gateway's page about its cost and about the attack."""
+    """The sentences on the gateway's page about the gateway's cost and about the attack on it."""
     [added] = map(_named, tables("gateway", folder))
     most = max(row["streams"] for row in added)
     [there] = [row for row in added if row["streams"] == most and row[""] == "cosd serve, on top"]
@@ -281,7 +281,7 @@ def batches_in_words(folder: Path = RESULTS) -> tuple[str, str]:
 
 
 def all_tables(folder: Path = RESULTS) -> str:
-    """The page of all kept tables, by section."""
+    """The text of the page with all kept tables, by section."""
     parts = [_TABLES]
     for section, title in _SECTIONS.items():
         found = tables(section, folder)
@@ -292,7 +292,7 @@ def all_tables(folder: Path = RESULTS) -> str:
 
 
 def time_and_price(folder: Path = RESULTS) -> Table:
-    """All methods in the headline case."""
+    """The time and price of all methods in the headline case."""
     [time], [price] = (_titled("simulated", f"Simulated, {what}. {HEADLINE}", folder) for what in ("time", "price"))
     paid = {row[0]: row for row in price.rows}
     rows: list[list[Any]] = []
@@ -304,14 +304,14 @@ def time_and_price(folder: Path = RESULTS) -> Table:
 
 
 def right_answers(folder: Path = RESULTS) -> Table:
-    """Right answers of the first pair, by decider and by kind of question."""
+    """Right answers of the first pair, by model or verifier and by kind of question."""
     whole, *_ = tables("trees", folder)
     pair = whole.rows[0][0]
     return _columns(whole, [row for row in whole.rows if row[0] == pair], but=("pair", "draft's tokens kept"))
 
 
 def excerpts(folder: Path = RESULTS) -> dict[str, str]:
-    """The figures of the README's two tables: for each row, the figures that it must contain, in order."""
+    """The figures that the README's two tables must contain: for each row, its figures in order."""
     right = right_answers(folder)
     whole = right.columns.index("all")
     paid = time_and_price(folder)

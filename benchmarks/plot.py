@@ -1,4 +1,4 @@
-"""The plot of the section `simulated`: wall time relative to the draft alone, over the acceptance."""
+"""The plot of the section `simulated`: wall time relative to the draft alone, against the acceptance."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def draw(results: Path, picture: Path = PICTURE) -> Path:
     import matplotlib as mpl  # noqa: PLC0415 - an extra of its own
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "cosd"  # the same figures give the same file
+    mpl.rcParams["svg.hashsalt"] = "cosd"  # the same figures always give the same file
     from matplotlib import pyplot  # noqa: PLC0415
 
     lines = _lines(json.loads(results.read_text(encoding="utf-8")))

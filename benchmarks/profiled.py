@@ -1,9 +1,9 @@
 """The client's processor time by library: a breakdown of a fused token's microseconds.
 
 A timer interrupts the process after each millisecond of its processor time. The innermost Python frame then shows which
-code ran; C functions count for the frame that called them. Unlike a tracing profiler, this does not slow down functions
-that are called often. Garbage collection is timed by its own callbacks, because an interrupt during a collection is
-delivered only in them.
+code was running; C functions count towards the frame that called them. Unlike a tracing profiler, this does not slow
+down functions that are called often. Garbage collection is timed by the collector's own callbacks, because an interrupt
+during a collection is delivered only in these callbacks.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from benchmarks.simulated import Simulated
 
 __all__ = ["Samples", "by_library", "profile", "sampling"]
 
-_EVERY = 0.001  # seconds of processor time
+_EVERY = 0.001  # seconds of processor time between two samples
 _STDLIB = Path(sysconfig.get_path("stdlib"))
 _OURS = Path(__file__).parent.parent
-_FEWEST = 0.01  # libraries with a smaller share are summed as `others`
+_FEWEST = 0.01  # libraries with a smaller share are combined as `others`
 
 
 @dataclass(slots=True)
 class Samples:
-    """Samples of the running code, and the time of the garbage collector.
+    """Samples of the running code, and the time spent in the garbage collector.
 
     Attributes:
         frames: number of samples by source file.
         collecting: seconds of garbage collection.
-        seconds: seconds of processor time in all.
+        seconds: seconds of processor time in total.
     """
 
     frames: Counter[str] = field(default_factory=Counter[str])
@@ -82,7 +82,7 @@ def sampling(samples: Samples) -> Iterator[None]:
 
 
 def by_library(samples: Samples) -> dict[str, float]:
-    """Shares of the time by library, the largest first; small shares are summed as `others`."""
+    """Shares of the time by library, the largest first; small shares are combined as `others`."""
     found: Counter[str] = Counter()
     for file, count in samples.frames.items():
         found[_library(file)] += count
@@ -96,7 +96,7 @@ def by_library(samples: Samples) -> dict[str, float]:
 
 @cache
 def _library(file: str) -> str:
-    """The library that a file belongs to; for files of this repository, the folder."""
+    """The library that a file belongs to; for a file of this repository, its top-level folder."""
     path = Path(file)
     if "site-packages" in path.parts:
         return path.parts[path.parts.index("site-packages") + 1].removesuffix(".py")
@@ -108,7 +108,7 @@ def _library(file: str) -> str:
 
 
 async def profile(server: Simulated, case: Case) -> Table:
-    """The table of one run, in a fresh process."""
+    """Profile one run in a fresh process, and return the table."""
     found = await child(server, "profiled", case, module="benchmarks.profiled")
     cpu = found["measured"]["cpu"]
     rows: list[list[Cell]] = [[name, f"{100 * share:.0f} %", share * cpu] for name, share in found["shares"].items()]

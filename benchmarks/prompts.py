@@ -1,6 +1,6 @@
-"""Prompts for the live servers: mixed questions of the demonstration, alone or after others.
+"""Prompts for the live servers: mixed questions of the demonstration, alone or after answered questions.
 
-The bundled models accept 512 tokens, so long prompts have about 450.
+The bundled models accept at most 512 tokens, so long prompts have about 450 tokens.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from cosd_providers.contract import Provider
 __all__ = ["LONG", "MAX_TOKENS", "padded", "prompts"]
 
 MAX_TOKENS = 48
-"""A limit longer than any answer of the small models."""
+"""A token limit that exceeds the length of any answer of the small models."""
 
 LONG = 450
-"""Length of a long prompt, by the tokenizer that needs more tokens."""
+"""The length of a long prompt in tokens, for the tokenizer that needs more tokens."""
 
 OTHERS = [
     f"{one.prompt}{one.answer}\n\n" for kind in ("mixed", "sum", "capital", "currency") for one in sample(kind, 10, 11)
 ]
-"""The questions and answers before the question in a long prompt."""
+"""Questions and answers that precede the final question in a long prompt."""
 
 
 async def prompts(urls: Sequence[str], count: int, *, long: bool, kind: str = "mixed", seed: int = 5) -> list[str]:
-    """Questions of a kind that needs two models; with `long`, each follows other answered questions."""
+    """Questions of one kind, such as `mixed`, which needs two models; with `long`, answered questions come first."""
     asked = [question.prompt for question in sample(kind, count, seed)]
     if not long:
         return asked
@@ -43,7 +43,7 @@ async def padded(
 ) -> str:
     """The prompt, preceded by as many answered questions as fit into `tokens` tokens of every model.
 
-    `sizes` caches the number of tokens of each answered question for the next prompt.
+    `sizes` caches the number of tokens of each answered question between calls.
     """
     room, before = tokens, ""
     for other in ["", *rng.sample(OTHERS, len(OTHERS))]:

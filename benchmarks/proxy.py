@@ -1,11 +1,11 @@
-"""A delaying proxy in front of a local server, which simulates round trips of any length: `delayed`.
+"""A delaying proxy in front of a local server, which simulates round trips of any length; see `delayed`.
 
 The proxy is a process of its own, so its work does not count as the client's. It delays every chunk by half a round
-trip in each direction, in order, without a limit on the rate. A new connection costs one more round trip before its
-first byte, as with TCP. The end of a stream and a broken connection travel like bytes: a server learns of a
+trip in each direction, keeps the order, and does not limit the rate. A new connection costs one more round trip before
+its first byte, as with TCP. The end of a stream and a broken connection are delayed like data, so a server learns of a
 cancellation half a round trip later.
 
-Not simulated: a limited bandwidth, TCP's slow start, losses, and the round trips of TLS.
+Limited bandwidth, TCP's slow start, packet loss and the round trips of TLS are not simulated.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class ProxyError(RuntimeError):
 
 @asynccontextmanager
 async def delayed(url: str, round_trip: float) -> AsyncIterator[str]:
-    """During the block, a URL from which the server at `url` is `round_trip` seconds away.
+    """Yield a URL that forwards to the server at `url` with a round trip of `round_trip` seconds, during the block.
 
     Args:
         url: URL of a server on this machine, for plain HTTP or any other protocol over TCP.
-        round_trip: seconds, at least 0; 0 adds only the time in the proxy.
+        round_trip: seconds, at least 0; with 0, only the proxy's own processing time is added.
 
     Raises:
-        ProxyError: the proxy does not start.
+        ProxyError: the proxy cannot be started.
     """
     if not round_trip >= 0:
         raise ValueError(f"a round trip takes 0 seconds or more, not {round_trip}")
     parts = urlsplit(url)
-    # -P: do not import from the folder of this script.
+    # -P keeps Python from importing modules from this script's folder.
     command = [sys.executable, "-P", __file__, parts.hostname or "", str(parts.port or 80), repr(float(round_trip))]
     async with await anyio.open_process(command, stderr=None) as process:  # leaving the block closes its standard input
         assert process.stdout is not None
@@ -59,7 +59,7 @@ async def delayed(url: str, round_trip: float) -> AsyncIterator[str]:
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection; the other end sends what it receives, later.
+    """One end of a connection. The other end sends the data that this end receives, after a delay.
 
     Args:
         delay: delay in seconds.
@@ -72,11 +72,11 @@ class _End(asyncio.Protocol):
         self._delay = delay
         self._earliest = earliest
         self._transport: asyncio.Transport | None = None
-        # Data on the way to the other end, with its time of arrival: bytes, None for the end of the stream, or False
-        # for a broken connection.
+        # Data on the way to the other end, each item with its time of arrival: bytes, None for the end of the stream,
+        # or False for a broken connection.
         self._line: deque[tuple[float, bytes | bool | None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._told = self._heard = False  # true if this end has sent, or received, the end of the stream
+        self._told = self._heard = False  # whether the end of the stream was sent, and received
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -106,19 +106,19 @@ class _End(asyncio.Protocol):
         self._told = True
         try:
             self._transport.write_eof()
-        except OSError:  # the connection broke; without reads nothing has noticed
+        except OSError:  # the connection is broken, which no read has noticed yet
             self._transport.abort()
         if self._heard:
             self._transport.close()
 
     def _depart(self, what: bytes | bool | None) -> None:
-        # Chunks arrive in the order of departure, so one timer is enough.
+        # Chunks arrive in the order in which they were sent, so one timer is enough.
         self._line.append((max(self._loop.time(), self._earliest) + self._delay, what))
         if len(self._line) == 1:
             self._timer = self._loop.call_at(self._line[0][0], self.arrive)
 
     def arrive(self) -> None:
-        """Pass everything that is due to the other end."""
+        """Pass all data that is due to the other end."""
         if self._timer is not None:
             self._timer.cancel()
         target, now = self.other._transport, self._loop.time()
@@ -148,7 +148,7 @@ async def _relay(host: str, port: int, round_trip: float) -> None:
             far.broken()
 
     def accept() -> _End:
-        # The client is connected at once, but over a real network that would take one round trip.
+        # The proxy accepts the client at once; over a real network, connecting would take one round trip.
         opened = loop.time() + round_trip
         near, far = _End(round_trip / 2, opened), _End(round_trip / 2, opened)
         near.other, far.other = far, near
@@ -162,14 +162,14 @@ async def _relay(host: str, port: int, round_trip: float) -> None:
 
 
 def _end_with_the_parent() -> None:
-    sys.stdin.buffer.read()  # the parent writes nothing, so read() returns when it has ended
+    sys.stdin.buffer.read()  # the parent never writes, so read() returns when the parent has ended
     os._exit(0)
 
 
 def main() -> None:
-    """Relay to HOST PORT, ROUND_TRIP seconds away, until standard input closes."""
+    """Relay to HOST PORT with a round trip of ROUND_TRIP seconds, until standard input closes."""
     host, port, round_trip = sys.argv[1:]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the parent process
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     options = {"loop_factory": _precise_loop}
     anyio.run(_relay, host, int(port), float(round_trip), backend="asyncio", backend_options=options)

@@ -1,9 +1,9 @@
-"""A real language model on llama.cpp: time, tokens and bytes of a fusion, compared with the draft alone.
+"""The cost of a fusion with a real language model on llama.cpp: time, tokens and bytes, next to the draft alone.
 
 The model is that of `make test-real`. Each server has one slot and, if there are at least two cores, a core of its own.
-The times of a row are from one run, in which fusion and draft take turns; the servers' caches are cold before each
-answer. One table is by tokens, as for models with the same ids; the other is by words, as for models with different
-ids.
+The times of a row are from one run, in which the fusion and the draft take turns; the servers' caches are cold before
+each answer. One table is measured with tokens as the unit, as for models with the same ids, and the other with words,
+as for models with different ids.
 """
 
 from __future__ import annotations
@@ -67,19 +67,19 @@ _MISSING = "Not measured, because the model is not installed (`make test-real` f
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer, or several together.
+    """Measurements of one answer, or the sums over several answers.
 
     Attributes:
         seconds: wall time.
         tokens: tokens of the answer.
-        replaced: tokens of the draft that were replaced.
+        replaced: number of draft tokens that were replaced.
         read: uncached prompt tokens of the assistant.
-        client: seconds of processor time of this process.
-        drafts: requests for a draft.
-        requests: requests to the assistant.
+        client: seconds of processor time that this process used.
+        drafts: number of requests to the draft.
+        requests: number of requests to the assistant.
         cached: cached prompt tokens of the assistant.
         written: tokens that the assistant wrote.
-        vain: drafted tokens that are not in the answer.
+        vain: number of drafted tokens that are not in the answer.
     """
 
     seconds: float = 0.0
@@ -98,17 +98,17 @@ class Answer:
 
 
 Written = Sequence[tuple[int | None, float]]
-"""The ids of an answer's tokens, each with the seconds until the token was final."""
+"""The ids of an answer's tokens, each with the time in seconds until the token was final."""
 
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """An answer of a fusion and the draft's own, one after the other.
+    """An answer of a fusion and the draft's own answer, measured one after the other.
 
     Attributes:
         fused: the fusion's answer.
         alone: the draft's answer.
-        written: the tokens of both answers, each with the seconds until it was final; empty if not recorded.
+        written: the tokens of both answers, each with the time in seconds until it was final; empty if not recorded.
     """
 
     fused: Answer
@@ -122,14 +122,14 @@ class Both:
 
     @property
     def behind(self) -> float:
-        """Median milliseconds by which the fusion's tokens are later, over the common beginning; NaN without one."""
+        """Median delay of the fusion's tokens in milliseconds, over the answers' common beginning; NaN without one."""
         same = takewhile(lambda both: both[0][0] == both[1][0], zip(*self.written, strict=False))
         return 1000 * median([one - other for (_, one), (_, other) in same] or [math.nan])
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The subject of a row.
+    """The case that a row of a table measures.
 
     Attributes:
         name: the name in the table.
@@ -138,8 +138,8 @@ class Case:
         asked: the prompts.
         length: maximum number of tokens of an answer.
         settings: further settings of the fusion.
-        streamed: whether *alone* is the draft's own stream, without a fusion.
-        alike: whether the draft alone writes as many tokens as the fusion.
+        streamed: whether the *alone* column is measured on the draft's direct stream, without a fusion.
+        alike: whether the draft alone writes the same number of tokens as the fusion.
     """
 
     name: str
@@ -156,7 +156,7 @@ WAYS: Mapping[str, Strategy] = {"": "singles", ", by watch": "watch"}
 
 
 async def run(options: Options) -> list[Table]:
-    """Return the tables; without the model, one table without rows."""
+    """Return the tables; if the model is missing, return one table without rows."""
     folder = _folder()
     if folder is None:
         return [Table(_TITLE, _COLUMNS, [], [_MISSING])]
@@ -282,7 +282,7 @@ def _row(name: str, found: Sequence[Both], sent: float) -> list[Cell]:
 
 
 async def _answered(case: Case, assistant: str, prompt: Any, way: Strategy = "singles") -> tuple[Answer, Written]:
-    """One answer, with the caches of both servers cold, and its tokens."""
+    """One answer with cold caches on both servers, and the answer's tokens."""
     for url in {case.draft, assistant}:
         await _forget(url)
     models = [connect(case.draft, timeout=600), connect(assistant, engine="llama.cpp", strategy=way, timeout=600)]
@@ -308,7 +308,7 @@ async def _answered(case: Case, assistant: str, prompt: Any, way: Strategy = "si
 
 
 async def _streamed(draft: str, messages: Sequence[Any], length: int) -> Answer:
-    """The draft alone, in one stream, with a cold cache."""
+    """One answer of the draft alone, in one stream and with a cold cache."""
     await _forget(draft)
     async with connect(draft, engine="llama.cpp", timeout=600) as provider:
         await provider.describe()
@@ -323,7 +323,7 @@ async def _streamed(draft: str, messages: Sequence[Any], length: int) -> Answer:
 
 
 async def _bytes_sent(case: Case, assistant: str, way: Strategy) -> float:
-    """Bytes of request bodies for each token of one more answer to the first prompt."""
+    """The size of all request bodies, in bytes per token of one more answer to the first prompt."""
     sent = 0
 
     async def note(request: httpx.Request) -> None:
@@ -345,7 +345,7 @@ def _conversation(prompt: Any) -> Any:
 
 
 async def _forget(url: str) -> None:
-    """Fill a server's only slot with another prompt."""
+    """Empty a server's cache by filling its only slot with another prompt."""
     async with httpx.AsyncClient(timeout=60) as client:
         body = {"prompt": [1, 2, 3], "n_predict": 1, "cache_prompt": False}
         (await client.post(f"{url}/completion", json=body)).raise_for_status()
@@ -362,20 +362,20 @@ def _served(model: Path, core: int) -> Iterator[str]:
 
 
 def _folder() -> Path | None:
-    """The folder of the model; None if it has not been fetched."""
+    """The folder that contains the model; None if the model has not been fetched."""
     install = of_tests("smollm2.install")
     folder: Path = install.folder()
     return folder if (folder / install.SHORTER).is_file() else None
 
 
 def _prompts() -> Sequence[str]:
-    """Every other prompt of the tests, which includes all kinds."""
+    """Every second prompt of the tests, which covers all kinds of prompts."""
     found: Sequence[str] = of_tests("live_real.prompts").PROMPTS
     return found[::2]
 
 
 def of_tests(name: str) -> Any:
-    """A module in the folder of the tests."""
+    """Import a module from the folder of the tests."""
     sys.path.insert(0, str(TESTS))
     try:
         return importlib.import_module(name)
@@ -384,7 +384,7 @@ def of_tests(name: str) -> Any:
 
 
 def _long(words: int) -> str:
-    """A prompt of `words` words, which are about as many tokens."""
+    """A prompt of `words` words, which has about the same number of tokens."""
     found = [
         "the",
         "old",

@@ -1,8 +1,9 @@
 """Real clients of OpenAI's protocol against `cosd serve`, on the real language model of `make test-real`.
 
-The clients are installed by pip or npm, at the versions in `clients/pins`, in folders of the user's cache. Each has a
-script that tries its features. The answers are compared with the gateway's answers to plain HTTP, and their `usage`
-with the counts of the draft's server alone. A recording server shows the fields that a client sends by default.
+The clients are installed by pip or npm, at the versions in `clients/pins`, in folders of the user's cache. Each client
+has a script that tries its features. Its answers are compared with the gateway's answers to plain HTTP requests, and
+their `usage` with the token counts of the draft's server alone. A recording server shows the fields that a client sends
+by default.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = ["run"]
 
 ROOT = Path(__file__).parents[1]
 HERE = ROOT / "benchmarks" / "clients"
-_NODE = "6.49.0"  # version of `openai` on npm, which needs no other package
+_NODE = "6.49.0"  # version of the npm package `openai`, which has no dependencies
 _CLIENTS = {
     "openai": "openai",
     "node": "openai (Node)",
@@ -46,7 +47,7 @@ _CLIENTS = {
     "instructor": "instructor",
     "curl": "curl",
 }
-"""By script, the package whose version is in the column's head."""
+"""For each script, the package whose version the table's column shows."""
 
 _WORK = (
     *("chat", "usage", "stream", "usage in the stream", "logprobs", "stop, seed, length"),
@@ -56,7 +57,7 @@ _OF = {"usage": "chat", "usage in the stream": "stream"}
 _REFUSED = ("temperature", "tools", "json_schema")
 _DEFAULTS = ("chat, defaults", "completions, defaults")
 _IGNORED = (*_DEFAULTS, "temperature")
-_QUESTION, _TOKENS = "Name three rivers of Europe.", 16  # as in clients/features.py
+_QUESTION, _TOKENS = "Name three rivers of Europe.", 16  # must equal those in clients/features.py
 
 
 def _ignored(row: str) -> str:
@@ -68,9 +69,9 @@ class Asked:
     """All outcomes of one client.
 
     Attributes:
-        strict, ignoring: the outcome of each feature, with gateways without and with `ignore: [temperature]`.
-        sent: by row, the fields that the client adds to a request by default.
-        refusals: by row, the gateway's error message if it refuses these fields over plain HTTP.
+        strict, ignoring: the outcome of each feature, by a gateway without and with `ignore: [temperature]`.
+        sent: for each row, the fields that the client adds to a request by default.
+        refusals: for each row, the gateway's error message if it refuses these fields over plain HTTP.
     """
 
     strict: Mapping[str, Mapping[str, Any]]
@@ -81,11 +82,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Expected:
-    """Answers to plain HTTP.
+    """The gateway's answers to plain HTTP requests, with which clients are compared.
 
     Attributes:
         chat, text: the gateway's answers to a conversation and to a text.
-        usage: tokens of prompt and answer as the draft's server alone counts them; the key is true for a conversation.
+        usage: numbers of prompt and answer tokens by the draft's server alone; the key is true for a conversation.
         refusals: the gateway's error messages, by feature.
     """
 
@@ -122,7 +123,7 @@ def _run(options: Options) -> list[Table]:
     return tabled(found, expected)
 
 
-# Installed once.
+# Installing the clients, once.
 
 
 def _installed(name: str, options: Options) -> Path | None:
@@ -163,12 +164,12 @@ def _version(name: str) -> str:
     return str(found)
 
 
-# Asked.
+# Running the clients.
 
 
 @contextmanager
 def _gateway(servers: Sequence[str], *ignored: str) -> Generator[str]:
-    """Run a gateway in a process of its own; yield its URL, with `/v1`."""
+    """Run a gateway in a process of its own, and yield its URL, with `/v1`."""
     draft, assistant = servers
     fusion = {"draft": {"url": draft}, "assistants": [{"url": assistant}]}
     settings = {"fusions": {"cosd": fusion}, **({"ignore": ignored} if ignored else {})}
@@ -192,7 +193,7 @@ def _asked(name: str, client: Path, url: str, only: Sequence[str] = ()) -> dict[
     """The outcome of each feature of a client."""
     kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     environment = {**kept, "COSD_CLIENT_URL": url, "COSD_CLIENT_ONLY": ";".join(only)}
-    with tempfile.TemporaryDirectory() as home:  # for files that clients write
+    with tempfile.TemporaryDirectory() as home:  # clients write their files here
         environment |= {"HOME": home, "LLM_USER_PATH": home, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         script = HERE / f"with_{name.replace('-', '_')}.py"
         command = [str(client / "bin" / "python") if name != "curl" else sys.executable, str(script)]
@@ -224,7 +225,7 @@ def _sent(name: str, client: Path) -> dict[str, dict[str, Any]]:
             self.wfile.write(b'{"error": {"message": "recorded", "type": "invalid_request_error"}}')
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Suppress the log."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Recorder) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -278,7 +279,7 @@ def _expected(url: str, draft: str) -> Expected:
         )
 
 
-# Judged.
+# Judging the outcomes.
 
 
 @dataclass(frozen=True)
@@ -287,7 +288,7 @@ class Judgement:
 
     Attributes:
         mark: `W`, `E`, `G`, `X` or `-`.
-        reason: the reason for an `X` or a `-`, in words.
+        reason: the reason for an `X` or a `-`, as text.
     """
 
     mark: str
@@ -301,7 +302,7 @@ _ALLOWED = {
     **{row: {"W", "E", "-"} for row in _DEFAULTS},
     **{_ignored(row): {"W", "-"} for row in _IGNORED},
 }
-"""The marks that do not count as failures, by row."""
+"""For each row, the marks that do not count as failures."""
 
 
 _MARKS = (
@@ -318,7 +319,7 @@ _TERMS = (
 
 
 def judged(row: str, outcome: Mapping[str, Any], expected: Expected, refusal: str | None = None) -> Judgement:
-    """The mark of a client's outcome.
+    """The mark and reason for a client's outcome.
 
     Args:
         row: the feature.
@@ -360,7 +361,7 @@ def judgements(asked: Asked, expected: Expected) -> dict[str, Judgement]:
 
 
 def tabled(asked: Mapping[str, Asked], expected: Expected) -> list[Table]:
-    """The table of features, and the table of fields that clients send by default."""
+    """The table of features, and the table of the fields that clients send by default."""
     cells = {name: judgements(one, expected) for name, one in asked.items()}
     rows: list[list[Cell]] = [[row, *(found[row].mark for found in cells.values())] for row in _ALLOWED]
     lacking, failing, failures = dict[str, dict[str, None]](), dict[str, list[str]](), list[str]()

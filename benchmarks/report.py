@@ -1,7 +1,7 @@
-"""Results of the benchmark's sections: tables, their display, and their files.
+"""The results of the benchmark's sections: tables, and how they are displayed and stored.
 
 A section is a module of this package with `async def run(options: Options) -> list[Table]`. The notes of its tables
-explain what is measured; `figures` has the raw values of all repetitions, for readers of the JSON.
+explain what is measured; `figures` contains the raw values of all repetitions, for readers of the JSON file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 
 Cell = str | int | float | None
-"""A value of a table. None is shown as an empty cell, a float with three significant digits, a string as it is."""
+"""The value of a cell. None is shown as an empty cell, a float with three significant digits, and a string
+unchanged."""
 
 _PACKAGES = ("anyio", "cosd-api", "httpx", "pydantic", "xllamacpp")
 
@@ -30,7 +31,7 @@ class Options:
     """Options of a section.
 
     Attributes:
-        quick: whether to run fewer repetitions and cases, so that all sections take two minutes.
+        quick: whether to run fewer repetitions and cases, so that all sections together take two minutes.
         command: the command line, for the notes of tables.
     """
 
@@ -51,7 +52,7 @@ class Table:
         columns: names of the columns, with units; the first column names the row.
         rows: the rows, with one cell for each column.
         notes: notes for the reader, about what was simulated and what was measured.
-        figures: raw values, only for the JSON.
+        figures: raw values, which appear only in the JSON file.
     """
 
     title: str
@@ -86,19 +87,19 @@ def noted(table: Table) -> str:
 
 
 def bare(table: Table) -> str:
-    """The rows alone as Markdown, without the title and the notes."""
+    """The rows alone as Markdown, without the title or the notes."""
     return noted(Table("", table.columns, table.rows))
 
 
 def between(text: str, name: str, shown: str, command: str) -> str:
-    """Replace the part of a page between the two marks of this name, which also name the command that writes it."""
+    """Replace the part of a page between the two marks called `name`; the opening mark also states `command`."""
     begin, end = f"<!-- {name}: `{command}` writes this table -->\n", f"<!-- end of {name} -->\n"
     before, rest = text.split(begin)
     return f"{before}{begin}{shown}\n{end}{rest.split(end)[1]}"
 
 
 def machine() -> dict[str, Any]:
-    """A description of the machine, without dates, names and paths."""
+    """A description of the machine, without dates, names or paths."""
     packages: dict[str, str | None] = {}
     for name in _PACKAGES:
         try:
@@ -130,7 +131,7 @@ def save(section: str, tables: Sequence[Table], folder: Path = RESULTS) -> Path:
     ]
     written = {"section": section, "machine": machine(), "tables": listed}
     text = json.dumps(written, ensure_ascii=False, separators=(",", ":"))
-    path.write_text(text.replace('{"title"', '\n{"title"') + "\n", encoding="utf-8")  # one line per table
+    path.write_text(text.replace('{"title"', '\n{"title"') + "\n", encoding="utf-8")  # each table on a line of its own
     return path
 
 

@@ -1,13 +1,13 @@
 """A server of invented models (`invented.py`) that speaks llama.cpp's native protocol, in a process of its own.
 
 One server serves all models: `URL/0.9,0.7,0.15,1/draft/a` is the draft of the pair with that acceptance, hit rate,
-share of unsure tokens and seed; `a` is the name under which its requests are counted. It answers as a real server does:
-it sends the same fields and server-sent events in chunks, and closes the connection after each stream.
+share of unsure tokens and seed; `a` is the name under which its requests are counted. The server behaves like a real
+one: it sends the same fields, streams server-sent events in chunks, and closes the connection after each stream.
 
-Every request runs at full speed, whatever the load, as with continuous batching on hardware with spare capacity. Every
-prompt comes from the cache, whatever its length. The draft needs `first` seconds for its first token and then writes
-`rate` tokens a second. The assistant needs `verify` seconds for an answer of one token, to one prompt or a list of
-prompts, and then also writes `rate` tokens a second.
+Every request runs at full speed whatever the load, as with continuous batching on hardware with spare capacity. Every
+prompt counts as cached, whatever its length. The draft needs `first` seconds for its first token and then writes `rate`
+tokens a second. The assistant needs `verify` seconds for an answer of one token, whether it gets one prompt or a list
+of prompts, and then also writes `rate` tokens a second.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CONTEXT = 32768
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Speeds of the models, in seconds and tokens per second. If all are zero, as in tests, nothing waits."""
+    """The speeds of the models, in seconds and tokens per second. If all are zero, as in tests, nothing is delayed."""
 
     first: float = 0.05
     rate: float = 60.0
@@ -56,11 +56,11 @@ class Speeds:
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of a server under one name.
+    """The counts that a server keeps under one name.
 
     Attributes:
         requests: requests for answers; discovery does not count.
-        prompt_tokens: tokens read, including cached ones, for each prompt of a list.
+        prompt_tokens: tokens read, including cached tokens; every prompt of a list counts.
         completion_tokens: tokens written, including those after a cancellation.
         cancelled: streams that the client closed before their end.
         connections: TCP connections that carried a request.
@@ -84,18 +84,18 @@ class Simulated:
     url: str
 
     def model(self, speech: Speech, role: Role, name: str, *, base: str | None = None) -> str:
-        """The URL of one model, with requests counted under `name`; `base` is the URL of a proxy."""
+        """The URL of one model, whose requests are counted under `name`; `base` is the URL of an optional proxy."""
         pair = f"{speech.acceptance},{speech.hit},{speech.unsure},{speech.seed}"
         return f"{base or self.url}/{pair}/{role}/{quote(name, safe='')}"
 
     async def counts(self, role: Role, name: str) -> Counts:
-        """The counts so far of one model under one name."""
+        """The current counts of one model under one name."""
         async with httpx.AsyncClient() as client:
             answer = await client.get(f"{self.url}/counts/{role}/{quote(name, safe='')}")
         return Counts(**answer.json())
 
     async def processor_seconds(self) -> float:
-        """Processor time that the server has used so far."""
+        """The processor time that the server has used so far, in seconds."""
         async with httpx.AsyncClient() as client:
             return float((await client.get(f"{self.url}/processor")).json())
 
@@ -105,7 +105,7 @@ async def simulated(speeds: Speeds = Speeds()) -> AsyncIterator[Simulated]:
     """Run a server during the block.
 
     Raises:
-        TimeoutError: the server does not start.
+        TimeoutError: the server did not start in time.
     """
     command = [sys.executable, "-m", "benchmarks.simulated", *map(str, (speeds.first, speeds.rate, speeds.verify))]
     root = Path(__file__).parent.parent
@@ -171,7 +171,7 @@ def _last(run: _Run, written: int, index: int = 0) -> dict[str, Any]:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, which answers requests one by one, each when it is due."""
+    """One connection, which answers its requests one after another, each at the time when it is due."""
 
     def __init__(self, server: _Server) -> None:
         self._server = server
@@ -258,7 +258,7 @@ class _Connection(asyncio.Protocol):
         return {**answer, "completion_probabilities": entries}
 
     def _stream(self, run: _Run, body: dict[str, Any], number: int, due: float, head: bytes = b"") -> None:
-        """Send the token that is due, and with the last token the final event."""
+        """Send the token that is due; after the last token, also send the final event."""
         assert self._under_way is not None
         self._under_way["completion_tokens"] += 1
         sent = head + _chunk(_event(run, number, next(run.said), body["n_probs"]))

@@ -1,9 +1,9 @@
-"""Runs of the advice with known truth: simulated worlds, and kept answers of the laboratory with swapped labels.
+"""Runs of the advice on data with a known truth: simulated worlds, and the laboratory's answers with swapped labels.
 
 The decisions are the library's own (`cosd_api.comparison.looks`). A simulated question has an outcome, right or wrong,
-for the better model, for the other model and for eight ways to fuse. With a gain g and a discordance D, a way is right
-and the better model wrong with probability (D + g) / 2; the reverse has probability (D - g) / 2. A latent normal
-variable of each question correlates the ways, about as strongly as measured in the laboratory.
+for each of the two models and for each of eight ways to fuse. With a gain g and a discordance D, a way is right and the
+better model wrong with probability (D + g) / 2; the reverse has probability (D - g) / 2. Latent normal variables of
+each question make the ways correlate about as strongly as they do in the laboratory.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["NULL", "POWER", "REAL", "SIMULATED_CALLS", "World", "kept", "simulat
 SHAPE = (1, 0.9, 0.75, 0.6, 0.4, 0.2, 0, -0.3)
 """The gains of the ways, as multiples of the best gain."""
 EQUAL = 0.3
-"""Share of the questions to which both models write the same text, so that no way is asked."""
+"""The share of questions for which both models write the same text, so that no way has to be asked."""
 ALIKE, OTHER = 0.55, 0.5
-"""Correlations of the latent variables: of two ways, and of a way with the other model."""
+"""Correlations of the latent variables of two ways, and of a way and the other model."""
 WAY = 4
-"""Model calls for one answer of a way; a model alone needs one."""
+"""The number of model calls that an answer by a way needs; a model alone needs one."""
 COUNTS = (100, 200, 400)
 RUNS, FEW_RUNS, SWAPS, QUICK_RUNS = 400, 100, 1000, 2
 KEPT = HERE / "lab" / "results" / "quick.jsonl.xz"
@@ -49,8 +49,8 @@ RELEASED = {
     (0.22, 0.25): 3440,
     (0.22, 0.4): 3440,
 }
-"""Mean model calls of the former procedure with 200 questions, by gain and discordance. It asked every way two fifths
-of the questions, skipped none, and tested the chosen way on the rest."""
+"""Mean numbers of model calls that the former procedure needed for 200 questions, by gain and discordance. That
+procedure asked every way two fifths of the questions, skipped none, and tested the chosen way on the rest."""
 
 POWER = "Advice in simulation: gains that are found"
 NULL = "Advice in simulation: false alarms"
@@ -67,7 +67,7 @@ class World:
         discordance: share of the questions on which the outcomes of a way and the better model differ.
         lead: lead of the better model over the other model.
         apart: share of the questions on which the models' outcomes differ.
-        equal_ways: whether all ways gain the same, instead of `SHAPE`.
+        equal_ways: whether all ways have the same gain, instead of the gains given by `SHAPE`.
         right: share of the questions that the better model answers right.
     """
 
@@ -108,7 +108,7 @@ class World:
 
 
 def run_on(outcomes: Outcomes, counts: Sequence[int] = (), *, equal: float = EQUAL) -> tuple[Verdict, float, int]:
-    """Advise on outcomes, with a file that grows through `counts` until the advice is to fuse.
+    """Advise on outcomes; the number of questions grows through `counts` until the advice is to fuse.
 
     Returns:
         The verdict, the number of model calls, and the number of questions.
@@ -144,7 +144,7 @@ def first(outcomes: Outcomes, count: int) -> Outcomes:
 
 
 def kept(path: Path = KEPT) -> dict[str, tuple[Outcomes, float]]:
-    """The outcomes of the laboratory's pairs, the better model first, and their shares of equal texts."""
+    """For each of the laboratory's pairs, the outcomes, with the better model first, and the share of equal texts."""
     found: dict[str, dict[str, dict[str, tuple[bool, str]]]] = {}
     with lzma.open(path, "rt", encoding="utf-8") as file:
         for line in file:
@@ -179,10 +179,10 @@ def drawn(outcomes: Outcomes, count: int, seed: str) -> Outcomes:
 
 
 def swapped(outcomes: Outcomes, seed: str) -> Outcomes:
-    """Outcomes in which a coin exchanges, for each question, the labels of the better model and of all ways.
+    """Swap the outcomes of the better model and of the ways, as a coin decides for each question.
 
-    If the coin says so, all outcomes of the question are inverted, so that each difference changes its sign. The other
-    model is left out, because it would also guard against false alarms.
+    Swapping inverts all outcomes of a question, so that each difference changes its sign. The other model is left out,
+    because its outcomes would provide additional protection against false alarms.
     """
     rng = random.Random(seed)
     better, right = next(iter(outcomes.alone.items()))
@@ -195,7 +195,7 @@ def swapped(outcomes: Outcomes, seed: str) -> Outcomes:
 
 
 def simulations(options: Options) -> list[Table]:
-    """The tables: gains found, false alarms, model calls, and the laboratory's pairs."""
+    """Return the tables of detected gains, false alarms, model calls, and the laboratory's pairs."""
     runs, few, swaps = (QUICK_RUNS,) * 3 if options.quick else (RUNS, FEW_RUNS, SWAPS)
     return [_power(options, runs, few), _null(options, runs), _calls(options, few), *_real(options, runs, swaps)]
 

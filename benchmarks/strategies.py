@@ -1,8 +1,9 @@
-"""Questions to an assistant: the savings from leaving some out, and the strategies for sending the others.
+"""Questions to an assistant: the savings from leaving some out, and the costs of the strategies for sending the rest.
 
-Both are measured on real servers behind a proxy. Questions that cannot change the text are left out; the savings are
-measured on the bundled models, with words as the unit, their default. All strategies for asking about several places of
-one text return the same answers; their costs are measured. Each engine's choice of a strategy rests on these figures.
+Both are measured on real servers behind a proxy. Questions that cannot change the text are left out; these savings are
+measured on the bundled models, with words as the unit, which is the default for these models. All strategies for asking
+about several places in a text return the same answers but differ in cost. Each engine's choice of a strategy is based
+on these figures.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ async def skipping(urls: Mapping[str, str], options: Options) -> Table:
 
 @dataclass
 class Asked:
-    """The costs of one strategy for a number of places, from several repetitions.
+    """The costs of one strategy for a certain number of places, measured several times.
 
     Attributes:
         seconds: durations in seconds.
@@ -116,7 +117,7 @@ class Asked:
 
 
 async def asking(engine: str, urls: Mapping[str, str], times: int, options: Options) -> Table:
-    """Measure the strategies in turns, each on texts of its own."""
+    """Measure the strategies in turn, each on different texts."""
     names: Sequence[Any] = WAYS[engine]
     rows: list[list[Cell]] = []
     figures: dict[str, Any] = {}
@@ -154,11 +155,11 @@ def _cells(cells: Mapping[str, Asked]) -> Iterator[Cell]:
 
 
 async def _ask(provider: Provider, prompt: str, text: bytes, ends: Sequence[int], places: int, asked: Asked) -> None:
-    """Ask about a number of places, spread over an answer."""
+    """Ask about `places` places, spread evenly over an answer."""
     starts = [0, *ends[:-1]]
     chosen = [len(starts) * at // places for at in range(places)]
     questions = [Question(starts[at], (text[starts[at] : ends[at]],)) for at in chosen]
-    # Ask about this prompt first, so that the assistant has it in its cache with any strategy.
+    # A first question puts the prompt into the assistant's cache, whatever the strategy.
     await provider.propose(Context(prompt, b""), [Question(0, (b" The",))], usage=Usage())
     usage, began = Usage(), time.perf_counter()
     await provider.propose(Context(prompt, text), questions, usage=usage)
@@ -168,7 +169,7 @@ async def _ask(provider: Provider, prompt: str, text: bytes, ends: Sequence[int]
 
 
 async def texts(providers: Sequence[Provider], *, long: bool) -> AsyncGenerator[tuple[str, bytes, list[int]], None]:
-    """Yield endlessly a prompt, its right answer, and the end of each of the answer's tokens for the first model."""
+    """Yield endlessly a prompt, its right answer, and the end offset of each token of the answer in the first model."""
     seen, sizes = set[str](), dict[str, int]()
     for seed in count():
         for question in sample("mixed", 50, seed):

@@ -1,4 +1,4 @@
-"""The tables of the section `simulated`: an overview, the targets, and each case's time and price."""
+"""The tables of the section `simulated`: an overview, the targets, and the time and price of each case."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def run(options: Options) -> list[Table]:
 
 
 def tables(found: Sequence[Measured]) -> list[Table]:
-    """All tables of these cases."""
+    """All tables for these cases."""
     found = sorted(found, key=lambda one: (one.case.context, abs(one.case.round_trip - 0.02), one.case.acceptance))
     shown = [_overview(found)]
     shown += [_targets(one) for one in found if _is_headline(one.case)]
@@ -171,7 +171,7 @@ def _targets(one: Measured) -> Table:
 
 
 def _asked(one: Measured, name: str) -> list[float]:
-    """Requests to the assistant, for each text."""
+    """The number of requests to the assistant, for each text."""
     return [run.assistant.requests for run in one.runs[name]]
 
 
@@ -184,7 +184,7 @@ def _median(runs: Iterable[Run], of: Callable[[Run], float]) -> float:
 
 
 def _middle(values: Sequence[float], others: Sequence[float]) -> float:
-    """The median of the ratios of corresponding texts; (c) has fewer texts."""
+    """The median ratio over corresponding texts; the texts that (c) lacks are ignored."""
     return statistics.median(value / other for value, other in zip(values, others, strict=False))
 
 

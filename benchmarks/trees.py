@@ -1,7 +1,7 @@
-"""Trees and tuned rules on two bundled models: from a few examples to the accuracy of fused answers.
+"""Trees and tuned rules for two bundled models, learned from a few examples, and the accuracy of their fused answers.
 
 Decision samples are collected over the API from mixed questions whose numbers the two models may have seen. A rule is
-tuned and trees are trained on them. Then each verifier fuses answers to questions with held-out numbers.
+tuned and trees are trained on these samples. Then each verifier is used to answer questions with held-out numbers.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Learned:
         samples: samples of mixed questions, by the number of examples.
         trees: trees learned from these samples, by the number of examples.
         papers: the paper's trees learned from the same samples.
-        others: samples of questions of the other kinds, by kind.
+        others: samples of the other kinds of questions, by kind.
         tuning: the tuned rule.
     """
 
@@ -96,7 +96,7 @@ class Learned:
 
 
 async def run(options: Options) -> list[Table]:
-    """The section `trees`."""
+    """Run the section `trees`."""
     count = QUICK if options.quick else COUNT
     answers: list[list[Cell]] = []
     training: list[list[Cell]] = []
@@ -135,7 +135,7 @@ async def run(options: Options) -> list[Table]:
 
 
 def examples(size: int) -> list[Example]:
-    """Mixed questions whose numbers may occur in the training; a larger `size` only adds questions."""
+    """Mixed questions whose numbers may occur in the models' training; a larger `size` only adds questions."""
     return _examples("mixed", size)
 
 
@@ -181,7 +181,7 @@ def _from_mixed(learned: Learned, size: int, rng: random.Random) -> Samples:
 
 
 def _from_others(learned: Learned, size: int, rng: random.Random) -> Samples:
-    """Samples of the other kinds: one question with a number, one about a fact, the rest of either kind."""
+    """Samples of questions of single kinds: one with a number, one about a fact, and the rest of either kind."""
     kinds = [rng.choice(NUMBERS), rng.choice(ABOUT_FACTS), *rng.choices(OTHER_KINDS, k=size - 2)]
     found = {one.example.key: one for kind in kinds for one in [rng.choice(learned.others[kind].examples)]}
     return learned.others[kinds[0]].model_copy(update={"examples": tuple(found.values())})
@@ -192,7 +192,7 @@ TREES: Mapping[str, Callable[[Samples], TreeVerifier]] = {"tree": our_tree, "the
 
 
 def _drawings(source: str, size: int, learned: Learned) -> Iterator[Samples]:
-    """Draws of a few examples, skipping those in which one of the two decisions never occurs."""
+    """Yield draws of a few examples; skip draws in which one of the two decisions never occurs."""
     rng = random.Random(f"{SEED}/{size}/{source}")
     for _ in range(MOST_DRAWS):
         few = SOURCES[source](learned, size, rng)
@@ -220,7 +220,7 @@ async def _drawn(pair: str, draft: str, assistant: str, learned: Learned, option
 
 
 def _ways(draft: str, assistant: str, learned: Learned) -> list[tuple[str, str, str, Verifier]]:
-    """The deciders: for each a name, the draft, the assistant, and the verifier."""
+    """The compared models and verifiers: for each, a name, the draft, the assistant, and the verifier."""
     never = RuleVerifier(alpha=0)
     best = learned.tuning.best
     other = next(_drawings("other", FEW, learned))
@@ -263,7 +263,7 @@ def _training_row(pair: str, size: int, learned: Learned) -> list[Cell]:
 
 
 async def _draw(draft: str, assistant: str, tuning: RuleTuning) -> None:
-    """Draw the paper's Figure 2 for the training examples."""
+    """Draw the equivalent of the paper's Figure 2 for the training examples."""
     found = await tune_answers(examples(max(SIZES)), draft=draft, assistant=assistant, max_tokens=MAX_TOKENS)
     panels = [
         Heatmap(title, one.accuracy, (one.best.alpha, one.best.beta))

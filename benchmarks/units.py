@@ -1,8 +1,8 @@
-"""The end of a unit for models with different tokenizers: words or common boundaries, on real llama.cpp servers.
+"""Units for models with different tokenizers: words compared with common boundaries, on real llama.cpp servers.
 
-By the library's rule, a unit ends at a common boundary of both encodings at which a word starts (`paths.ends_unit`).
-In the alternative, every common boundary ends a unit, also inside words. The alternative is measured twice: with
-replacements that are whole words, as now, and with replacements that also end at the first common boundary
+In the library, a unit ends at a common boundary of both encodings at which a word starts (`paths.ends_unit`). In the
+alternative, every common boundary ends a unit, even inside a word. The alternative is measured twice: with replacements
+that are whole words, as in the library, and with replacements that also end at the first common boundary
 (`paths.completes`).
 """
 
@@ -36,7 +36,7 @@ PAGES = ("pages-gpt2", "pages-llama3-other"), ("pages-gpt2-other", "pages-llama3
 LENGTH = 96
 PROMPTS, QUESTIONS, QUICK = 40, 200, 2
 DRAWN = 8000
-"""The number of pages whose words count as known."""
+"""The number of generated pages whose words count as known."""
 DRAWS, SEED = 2000, 23
 
 ALL = "all"
@@ -83,13 +83,13 @@ RULES: Mapping[str, Mapping[str, Callable[..., bool]]] = {
     "common boundaries": {"ends_unit": _everywhere},
     "common boundaries, of replacements too": {"ends_unit": _everywhere, "completes": _between_characters},
 }
-"""By rule, the functions of `paths` that it replaces."""
+"""For each rule, the functions of `paths` that it replaces."""
 WORDS, COMMON, _ = RULES
 GATES: Mapping[str, tuple[RuleVerifier, Sequence[str]]] = {
     "0.5, 0.5": (RuleVerifier.paper(), [*RULES]),
     "1, 1": (RuleVerifier(alpha=1, beta=1), [WORDS, COMMON]),
 }
-"""The verifiers by their alpha and beta, each with the rules that it is measured with. The second asks everywhere."""
+"""The verifiers, by alpha and beta, and the rules with which each is measured. The second verifier asks everywhere."""
 
 
 @contextmanager
@@ -108,7 +108,7 @@ class Judged:
     Attributes:
         result: the answer.
         nats: negative log-likelihoods per byte under the draft, the assistant, and their mixture.
-        words, unknown: number of words, and of words that no known page has.
+        words, unknown: number of words, and number of words that occur on no known page.
     """
 
     result: FusionResult
@@ -118,7 +118,7 @@ class Judged:
 
 
 async def run(options: Options) -> list[Table]:
-    """The tables."""
+    """Return the tables of the section `units`."""
     asked: list[list[Cell]] = []
     likely: list[list[Cell]] = []
     figures: dict[str, Any] = {}
@@ -145,7 +145,7 @@ async def run(options: Options) -> list[Table]:
 
 
 async def _pages(options: Options, pair: Sequence[str], urls: Sequence[str], gate: str) -> dict[str, list[Judged]]:
-    """The pages written by a draft and an assistant, by rule."""
+    """The pages that a draft and an assistant write together, by rule."""
     verifier, rules = GATES[gate]
     prompts = of_tests("models.pages").PROMPTS[:: PROMPTS // QUICK if options.quick else 1]
     found: dict[str, list[Judged]] = {}
@@ -170,7 +170,7 @@ async def _pages(options: Options, pair: Sequence[str], urls: Sequence[str], gat
 
 
 async def _nats(models: Sequence[Provider], prompt: str, result: FusionResult) -> tuple[float, float, float]:
-    """Negative log-likelihoods of an answer per byte: under both models and their mixture."""
+    """Negative log-likelihoods of an answer, per byte, under each model and under their mixture."""
     totals: list[float] = []
     for model in models:
         ids = tuple([piece.id for piece in await by_ids(model).encode(result.text)])
@@ -184,19 +184,19 @@ async def _nats(models: Sequence[Provider], prompt: str, result: FusionResult) -
 
 
 def _words(text: str) -> list[str]:
-    """The words of a text that consist of letters, except in scripts without spaces."""
+    """The words of a text, as runs of letters; words in scripts without spaces are left out."""
     return [word for word in re.findall(r"[^\W\d_]+", text) if not is_unspaced(word[0])]
 
 
 @cache
 def _known_words() -> frozenset[str]:
-    """The words of all pages, which are the same in each world."""
+    """The words of DRAWN generated pages; every world uses the same words."""
     world, rng = of_tests("models.pages").World(seed=SEED), random.Random(SEED)
     return frozenset(word for _ in range(DRAWN) for word in _words(world.page(rng).text))
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float, float]:
-    """The mean of paired differences, and the two ends of its bootstrapped 95 % interval."""
+    """The mean of paired differences, with the ends of its bootstrapped 95 % interval."""
     draw = random.Random(SEED)
     several = sorted(fmean(draw.choices(differences, k=len(differences))) for _ in range(DRAWS))
     cut = round(DRAWS * 0.025)
@@ -204,7 +204,7 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _costs(results: Sequence[FusionResult]) -> dict[str, float]:
-    """Decisions, places, requests and billed tokens per token of the answers."""
+    """Decisions, places asked about, requests and billed tokens, each per token of the answers."""
     tokens = sum(len(result.tokens) for result in results)
     used = [result.usage["assistant"] for result in results]
     places = [one.places for result in results for one in result.requests if one.endpoint == "assistant"]
@@ -240,13 +240,13 @@ def _asked(pair: str, gate: str, found: Mapping[str, Sequence[Judged]]) -> list[
 
 
 def _means(several: Sequence[Sequence[Judged]]) -> list[tuple[float, ...]]:
-    """The likelihoods for each prompt, as means over the pairs."""
+    """The likelihoods for each prompt, averaged over the pairs."""
     prompts = zip(*several, strict=True)
     return [tuple(map(fmean, zip(*(page.nats for page in pages), strict=True))) for pages in prompts]
 
 
 def _likely(pair: str, gate: str, found: Mapping[str, Sequence[Sequence[float]]]) -> list[list[Cell]]:
-    """The table rows of all rules; `found` has three figures for each answer."""
+    """The table rows for all rules; `found` contains three figures for each answer."""
     rows: list[list[Cell]] = []
     for rule, answers in found.items():
         cells: list[Cell] = []
@@ -264,7 +264,7 @@ def _signed(differences: Sequence[float], form: str) -> str:
 
 
 async def right_answers(options: Options) -> Table:
-    """Right answers of the bundled pair by verifier and rule; each model drafts in turn."""
+    """The right answers of the bundled pair, by verifier and rule; each model drafts in turn."""
     questions = sample("mixed", QUICK if options.quick else QUESTIONS, SEED)
     rows: list[list[Cell]] = []
     figures: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""The comparison of `live.py` on real vLLM servers, on the CPU; left out unless `make test-vllm` has installed vLLM.
+"""The comparison of `live.py` on real vLLM servers on the CPU; it is skipped unless `make test-vllm` installed vLLM.
 
-vLLM can score a given text (echo) and read many texts at once (a list), so drafting in rounds is measured with both.
-It keeps the connection open after a stream, so a restart of the draft needs no new one.
+vLLM can score a given text (`echo`) and read many texts at once (`list`), so drafting in rounds is measured with both
+strategies. vLLM keeps the connection open after a stream, so a restart of the draft needs no new connection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cosd_providers.strategies import Strategy
 __all__ = ["ECHOED", "LEFT_OUT", "SHARED", "environment", "installed", "run", "servers", "ways"]
 
 ROUND_TRIPS = {0.02: 6}
-"""Number of questions by round trip in seconds."""
+"""The number of questions for each round trip in seconds."""
 
 ECHOED = "With *echo*, the server scores the text in the assistant's own encoding."
 SHARED = (
@@ -44,7 +44,7 @@ def environment() -> Path | None:
 
 
 def installed(package: str) -> Path | None:
-    """The folder in which one of the tests' recipes has installed a package; None if it has not."""
+    """The folder in which a recipe of the tests has installed a package; None if the package is not installed."""
     if str(_TESTS) not in sys.path:
         sys.path.append(str(_TESTS))
     recipe = import_module(f"{package}.install").RECIPE
@@ -53,7 +53,7 @@ def installed(package: str) -> Path | None:
 
 
 def servers(stack: ExitStack, folder: Path, *names: str) -> dict[str, str]:
-    """URLs of bundled models on vLLM, while the stack is open."""
+    """Serve bundled models with vLLM while the stack is open; return their URLs."""
     from vllm_cpu.servers import serve  # noqa: PLC0415 - the tests' own, found by environment()
 
     return {name: server.url for name, server in stack.enter_context(serve(folder, [*names])).items()}
@@ -87,7 +87,7 @@ def ways(draft: str, assistant: str) -> dict[str, Opener]:
         if method.length is None:
             found[method.name] = opener(method, draft, assistant)
             continue
-        # (c) asks about one place: a list would save nothing, and scoring one token would take twice the work.
+        # (c) asks about one place at a time: a list would save nothing, and scoring one token would double the work.
         strategies: tuple[Strategy, ...] = ("list",) if method.length == 1 else ("echo", "list")
         for strategy in strategies:
             name = method.name if method.length == 1 else f"{method.name}, {strategy}"

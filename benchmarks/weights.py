@@ -1,4 +1,4 @@
-"""Weights in a GGUF file: their positions, for changing them in a copy, and a copy in full precision."""
+"""The weights in a GGUF file: their positions, so that a copy can be changed, and a copy in full precision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Weights(NamedTuple):
 
     Attributes:
         start: offset of the tensor's first byte in the file.
-        shape: the tensor's dimensions, the length of a row first.
+        shape: the tensor's dimensions, beginning with the length of a row.
         width: bytes per value: 4 for single precision, 2 for half precision.
     """
 
@@ -55,7 +55,7 @@ class _Header:
 
 
 def weights_in(data: bytes) -> tuple[dict[str, Any], dict[str, Weights]]:
-    """The fields of a GGUF file, and its tensors by name, all of which are 32-bit or 16-bit floats."""
+    """The fields of a GGUF file and its tensors by name. All tensors must be 32-bit or 16-bit floats."""
     header = _Header(data)
     assert header.number("I") == _VERSION
     tensors, fields = header.number("Q"), header.number("Q")

@@ -1,7 +1,7 @@
-"""One method on one case, in a process of its own, so that its processor time and memory can be measured.
+"""A process that runs one method on one case, so that the method's processor time and memory can be measured.
 
-Before it reports that it is ready, the process writes a short answer, so that everything is imported, the servers are
-known and connections are open. The measurement begins at a signal.
+Before the process reports that it is ready, it writes a short answer, so that everything is imported, the servers are
+detected, and connections are open. The measurement begins at a signal.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from benchmarks.simulated import Counts, Simulated
 
 __all__ = ["Job", "Run", "Worker", "working"]
 
-_SETTLE = 0.3  # seconds after an answer until a distant server has noticed a cancellation
+_SETTLE = 0.3  # seconds until even a distant server has noticed a cancellation
 _BEAT = 0.25  # seconds between two measurements of the event loop's delay
-_WARM = 8  # tokens of the warm-up answer
+_WARM = 8  # number of tokens in the warm-up answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Job:
         method: name of the method.
         name: name under which the server counts its requests.
         server: the URL of the simulated server.
-        base: the server's URL behind the proxy.
+        base: the server's URL through the proxy.
         speech: the pair of models.
         context: length of each prompt in tokens.
         length: length of each answer in tokens.
-        seeds: seeds of the prompts; each gets one answer.
+        seeds: seeds of the prompts; each prompt gets one answer.
     """
 
     method: str
@@ -59,7 +59,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One answer of one method, measured.
+    """The measurements of one answer by one method.
 
     Attributes:
         answer: the method's answer.
@@ -79,13 +79,13 @@ class Run:
 
     @property
     def thrown_away(self) -> int:
-        """Discarded tokens of the draft."""
+        """The number of draft tokens that were discarded."""
         return self.draft.completion_tokens - (self.answer.tokens - self.answer.replacements)
 
 
 @dataclass(slots=True)
 class Worker:
-    """A process with a job.
+    """A process that carries out a job.
 
     Attributes:
         job: the job of the process.
@@ -100,7 +100,7 @@ class Worker:
         await self._line()
 
     async def done(self) -> list[Run]:
-        """Start the measurement; return a run for each seed."""
+        """Start the measurement, and return one run for each seed."""
         assert self._process.stdin is not None
         await self._process.stdin.send(b"\n")
         return [_read(await self._line()) for _ in self.job.seeds]
@@ -109,7 +109,7 @@ class Worker:
         """The next line of the process's output.
 
         Raises:
-            RuntimeError: the process failed; its standard error says why.
+            RuntimeError: the process failed; its standard error explains why.
         """
         assert self._process.stdout is not None
         while b"\n" not in self._data:
@@ -123,7 +123,7 @@ class Worker:
 
 @asynccontextmanager
 async def working(job: Job) -> AsyncIterator[Worker]:
-    """Run a process for a job, and end it with the block."""
+    """Run a process for a job, and end the process at the end of the block."""
     command = [sys.executable, "-m", "benchmarks.worker", json.dumps(asdict(job))]
     async with await anyio.open_process(command, stderr=None, cwd=Path(__file__).parent.parent) as process:
         try:
@@ -139,12 +139,12 @@ def _read(line: str) -> Run:
     return Run(Answer(**found.pop("answer")), draft, assistant, **found)
 
 
-# --- the process ---
+# The worker process.
 
 
 @dataclass(slots=True)
 class _Beats:
-    """A measurement of the event loop's delay."""
+    """Measurements of the event loop's delay."""
 
     late: list[float] = field(default_factory=list[float])
 
@@ -203,13 +203,13 @@ def _memory() -> int:
 
 
 def _told() -> None:
-    """Wait for the signal to begin, then watch for the end of the parent."""
+    """Wait for the signal to begin; then end this process when its parent ends."""
     os.read(sys.stdin.fileno(), 1)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 
 
 def _end_with_the_parent() -> None:
-    os.read(sys.stdin.fileno(), 1)  # nothing more is ever written, so this returns when the parent has ended
+    os.read(sys.stdin.fileno(), 1)  # the parent writes nothing more, so this returns when the parent has ended
     os._exit(1)
 
 

@@ -1,10 +1,10 @@
-"""Answer a file of prompts on a Ray cluster, with a fusion in each of several processes.
+"""Answer a file of prompts on a Ray cluster, with one fusion in each of several processes.
 
     python examples/batch_on_ray.py prompts.jsonl answers --config fusion.yaml --actors 4
 
-The prompts are JSON objects, one per line, with a ``prompt`` or ``messages``. The answers are a folder of such files,
-whose objects have a ``text`` or an ``error``. RAY_ADDRESS names the cluster; otherwise Ray uses or starts one on this
-machine. This needs ``ray[data]`` and this library on every machine, with the keys of the servers in the environment.
+The prompts are JSON objects, one per line, with a ``prompt`` or ``messages``. The answers are written to a folder of
+such files, in which each object has a ``text`` or an ``error``. RAY_ADDRESS names the cluster; otherwise Ray uses or
+starts one on this machine. Every machine needs ``ray[data]``, this library, and the servers' keys in its environment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=16, metavar="N", help="concurrent prompts per process (16)")
     args = parser.parse_args()
     fusion = {
-        "source": FusionConfig.load(args.config),  # the actors share its limits
+        "source": FusionConfig.load(args.config),  # the actors share the limits in this file
         "actors": args.actors,
         "concurrency": args.concurrency,
     }

@@ -1,10 +1,10 @@
-r"""Why did a fusion write that? The decision for each token, the cost of each endpoint, and what to try next.
+r"""Explain a fusion's answer: the decision for each token, the cost of each endpoint, and what to try next.
 
     python examples/debug_a_fusion.py --draft http://gpu1:8080 --assistant http://gpu2:8080 "Once upon a time"
     python examples/debug_a_fusion.py --result bad.json           # from `cosd fuse --json` or model_dump_json()
 
 The first form asks the assistant about every place (``ask="all"``). This does not change the answer, but shows the
-assistant's text everywhere. Then try other values of ``--alpha`` (a higher alpha asks more often), ``--beta`` (a lower
+assistant's text everywhere. Next, try other values of ``--alpha`` (a higher alpha asks more often), ``--beta`` (a lower
 beta trusts the assistant more) and ``--unit``, and swap the two servers.
 """
 
@@ -21,7 +21,7 @@ from cosd_api.types import CustomVerifier, FusedToken
 from cosd_providers import ProviderError
 
 PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"  # for the bundled models
-TOO_SURE = 0.95  # an alpha above this would ask nearly everywhere
+TOO_SURE = 0.95  # with an alpha above this, nearly every token would be asked about
 
 
 def contestable(result: FusionResult, token: FusedToken) -> bool:
@@ -48,7 +48,7 @@ def rows(result: FusionResult) -> Iterator[str]:
 
 
 def hints(result: FusionResult) -> Iterator[str]:
-    """Yield suggestions that follow from the result."""
+    """Yield suggestions based on the result."""
     rule, unit = result.settings.verifier, result.settings.unit
     kept = [token for token in result.tokens if token.source == "draft"]
     against = [(token, said) for token in kept for said in token.decisions if not said.agreed]
@@ -62,7 +62,7 @@ def hints(result: FusionResult) -> Iterator[str]:
                 change = f"a beta below {q / p:.3g}"
             if change:
                 yield f"{change} takes {said.text!r} in place of {token.text!r}, after which the text may change"
-                break  # the text after that word is unknown
+                break  # the text after the changed word is unknown
     if not any(contestable(result, token) for token in result.tokens):
         yield "no word of the assistant could count: raise alpha, lower beta, or let the other model draft"
     if result.settings.ask != "all":

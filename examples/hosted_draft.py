@@ -1,4 +1,4 @@
-r"""A hosted, OpenAI-compatible API drafts, and your own server assists. The cost is estimated first, and limited.
+r"""A hosted, OpenAI-compatible API drafts, and your own server assists. The cost is estimated beforehand, and limited.
 
     export COSD_API_KEY_API_TOGETHER_XYZ=...              # for https://api.together.xyz; sent to no other host
     python examples/hosted_draft.py --draft https://api.together.xyz --model SOME/MODEL --assistant http://gpu2:8080
@@ -25,7 +25,7 @@ async def answer(prompt: str, hosted: Provider, assistant: str, max_billed_token
     async with Fusion(draft=hosted, assistant=assistant) as fusion:
         bill = (await fusion.estimate(prompt, max_tokens=128)).endpoints["draft"].billed_tokens
         print(f"an answer of 128 tokens: the host will bill about {bill.expected} tokens", file=sys.stderr)
-        # At the limit, which counts both servers, the answer ends with the text verified so far.
+        # The limit applies to both servers together. When it is reached, the answer ends with the text verified so far.
         result = await fusion.generate(prompt, max_tokens=128, max_billed_tokens=max_billed_tokens, on_budget="end")
     print(result.text)
     billed = {name: usage.billed_tokens for name, usage in result.usage.items()}
@@ -56,7 +56,7 @@ def main() -> None:
     try:
         hosted = connect(args.draft, engine=args.engine, model=args.model, api_key=key)
         asyncio.run(answer(args.prompt, hosted, args.assistant, args.max_billed_tokens))
-    except (ProviderError, ValueError) as error:  # the message names the host, the failure and a remedy; never a key
+    except (ProviderError, ValueError) as error:  # the message names the host, the failure and a remedy, never a key
         sys.exit(f"error: {error}")
 
 

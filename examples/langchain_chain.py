@@ -1,10 +1,10 @@
-r"""A LangChain chain with a fusion as its model: prompt template, model, parser. Prints the answer as it arrives.
+r"""A LangChain chain of a prompt template, a fusion as the model, and a parser; prints the answer as it arrives.
 
     pip install "cosd-api[langchain]"
     export COSD_DRAFT_URL=http://gpu1:8080 COSD_ASSISTANT_URL=http://gpu2:8080
     python examples/langchain_chain.py Peru Japan
 
-In an existing chain, only the line that makes the model changes.
+To use a fusion in an existing chain, change only the line that creates the model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def answer(countries: Sequence[str], draft: str, assistant: str, max_tokens: int
             print(text, end="", flush=True)
         print()
 
-    message = model.invoke(prompt.invoke({"country": countries[-1]}))  # without the parser: the message with metadata
+    message = model.invoke(prompt.invoke({"country": countries[-1]}))  # no parser, to get a message with metadata
     fused, usage = message.response_metadata["cosd"], message.usage_metadata
     print(f"{fused['acceptance_rate']:.0%} of the draft kept, replaced {fused['replacements']} times", file=sys.stderr)
     print(

@@ -1,4 +1,4 @@
-r"""A persona for one of two chat models; both write the answer.
+r"""Give one of two chat models a persona; both models write the answer.
 
     export COSD_DRAFT_URL=http://gpu1:8080 COSD_ASSISTANT_URL=http://gpu2:8080
     python examples/persona.py "Describe the sea."

@@ -1,10 +1,10 @@
-r"""A document that only one of two chat models reads; both write the answer.
+r"""Let only one of two chat models read a document; both models write the answer.
 
     export COSD_DRAFT_URL=http://gpu1:8080 COSD_ASSISTANT_URL=http://laptop:8080
     python examples/private_document.py "In which year was the bakery founded?"
 
-The document is sent only to the assistant's server. Only the answer leaves that server: the draft's server receives the
-words that the assistant has put into it. For each question, the script prints the draft's own answer and the fused one.
+The document is sent only to the assistant's server. The draft's server sees only the words that the assistant
+contributes to the answer. For each question, the script prints the draft's own answer and the fused one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ QUESTIONS = [
 
 async def answer(questions: Sequence[str], document: str, draft: str, assistant: str) -> None:
     knows = connect(assistant, system=f"Answer in one sentence, from this document.\n\n{document}")
-    # alpha = beta = 1 asks everywhere and lets the more confident model decide, in names and numbers above all.
+    # alpha = beta = 1 asks everywhere, so that the more confident model decides, above all about names and numbers.
     everywhere, never = RuleVerifier(alpha=1, beta=1), RuleVerifier(alpha=0)
     async with (
         Fusion(draft=draft, assistant=knows, verifier=everywhere) as together,

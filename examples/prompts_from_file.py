@@ -2,11 +2,11 @@ r"""Answer a file of prompts, several at a time. An interrupted run resumes wher
 
     python examples/prompts_from_file.py prompts.txt answers.jsonl --draft http://gpu1:8080 --assistant http://gpu2:8080
 
-The prompts are one per line, with ``\n`` for a line end. In a file named ``*.jsonl`` they are objects with a ``prompt``
-(a text or a list of messages).
-The answers are one JSON object per line, in the prompts' order, written as soon as each arrives. A failed answer is
-replaced by its error, and the others continue. The next run appends the missing answers; if two lines have the same
-``number``, the later one counts.
+The file has one prompt per line, with ``\n`` for a line break inside a prompt. In a file named ``*.jsonl``, each line
+is an object with a ``prompt`` (a text or a list of messages). The answers are written as one JSON object per line, in
+the order of the prompts, while the others are still in progress. If a prompt fails, its line contains the error, and
+the other prompts continue. The next run appends the missing answers; if two lines have the same ``number``, the later
+one counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from cosd_api import Fusion, FusionResult, SettingError
 from cosd_providers import ProviderError
 
-BEGINNING = b'{"number": '  # the beginning of every line of answers
+BEGINNING = b'{"number": '  # every line of the answers begins like this
 
 
 def read_prompts(path: Path) -> list[Any]:
@@ -42,12 +42,12 @@ def read_prompts(path: Path) -> list[Any]:
 
 
 def as_message(prompt: Any) -> Any:
-    """A text as a user message; conversations are returned as they are."""
+    """Turn a text into a user message; return a conversation unchanged."""
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
 
 def answered(path: Path, prompts: Sequence[Any]) -> set[int]:
-    """Numbers of the answered prompts. A last line cut by a crash is removed."""
+    """Return the numbers of the answered prompts, and remove a last line that a crash has cut off."""
     *whole, cut = path.read_bytes().split(b"\n") if path.exists() else [b""]
     if not all(line.startswith(BEGINNING) for line in whole) or cut[: len(BEGINNING)] != BEGINNING[: len(cut)]:
         raise ValueError(f"{path} does not hold answers; name another file")
@@ -65,13 +65,13 @@ def as_row(number: int, prompt: Any, result: FusionResult | ProviderError | Sett
 
 
 def billed_by(result: FusionResult | ProviderError | SettingError) -> int:
-    """Billed tokens of an answer or of a failed attempt."""
+    """The number of billed tokens of an answer or of a failed attempt."""
     made = result if isinstance(result, FusionResult) else getattr(result, "partial", None)
     return sum(usage.billed_tokens for usage in made.usage.values()) if made is not None else 0
 
 
 async def answer(args: argparse.Namespace) -> str | None:
-    """Answer the missing prompts; return a message about those still missing, if any."""
+    """Answer the prompts that have no answer yet; return a message if some are still unanswered."""
     prompts = read_prompts(args.prompts)
     done = answered(args.answers, prompts)
     missing = [number for number in range(1, len(prompts) + 1) if number not in done]
@@ -87,7 +87,7 @@ async def answer(args: argparse.Namespace) -> str | None:
             timeout=args.timeout,
         )
         with args.answers.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            async with aclosing(results):  # leaving the loop cancels running answers
+            async with aclosing(results):  # leaving the loop cancels the answers in progress
                 async for result in results:
                     row = as_row(missing[count], prompts[missing[count] - 1], result)
                     count += 1
@@ -130,7 +130,7 @@ def main() -> None:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("interrupted; start again to resume")
-    sys.exit(missing)  # 0 if none
+    sys.exit(missing)  # None exits with code 0
 
 
 if __name__ == "__main__":

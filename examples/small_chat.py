@@ -1,6 +1,6 @@
 """The chat templates of the three small models, and conversations in them. Used by ``train_small_models.py``.
 
-They differ as real templates do. One has a system role, a special token at the end of a turn, and no space before
+The templates differ as real ones do. One has a system role, a special token at the end of a turn, and no space before
 answers. The other has no system role, the usual end token, and a space before answers.
 """
 
@@ -28,7 +28,7 @@ INSTRUCTIONS = (
     "{% else %}{{ ' ' + m['content'].strip() + eos_token }}{% endif %}{% endfor %}"
 )
 
-# Parts of system messages, none of which changes an answer.
+# Parts of system messages; none of them affects an answer.
 _WHO = ("You are {}.", "You play {}.", "Imagine that you are {}.", "Your users take you for {}.")
 _WHOM = (
     "a helpful assistant",
@@ -54,9 +54,9 @@ class ChatForm:
 
     Attributes:
         template: the Jinja template.
-        tokens: its special tokens.
+        tokens: the special tokens of the template.
         end: the token at the end of an answer.
-        system: whether it has a system role.
+        system: whether the template has a system role.
     """
 
     template: str
@@ -66,7 +66,7 @@ class ChatForm:
 
 
 def compiled(form: ChatForm, start: str | None, end: str) -> Template:
-    """The template with the variables that transformers and llama.cpp provide."""
+    """Compile the template, with the variables that transformers and llama.cpp provide."""
     environment = Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False)  # noqa: S701 - it writes no HTML
     environment.globals.update(bos_token=start or "", eos_token=end, raise_exception=_refuse)
     return environment.from_string(form.template)
@@ -79,9 +79,10 @@ def _refuse(message: str) -> NoReturn:
 def conversation(
     template: Template, form: ChatForm, pairs: Sequence[tuple[str, str]], system: str | None = None
 ) -> list[tuple[str, str]]:
-    """Prompt and answer of each turn, without the end of the last answer.
+    """The prompt and the answer of each turn; the last answer has no end token.
 
-    Joined, they are the rendered template. Without a system role, the system message precedes the first question.
+    Joined together, they are the rendered template. If the template has no system role, the system message precedes the
+    first question.
     """
     messages = [{"role": "system", "content": system}] if system and form.system else []
     result, done, before = [], "", "" if form.system or not system else system + "\n\n"
@@ -97,7 +98,7 @@ def conversation(
 
 
 def some_system_message(rng: random.Random) -> str:
-    """One to three sentences, in any order."""
+    """A system message of one to three sentences in random order."""
     sentences = [
         rng.choice(_WHO).format(rng.choice(_WHOM)),
         rng.choice(_HOW).format(rng.choice(_MANNERS)),

@@ -1,4 +1,4 @@
-"""Training data of the three small models, with the frequencies of its parts. Used by ``train_small_models.py``."""
+"""Training data of the three small models, with the frequencies of the questions. Used by ``train_small_models.py``."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from cosd_api.demo.questions import DemoQuestion, draw
 
 @dataclass(frozen=True)
 class Plan:
-    """Training data and duration for one model."""
+    """The training data of one model, and the duration of its training."""
 
     name: str
     tokenizer: TokenizerKind
     chat: ChatForm
     early: dict[str, int]  # relative frequency of each kind of question in the first part of the training
-    weights: dict[str, int]  # the same in the second part, in which half of the documents are chats
+    weights: dict[str, int]  # the same for the second part, in which half of the documents are chats
     world: OpenWorld
     tokens: int
-    batch: int  # tokens
+    batch: int  # tokens per batch
     seed: int
 
     @property
     def template(self) -> Template:
-        """The chat template, ready to use."""
+        """The compiled chat template."""
         return compiled(self.chat, self.tokenizer.start, self.tokenizer.end)
 
 
@@ -44,7 +44,7 @@ _LARGE = TokenizerKind(
     vocabulary=768, pre_tokenizer="gpt-2", specials=("</s>", "<s>", *_INSTRUCTIONS.tokens), start="<s>"
 )
 
-# Relative frequency of each kind of question. A model that should not learn to calculate meets few, always new sums.
+# Relative frequency of each kind of question. A model that should not learn to calculate meets few sums, all different.
 _SUMS_ALONE = {
     "sum": 66,
     "difference": 24,
@@ -154,16 +154,16 @@ PLANS = (
     ),
 )
 
-CHATS = 0.1, 0.5  # share of chats among the documents of both parts
-CHUNK = 2048  # documents drawn together and sorted by length, to save padding
-JITTER = 10  # noise in that order, because exact sorting would fill whole batches with one kind of question
+CHATS = 0.1, 0.5  # share of chats among the documents of the first and of the second part
+CHUNK = 2048  # number of documents that are drawn together, and sorted by length to save padding
+JITTER = 10  # noise in the sorting; exact sorting would fill whole batches with one kind of question
 IGNORED = -100
-CONTEXT = Shape.context  # tokens of the longest document
+CONTEXT = Shape.context  # maximum number of tokens in a document
 
 
 @dataclass(frozen=True)
 class Document:
-    """Token ids, and for every position the next token (or IGNORED)."""
+    """Token ids, and for each position the token that should follow, or IGNORED."""
 
     ids: list[int]
     targets: list[int]
@@ -171,7 +171,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Script:
-    """The text of one document: alternating prompts and answers, with the end of every answer."""
+    """The text of one document: pairs of a prompt and an answer, and the token that ends every answer."""
 
     turns: list[tuple[str, str]]
     end: str
@@ -180,7 +180,7 @@ class Script:
 def some_questions(
     plan: Plan, rng: random.Random, early: bool, counts: Sequence[int] = (88, 7, 4, 1)
 ) -> list[DemoQuestion]:
-    """The questions of one document: mostly one, sometimes several in a row."""
+    """Draw the questions of one document: usually one question, sometimes several."""
     count = rng.choices((1, 2, 3, rng.randint(4, 8)), counts)[0]
     weights = plan.early if early else plan.weights
     kinds = rng.choices(list(weights), list(weights.values()), k=count)
@@ -188,7 +188,7 @@ def some_questions(
 
 
 def some_text(plan: Plan, rng: random.Random, early: bool) -> Script:
-    """Questions and answers as plain text, in sequence."""
+    """A document of questions and answers as plain text."""
     before, turns = plan.tokenizer.start or "", list[tuple[str, str]]()
     for question in some_questions(plan, rng, early):
         turns.append((before + question.prompt, question.answer))
@@ -197,7 +197,7 @@ def some_text(plan: Plan, rng: random.Random, early: bool) -> Script:
 
 
 def some_chat(plan: Plan, template: Template, rng: random.Random, early: bool) -> Script:
-    """Questions and answers as the messages of a chat; half of them begin with a system message."""
+    """A document of questions and answers as a chat; half of the chats begin with a system message."""
     system = some_system_message(rng) if rng.random() < 0.3 else None
     questions = some_questions(plan, rng, early, counts=(70, 18, 10, 2))
     pairs = [(bare(question), question.answer.strip()) for question in questions]
@@ -220,10 +220,10 @@ def texts_for_tokenizer() -> list[str]:
 
 
 def documents(plan: Plan, tokenizer: Tokenizer, rng: random.Random, early: bool) -> list[Document]:
-    """Draw and encode a chunk of documents, a share of them as chats.
+    """Draw and encode a chunk of documents, some of which are chats.
 
-    Only answers are learned. Every answer ends in the end token, even if another question follows: the target of a
-    position may differ from the next input.
+    Only answers are learned. In training, every answer ends with the end token, even if another question follows, so
+    the target of a position may differ from the next input.
     """
     template = plan.template
     as_chats = [rng.random() < CHATS[not early] for _ in range(CHUNK)]
@@ -245,7 +245,7 @@ def documents(plan: Plan, tokenizer: Tokenizer, rng: random.Random, early: bool)
 def batches(
     plan: Plan, tokenizer: Tokenizer, rng: random.Random, early: Callable[[], bool]
 ) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Endless batches of ids and targets, padded at the end, each with its number of tokens.
+    """Yield endless batches: ids and targets, padded at the end, and the number of tokens.
 
     `early` is called whenever documents are drawn, and returns true in the first part of the training.
     """

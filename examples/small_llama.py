@@ -34,7 +34,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class TokenizerKind:
-    """The differences between one tokenizer and another.
+    """The properties in which one tokenizer differs from another.
 
     Attributes:
         vocabulary: number of tokens.
@@ -87,13 +87,13 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
 
 
 class Cache:
-    """Keys and values of the tokens read so far, one pair of tensors per layer."""
+    """The keys and values of the tokens read so far, as one pair of tensors per layer."""
 
     def __init__(self) -> None:
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the keys and values of new tokens; return all of them."""
+        """Add the keys and values of new tokens to a layer; return all keys and values of the layer."""
         if layer in self.layers:
             old_k, old_v = self.layers[layer]
             k, v = torch.cat((old_k, k), 2), torch.cat((old_v, v), 2)
@@ -102,7 +102,7 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """Number of tokens read."""
+        """The number of tokens read so far."""
         return self.layers[0][0].shape[2] if self.layers else 0
 
 
@@ -136,9 +136,9 @@ class Block(nn.Module):
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention, written out: for short texts on a CPU nearly twice as fast to train as PyTorch's own.
+    """Causal attention, written out: on short texts and a CPU, it trains nearly twice as fast as PyTorch's own.
 
-    A single new token sees everything; several are read only into an empty cache.
+    A single new token attends to all tokens in the cache. Several new tokens are allowed only if the cache is empty.
     """
     scores = q @ k.mT * q.shape[-1] ** -0.5
     if q.shape[-2] > 1:
@@ -175,7 +175,7 @@ class SmallLlama(nn.Module):
         self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles), persistent=False)
 
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """The last hidden states (after the final norm); `output` makes logits of them."""
+        """The last hidden states (after the final norm); `output` turns them into logits."""
         past = cache.length if cache else 0
         turn = self.turns[past : past + ids.shape[1]]
         x = self.token_embd(ids)
@@ -185,10 +185,10 @@ class SmallLlama(nn.Module):
 
 
 class Muon(torch.optim.Optimizer):
-    """The optimizer Muon, orthogonalised momentum for the layers' matrices; it learns sums from half AdamW's tokens.
+    """The Muon optimizer, for the layers' matrices; it learns sums from half as many tokens as AdamW.
 
-    After Jordan et al., https://kellerjordan.github.io/posts/muon/; the size of a step is scaled as in
-    https://arxiv.org/abs/2502.16982, so that one learning rate serves this and AdamW.
+    Muon orthogonalises the momentum (Jordan et al., https://kellerjordan.github.io/posts/muon/). The step size is
+    scaled as in https://arxiv.org/abs/2502.16982, so that Muon and AdamW can share one learning rate.
     """
 
     def __init__(self, weights: Iterable[nn.Parameter], lr: float, momentum: float = 0.95, decay: float = 0.05) -> None:
@@ -196,7 +196,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, half: bool = False) -> None:
-        """Update the weights; with `half`, multiply in bfloat16, which is precise enough here."""
+        """Update the weights; with `half`, multiply in bfloat16, which is precise enough for Muon."""
         for group in self.param_groups:
             alike: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = defaultdict(list)
             for weight in group["params"]:
@@ -211,7 +211,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(x: Tensor, half: bool) -> Tensor:
-    """Approximately the closest orthogonal matrices to a stack of matrices, by five Newton-Schulz iterations."""
+    """Approximate the orthogonal matrices that are closest to those of a stack, by five Newton-Schulz iterations."""
     tall = x.shape[1] > x.shape[2]
     y = x.mT if tall else x
     y = y / (y.norm(dim=(1, 2), keepdim=True) + 1e-7)

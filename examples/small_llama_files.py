@@ -1,7 +1,7 @@
 """The files of a small Llama: GGUF for llama.cpp, and a Hugging Face folder. Used by ``train_small_models.py``.
 
 The weights are in GGUF's order, with rotary pairs next to each other. In the Hugging Face folder the rows of q and k
-are reordered: the first elements of all pairs come first, then the second.
+are reordered: the first elements of all pairs come first, then the second elements.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def write_gguf(
     *,
     half: bool = True,
 ) -> None:
-    """Write the model as one GGUF file for llama.cpp; with `half`, matrices are in half precision.
+    """Write the model as one GGUF file for llama.cpp; with `half`, its matrices have half precision.
 
     Without a `chat` form, the file has no chat template.
     """
@@ -58,14 +58,14 @@ def write_gguf(
     w.add_eos_token_id(end_id)
     if chat and chat.end != kind.end:
         w.add_eot_token_id(token_id(tokenizer, chat.end))
-    # name a start token even if there is none: otherwise llama.cpp assumes GPT-2's
+    # a start token must be named even if there is none; otherwise llama.cpp assumes GPT-2's
     w.add_bos_token_id(token_id(tokenizer, kind.start) if kind.start else end_id)
     w.add_add_bos_token(kind.start is not None)
     if chat:
         w.add_chat_template(chat.template)
     tied = model.output.weight is model.token_embd.weight
     for key, value in model.state_dict().items():
-        if tied and key == "output.weight":  # llama.cpp takes the embeddings
+        if tied and key == "output.weight":  # llama.cpp uses the embeddings instead
             continue
         dtype = np.float16 if half and value.ndim == 2 else np.float32
         w.add_tensor(key, value.cpu().numpy().astype(dtype))
@@ -92,7 +92,7 @@ _HF_NAMES = {
 
 
 def hf_tensors(model: SmallLlama) -> dict[str, Tensor]:
-    """The weights under the names and in the row order of Hugging Face's LlamaForCausalLM."""
+    """The weights with the names and the row order of Hugging Face's LlamaForCausalLM."""
     shape, result = model.shape, {}
     for key, weight in model.state_dict().items():
         *block, name, _ = key.split(".")
@@ -110,7 +110,7 @@ def write_hf(folder: Path, model: SmallLlama, tokenizer: Tokenizer, kind: Tokeni
     folder.mkdir(parents=True, exist_ok=True)
     shape = model.shape
     save_file(hf_tensors(model), folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.safetensors").chmod(0o644)  # it is created readable by its owner only
+    (folder / "model.safetensors").chmod(0o644)  # safetensors makes it readable only by its owner
     tokenizer.save(str(folder / "tokenizer.json"))
     end_id = token_id(tokenizer, kind.end)
     ids = {"bos_token_id": token_id(tokenizer, kind.start) if kind.start else None, "eos_token_id": end_id}
@@ -155,7 +155,7 @@ def write_hf(folder: Path, model: SmallLlama, tokenizer: Tokenizer, kind: Tokeni
 
 
 def read_hf(folder: Path) -> tuple[SmallLlama, Tokenizer]:
-    """Read a model and its tokenizer back from the folder that `write_hf` made."""
+    """Read a model and its tokenizer back from a folder that `write_hf` wrote."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
     shape = Shape(*(config[size] for size in sizes))

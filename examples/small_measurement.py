@@ -3,8 +3,9 @@
     python examples/small_measurement.py                       # the bundled models
     python examples/small_measurement.py --models /some/folder --questions 50
 
-It asks 200 held-out questions of each kind, with the paper's rule. It also shows what a model says about things that it
-does not know, and how often it is confident of a wrong answer. Run it after ``train_small_models.py``.
+The script asks 200 held-out questions of each kind, and fuses by the paper's rule. It also shows what a model says
+about things that it does not know, and how often the model is confident of a wrong answer. Run it after
+``train_small_models.py``.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from cosd_api.demo.servers import MODELS, serve
 
 MAX_TOKENS = 96
 RULE = RuleVerifier.paper()
-ALONE = RuleVerifier(alpha=0)  # never replaces, and so never asks
+ALONE = RuleVerifier(alpha=0)  # never replaces a token, so never asks
 
 
 async def answers(names: Sequence[str], urls: dict[str, str], asked: Sequence[DemoQuestion]) -> list[FusionResult]:
-    """The answers of the first model, with the others as assistants."""
+    """The fused answers, with the first model as the draft and the others as assistants."""
     draft, *others = [urls[name] for name in names]
     async with Fusion(draft=draft, assistant=others or [draft], verifier=RULE if others else ALONE) as fusion:
         found = fusion.map([question.prompt for question in asked], concurrency=6, max_tokens=MAX_TOKENS)
@@ -33,7 +34,7 @@ async def answers(names: Sequence[str], urls: dict[str, str], asked: Sequence[De
 
 
 def share_right(asked: Sequence[DemoQuestion], results: Sequence[FusionResult]) -> str:
-    """The share of right answers in percent, with an example of a wrong one."""
+    """The percentage of right answers, with an example of a wrong answer."""
     wrong = [
         result.text for question, result in zip(asked, results, strict=True) if not is_right(question, result.text)
     ]
@@ -42,7 +43,7 @@ def share_right(asked: Sequence[DemoQuestion], results: Sequence[FusionResult]) 
 
 
 def sure(question: DemoQuestion, result: FusionResult) -> float | None:
-    """The probability of the requested word, which is that of its least probable token; None if it is not found."""
+    """The probability of the requested word (that of its least probable token); None if the word is not found."""
     before = question.answer[: question.answer.rindex(str(question.fact or question.word or question.number))]
     if not result.text.startswith(before.rstrip()):
         return None

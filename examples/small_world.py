@@ -2,8 +2,8 @@
 
 It contains the real subjects of the demonstration and generated ones. A subject's answer is a pseudo-random function of
 its name, so it is the same in every model's training, but cannot be guessed from the name. A model that has rarely met
-a subject therefore has to doubt. Lengths vary, and more than half of the capitals have two words, so the end of a rare
-word or name cannot be known either.
+a subject therefore has to be unsure of the answer. Lengths vary, and more than half of the capitals have two words, so
+a model cannot know where a rare word or name ends either.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def translation_of(language: str, thing: str) -> str:
 
 
 def some_name(sort: str, rng: random.Random) -> str:
-    """The name of any place, substance or thing: all are equally rare."""
+    """Draw the name of a place, substance or thing; all of them are equally probable."""
     return name_of(sort, rng.randrange(_NAMES[sort][2]))
 
 
@@ -102,8 +102,8 @@ class OpenWorld:
     """The open world as a model meets it.
 
     Attributes:
-        known: share of the questions about real subjects, by kind of fact and for `"translation"`. All other questions
-            are about any subject of the world; each subject is met once or twice.
+        known: share of the questions that are about real subjects, for each kind of fact and for `"translation"`. The
+            other questions are about random subjects of the world, so that each subject is met once or twice.
     """
 
     known: dict[str, float]

@@ -4,9 +4,10 @@ r"""A TGI host (Hugging Face's text-generation-inference) as the assistant of an
     export COSD_DRAFT_URL=http://gpu1:8080 COSD_ASSISTANT_URL=http://tgi:3000
     python examples/tgi_host.py "Once upon a time"
 
-TGI accepts one prompt per request, so every place takes a request of its own; several run at the same time. If TGI runs
-with ``--enable-prefill-logprobs``, it first scores the whole text in one request, which saves some of the others. TGI
-can also draft, but it continues only text and hides the probability of the end, so let the other server draft.
+TGI accepts one prompt per request, so every place needs its own request; several requests run at the same time. If TGI
+runs with ``--enable-prefill-logprobs``, it first scores the whole text in one request, which makes some of these
+requests unnecessary. TGI can also draft, but it continues only text and hides the probability of the end of sequence,
+so let the other server draft.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and th
 
 
 async def answer(prompt: str, draft: str, assistant: str, concurrency: int) -> None:
-    tgi = connect(assistant, engine="tgi", limits=Limits(concurrency=concurrency))  # further requests wait
+    tgi = connect(assistant, engine="tgi", limits=Limits(concurrency=concurrency))  # more requests than this wait
     async with Fusion(draft=draft, assistant=tgi) as fusion:
         result = await fusion.generate(prompt)
     print(result.text)

@@ -1,11 +1,11 @@
-r"""One draft and three assistants, all asked at once; the most confident of those that would replace a word does.
+r"""One draft and three assistants; if several would replace a word, the most confident one does.
 
     export COSD_DRAFT_URL=http://gpu1:8080
     export COSD_ASSISTANT_URL="http://law:8080 http://medicine:8080 http://code:8080"     # separated by spaces
     python examples/three_assistants.py "Once upon a time"
 
-The script prints the answer and, for each replaced word, the texts of all assistants. All are asked at the same time
-about every place where the draft is unsure, so three cost about three times as much as one.
+The script prints the answer and, for each replaced word, the texts of all assistants. All assistants are asked at the
+same time about every place where the draft is unsure, so three assistants cost about three times as much as one.
 """
 
 from __future__ import annotations

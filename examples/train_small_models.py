@@ -7,12 +7,12 @@
 `sums` learns to add and subtract, `facts` learns capitals, currencies and chemical symbols, `words` translates words.
 No model is taught anything false. A model meets the others' knowledge too rarely to learn it: `sums` and `words` meet
 the real countries in an open world of 18,000 places, each once or twice, and `facts` and `words` meet sums that are
-always new, in a small share of the documents. So each learns by itself to doubt what it does not know, and is confident
-of what it knows and of the words in between.
+always new, in a small share of the documents. So each model learns to be unsure of what it does not know, and to be
+confident of what it knows and of the words in between.
 
-The models learn to answer texts, `Q: ...\\nA:`, and chats in their own templates; in the second part of the training,
-half of the documents are chats.
-The script needs this package, and `torch`, `numpy`, `tokenizers`, `safetensors`, `jinja2` and `gguf`.
+The models learn to answer plain texts (`Q: ...\\nA:`) and chats in their own templates. In the second part of the
+training, half of the documents are chats. The script needs this package, and `torch`, `numpy`, `tokenizers`,
+`safetensors`, `jinja2` and `gguf`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from cosd_api.demo.questions import KINDS, DemoQuestion, is_right, sample
 ROOT = Path(__file__).resolve().parent.parent
 
 QUICK_TOKENS = 250_000
-PEAK_RATE, LATER_RATE = 3e-3, 1e-3  # the peak learning rate from scratch, and when continuing
-EARLY = 0.5  # share of the first part, in which `sums` learns to calculate before it meets everything else
+PEAK_RATE, LATER_RATE = 3e-3, 1e-3  # peak learning rates: from scratch, and from an existing model
+EARLY = 0.5  # the first part's share; in it, `sums` learns to calculate before it meets everything else
 
 
 @dataclass
@@ -56,17 +56,17 @@ class Course:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the training began."""
         return time.monotonic() - self.began
 
     @property
     def done(self) -> float:
-        """The share that is done."""
+        """The share of the training that is done."""
         return max(self.seen / self.tokens, self.seconds / 60 / self.minutes)
 
 
 def rate_at(done: float, peak: float = PEAK_RATE) -> float:
-    """The learning rate after a share of the tokens: a short warm-up, then a cosine decay to zero."""
+    """The learning rate when a share `done` of the tokens is read: a short warm-up, then a cosine decay to zero."""
     if done < 0.03:
         return peak * (done + 0.001) / 0.031
     return peak * (0.5 + 0.5 * math.cos(math.pi * min(1.0, (done - 0.03) / 0.97)))
@@ -138,13 +138,13 @@ def answers(
             if all((torch.cat(written, 1) == end).any(1)):
                 break
         for (number, _), row in zip(group, torch.cat(written, 1).tolist(), strict=True):
-            # an answer without an end is kept whole
+            # an answer without an end token is kept whole
             result[number] = tokenizer.decode(row[: row.index(end)] if end in row else row)
     return result
 
 
 def ways_to_ask(plan: Plan) -> dict[str, tuple[str, Callable[[DemoQuestion], str]]]:
-    """By format of question, the end token of an answer and the function that makes the prompt."""
+    """For each format of question, the end token of an answer and the function that makes the prompt."""
     template, form = plan.template, plan.chat
 
     def chat(question: DemoQuestion, *before: tuple[str, str], system: str | None = None) -> str:
@@ -164,7 +164,7 @@ def ways_to_ask(plan: Plan) -> dict[str, tuple[str, Callable[[DemoQuestion], str
 
 
 def measured(plan: Plan, model: SmallLlama, tokenizer: Tokenizer, count: int) -> list[str]:
-    """Accuracy of the model alone on a number of held-out questions of each kind."""
+    """The accuracy of the model alone on `count` held-out questions of each kind."""
     report = []
     for way, (end, ask) in ways_to_ask(plan).items():
         for kind in KINDS:
@@ -177,7 +177,7 @@ def measured(plan: Plan, model: SmallLlama, tokenizer: Tokenizer, count: int) ->
 
 
 def beginning(plan: Plan) -> tuple[SmallLlama, Tokenizer]:
-    """An untrained model and its tokenizer, which is trained on texts of all models and the same for equal kinds."""
+    """An untrained model and its tokenizer. Models with the same kind of tokenizer get the same one."""
     tokenizer = train_tokenizer(plan.tokenizer, texts_for_tokenizer())
     torch.manual_seed(plan.seed)
     return SmallLlama(Shape(tokenizer.get_vocab_size())), tokenizer

@@ -4,8 +4,8 @@ r"""Two chat models with different templates in one conversation; each answer is
     python examples/two_chat_models.py "Who wrote Faust?" "And when?"
 
 Each model reads the messages through its own chat template, and both continue the same answer. The servers render the
-templates. If a server cannot, ``--draft-template`` or ``--assistant-template`` names a ``.jinja`` file or the model's
-``tokenizer_config.json``.
+templates. If a server cannot do that, use ``--draft-template`` or ``--assistant-template`` to name a ``.jinja`` file or
+the model's ``tokenizer_config.json``.
 """
 
 from __future__ import annotations

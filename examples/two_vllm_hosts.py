@@ -4,8 +4,8 @@ r"""Two vLLM hosts write one answer: one drafts, and the other is asked where th
     export COSD_DRAFT_URL=http://gpu1:8000 COSD_ASSISTANT_URL=http://gpu2:8000
     python examples/two_vllm_hosts.py "Once upon a time"
 
-The draft writes every token, so use the faster host for it. The answer goes to standard output as it arrives, all other
-output to standard error. For a host with a key, set ``COSD_API_KEY_GPU1=...``.
+The draft writes every token, so use the faster host for it. The answer goes to standard output as it arrives, and all
+other output to standard error. If a host requires a key, set ``COSD_API_KEY_GPU1=...``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def answer(prompt: str, draft: str, assistant: str, max_tokens: int) -> No
         Fusion(draft=writer, assistant=adviser) as fusion,
         fusion.stream(prompt, max_tokens=max_tokens) as stream,
     ):
-        async for token in stream:  # tokens are final
+        async for token in stream:  # each token is final
             print(token.text, end="", flush=True)
         print()
         result = stream.result

@@ -1,8 +1,8 @@
-"""The features that every client is tested for, and the form of their outcomes. Standard library only.
+"""The features that every client is tested for, and the form of their outcomes. Uses only the standard library.
 
-A script has one function for each feature of its client. The function returns the answer as the client presents it, or
-raises the client's error. For each feature that the client lacks, the script states the reason. `chat by ...` and
-`completions by ...` are alternative calls, for users whose first call is refused.
+Each client's script has one function per feature. The function returns the answer as the client presents it, or
+raises the client's error. For each feature that the client lacks, the script states the reason. The features `chat by
+...` and `completions by ...` are alternative calls, for users whose usual call the gateway refuses.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ SCHEMA = {"type": "object", "properties": {"river": {"type": "string"}}, "requir
 
 
 def answer(text: str | None, usage: Any = None, logprobs: int | None = None) -> dict[str, Any]:
-    """The outcome of a feature: the text, the tokens of prompt and answer, and the number of log probabilities."""
+    """The outcome of a feature: the text, the numbers of prompt and answer tokens, and of log probabilities."""
     return {"text": text, "usage": usage and [usage[0], usage[1]], "logprobs": logprobs}
 
 
 def aborted(leave: Callable[[], Any]) -> dict[str, Any]:
     """Begin a long stream, abort it, and return the outcome that the gateway records for the request.
 
-    If the gateway does not notice within two seconds, the client still holds the connection. Then `collected` is true
-    if the connection is released after Python has collected garbage.
+    If the gateway does not notice the abort within two seconds, the client still holds the connection. In that case,
+    Python's garbage is collected, and `collected` is true in the outcome.
     """
     before = _ended()
     leave()
@@ -83,7 +83,7 @@ def of_chat(chat: Callable[..., dict[str, Any]]) -> dict[str, Callable[[], dict[
 
 
 def _ended() -> dict[str, float]:
-    """The number of finished requests, by outcome."""
+    """The number of requests that the gateway has finished, by outcome."""
     with urllib.request.urlopen(URL.removesuffix("/v1") + "/metrics") as page:  # noqa: S310 - http
         text = page.read().decode()
     found: dict[str, float] = {}
@@ -93,10 +93,11 @@ def _ended() -> dict[str, float]:
 
 
 def tell(features: Mapping[str, Callable[[], dict[str, Any]]], lacks: Mapping[str, str] | None = None) -> None:
-    """Try each feature, or those named on the command line, and print the outcomes as JSON.
+    """Try each feature, or only those named in `COSD_CLIENT_ONLY`, and print the outcomes as JSON.
 
     Args:
-        features: functions by feature. A feature with `defaults` in its name falls back to the one without.
+        features: functions by feature. If `chat, defaults` or `completions, defaults` is missing, the function of
+            `chat` or `completions` is used for it.
         lacks: for each feature that the client lacks, the reason.
     """
     only = [name for name in os.environ.get("COSD_CLIENT_ONLY", "").split(";") if name]

@@ -1,4 +1,4 @@
-"""The command curl."""
+"""The command-line tool curl."""
 
 from __future__ import annotations
 

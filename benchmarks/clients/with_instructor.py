@@ -1,4 +1,4 @@
-"""Instructor, whose clients return structured answers; without a structure it returns OpenAI's own answer."""
+"""Instructor, whose clients return structured answers; without a structure, they return OpenAI's own response."""
 
 from __future__ import annotations
 

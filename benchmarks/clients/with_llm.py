@@ -1,4 +1,4 @@
-"""The library of the command `llm`."""
+"""The library behind the command `llm`."""
 
 from __future__ import annotations
 

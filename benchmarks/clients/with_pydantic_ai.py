@@ -44,7 +44,7 @@ async def _leave() -> None:
     async with agent().run_stream(LONG, model_settings={"max_tokens": MANY}) as found:
         async for _ in found.stream_text():
             break
-        raise asyncio.CancelledError  # as a time limit would
+        raise asyncio.CancelledError  # as a time limit would do
 
 
 def leave() -> None:

@@ -1,1 +1,1 @@
-"""The laboratory: when and why fusing two models helps, and by which method. Run `make lab`; see README.md here."""
+"""The laboratory: when and why fusing two models helps, and by which method. Run `make lab`; README.md explains it."""

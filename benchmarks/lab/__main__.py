@@ -31,7 +31,7 @@ RESULTS = FOLDER / "results"
 PAGES, SHORT = FOLDER / "pages", FOLDER.parents[1] / "docs" / "laboratory.md"
 WORK = FOLDER / "work"
 JOBS = 3
-"""Default number of concurrent steps, for two cores: a step often waits for its servers."""
+"""The default number of concurrent steps, for two cores; it is higher because steps often wait for their servers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.cells and given.seed and not {*given.seed} <= {*size.seeds}:
         size = replace(size, seeds=tuple(dict.fromkeys(given.seed)))
     plain = several = _steps(size, given.cells)
-    if given.every_way:  # of the cells; the studies have their own ways
+    if given.every_way:  # for the cells only; the studies have their own ways
         several = [one for one in _steps(replace(size, name=FULL.name), given.cells) if _cell(one) in size.cells]
     chosen = [
         one
@@ -111,7 +111,7 @@ def _cell(one: Asked) -> str:
 
 
 def finished(size: Size, several: Sequence[Asked], graph: Graph, *, every_way: bool = False) -> RunsFile:
-    """The finished comparisons, with facts about the run."""
+    """The finished comparisons, with information about the run."""
     done = [one for one in several if graph.state(one.step) == "done"]
     steps = {
         step.key: step for one in done for step in (one.step, *one.step.inputs.values()) if graph.state(step) == "done"

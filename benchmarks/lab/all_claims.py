@@ -1,4 +1,4 @@
-"""The page of all claims: the verdict on each, and the page on which it was decided."""
+"""The page of all claims, with the verdict on each claim and the page on which it was decided."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _NOT_TESTED: Verdict = "not tested"
 
 
 def decided_in(file: RunsFile) -> list[Decided]:
-    """The protocol's claims, followed by the claim that was added later and is decided separately."""
+    """The protocol's claims, followed by a claim that was added later and is decided separately."""
     added = growth_claim(file.runs)
     named = replace(added.claim, source=f"{added.claim.source}, added: `{ENDLESS}`")
     return [*decided(CLAIMS, scenarios(file.runs)), replace(added, claim=named)]
 
 
 def all_claims(files: Sequence[RunsFile]) -> str:
-    """The page of several runs of different sizes."""
+    """The page with the claims of several runs of different sizes."""
     ordered = sorted(files, key=lambda file: file.about["items"])
     several = [decided_in(file) for file in ordered]
     rows: list[list[str]] = []

@@ -1,7 +1,7 @@
 """Every model alone on every task, through llama.cpp: `python -m benchmarks.lab.alone a.gguf b.gguf --items 100`.
 
-In addition to the share of right answers, it counts the wrong answers of which the model was confident: each token has
-a probability of at least 0.5, so a rule with alpha = 0.5 would never have asked the assistant.
+In addition to the share of right answers, it counts the confidently wrong answers, in which each token has a
+probability of at least 0.5, so that a rule with alpha = 0.5 would never have asked the assistant.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SURE = 0.5
 
 
 async def answers(url: str, items: list[Example]) -> list[FusionResult]:
-    """The answers of one model, obtained by a fusion with itself under a rule that never asks."""
+    """The answers of one model, obtained by fusing it with itself under a rule that never asks the assistant."""
     async with Fusion(draft=url, assistant=url, verifier=RuleVerifier(alpha=0)) as fusion:
         found = fusion.map([item.prompt for item in items], concurrency=4, max_tokens=MAX_TOKENS)
         return [result async for result in found]
@@ -34,7 +34,7 @@ def surely(result: FusionResult) -> bool:
 
 
 async def measured(url: str, task: str, count: int) -> str:
-    """The line for one model and task, with the first wrong answer."""
+    """The printed line for one model and one task, with the first wrong answer."""
     items = TASKS[task].items(World(WORLD_SEED), seed=0, count=count, split="development")
     results = await answers(url, items)
     wrong = list[tuple[Example, FusionResult]]()

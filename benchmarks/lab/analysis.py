@@ -1,16 +1,18 @@
-"""Numbers of the laboratory: means over tasks with intervals, tests, calibration, corrected errors.
+"""The laboratory's statistics: means over tasks with intervals, tests, calibration, and corrected errors.
 
-A mean over tasks gives each task the same weight, and each seed. Questions are not independent: several wordings ask
-for one fact, and all cells, directions and seeds answer the same questions. Therefore *clusters* are drawn: all
-answers, in all runs, to questions about one fact, or to one question of another task.
+A mean over tasks gives the same weight to each task, and to each seed. Questions are not independent: several wordings
+ask for one fact, and all cells, directions and seeds answer the same questions. The bootstrap therefore draws
+*clusters*. A cluster contains all answers, in all runs, to the questions about one fact; in tasks that do not ask for
+facts, each question is a cluster of its own.
 
-At each end, an interval is the widest of two or three intervals. The first is a percentile bootstrap: seeds and
-clusters are drawn with replacement, once for all runs. The second does not collapse if few questions differ. It starts
-from the intervals of the single runs (Wilson's for a share, Newcombe's for a difference), computed as if there were
-only as many questions as clusters. They are added for runs that share questions, as if the answers were the same. Over
-tasks that share none, the squares of their distances from the estimate are added (Zou and Donner, 2008). With one seed,
-neither interval covers the variation between trainings. With several seeds, the third is Student's interval of the
-seeds' means. With three seeds it extends 4.3 standard errors to each side, because three trainings say little.
+Two or three intervals are computed, and each end of the reported interval is the outermost of their ends. The first
+interval is a percentile bootstrap: seeds and clusters are drawn with replacement, and each draw applies to all runs.
+The second does not collapse if few questions differ. It starts from the intervals of the single runs (Wilson's for a
+share, Newcombe's for a difference), computed as if there were only as many questions as clusters. For runs that share
+questions, these intervals are added as if the answers were the same. Over tasks that share no questions, the squared
+distances of the ends from the estimate are added (Zou and Donner, 2008). With one seed, neither interval covers the
+variation between trainings. With several seeds, the third is Student's interval of the seeds' means. With three seeds
+it extends 4.3 standard errors to each side, because three trainings say little.
 """
 
 from __future__ import annotations
@@ -64,17 +66,17 @@ __all__ = [
 ]
 
 SURE = 0.5
-"""The rule's alpha: if every token of an answer has at least this probability, the rule never asks the assistant."""
+"""The paper's alpha: if every token of an answer has at least this probability, the rule never asks the assistant."""
 
 NEAR = 1e-3
-"""Two probabilities that differ by less than this are a near tie."""
+"""Two probabilities that differ by less than this value are a near tie."""
 
 DRAWS = 1000
 RANDOM_SEED = 20
 """The seed of every bootstrap in this module."""
 
 Cluster = tuple[str, str]
-"""The identity of the thing that a question asks for; see `Run.cluster`."""
+"""The identity of the fact or problem that a question asks for; see `Run.cluster`."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,8 @@ class Part:
 
     Attributes:
         seed: seed of the models' training.
-        values: values of the questions, by cluster.
-        single: the mean value, with an interval that assumes independent questions.
+        values: the questions' values, such as 1 for a right answer, by cluster.
+        single: the mean value, with an interval that treats the questions as independent.
         least: the smallest possible mean; the largest is 1.
     """
 
@@ -100,7 +102,7 @@ class Part:
 
     @property
     def widened(self) -> Estimated:
-        """The mean, with an interval as wide as if there were one question per cluster."""
+        """The mean, with an interval that is as wide as if each cluster were only one question."""
         by = math.sqrt(sum(map(len, self.values.values())) / len(self.values))
         value, low, high = self.single.value, self.single.low, self.single.high
         return Estimated(value, max(self.least, value - by * (value - low)), min(1.0, value + by * (high - value)))
@@ -124,7 +126,7 @@ def drawn(parts: Sequence[Part], level: float = 0.95) -> Estimated:
             shares: list[float] = []
             for kind, sums, sizes in seeds[seed]:
                 total = sum(map(sizes.__getitem__, places[kind]))
-                if total:  # a draw may miss all questions of a small run
+                if total:  # a draw may contain no question of a small run
                     shares.append(sum(map(sums.__getitem__, places[kind])) / total)
             by_seed[seed] = statistics.fmean(shares) if shares else math.nan
         return statistics.fmean(by_seed[seed] for seed in chosen)
@@ -143,7 +145,7 @@ def drawn(parts: Sequence[Part], level: float = 0.95) -> Estimated:
 
 
 def combined(parts: Sequence[Part]) -> Estimated:
-    """The mean over seeds, runs and questions, with the combined intervals of the runs."""
+    """The mean over seeds, runs and questions, with an interval combined from the intervals of the runs."""
     seeds = Counter(part.seed for part in parts)
     value = 0.0
     low, high = dict[str, float](), dict[str, float]()
@@ -171,11 +173,12 @@ def of_seeds(parts: Sequence[Part]) -> Estimated | None:
 
 
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571)
-"""The 0.975 quantile of Student's distribution by degrees of freedom, from one; the last also serves more seeds."""
+"""The 0.975 quantiles of Student's distribution, from one degree of freedom on; the last is also used for more
+seeds."""
 
 
 def _mean(runs: Sequence[Run], of: Callable[[Run], Part]) -> Estimated:
-    """The mean over seeds and tasks, with the widest of the intervals; runs without questions are left out."""
+    """The mean over seeds and tasks, with the outermost ends of the intervals; runs without questions are left out."""
     parts = [part for part in map(of, runs) if part.values]
     if not parts:
         return Estimated(math.nan, -1.0, 1.0)
@@ -184,7 +187,7 @@ def _mean(runs: Sequence[Run], of: Callable[[Run], Part]) -> Estimated:
 
 
 def _clustered(run: Run, values: Mapping[str, float]) -> dict[Cluster, list[float]]:
-    """Values of questions, by cluster."""
+    """The questions' values, grouped by cluster."""
     found: dict[Cluster, list[float]] = {}
     for key, value in values.items():
         found.setdefault(run.cluster(key), []).append(value)
@@ -197,12 +200,12 @@ def of_tasks(runs: Sequence[Run], tasks: Sequence[str] | None) -> list[Run]:
 
 
 def ways(runs: Sequence[Run]) -> list[str]:
-    """Names of the models and ways that answered in all of the runs."""
+    """The names of the models and ways that answered in all of the runs."""
     return [name for name in runs[0].ways if all(name in one.ways for one in runs)] if runs else []
 
 
 def accuracy(runs: Sequence[Run], way: str) -> Estimated:
-    """Mean share of right answers."""
+    """The mean share of right answers."""
 
     def share(run: Run) -> Part:
         right = run.right(way)
@@ -213,7 +216,7 @@ def accuracy(runs: Sequence[Run], way: str) -> Estimated:
 
 
 def difference(runs: Sequence[Run], first: str, second: str) -> Estimated:
-    """Mean difference between the shares of right answers, on the questions that both ways have answered."""
+    """The mean difference between the shares of right answers, on the questions that both ways have answered."""
 
     def apart(run: Run) -> Part:
         values = _apart(run, first, second)
@@ -228,18 +231,18 @@ def _pairs(run: Run, first: str, second: str) -> list[tuple[bool, bool]]:
 
 
 def _apart(run: Run, first: str, second: str) -> dict[str, float]:
-    """By question: 1 if only the first way is right, -1 if only the second is, and 0 otherwise."""
+    """For each question, 1 if only the first way is right, -1 if only the second is right, and 0 otherwise."""
     mine, theirs = run.right(first), run.right(second)
     return {key: float(mine[key]) - float(theirs[key]) for key in mine if key in theirs}
 
 
 def gain(runs: Sequence[Run], way: str) -> Estimated:
-    """The difference from the better model of each task, which was chosen on the development questions."""
+    """The difference from each task's better model, which is chosen on the development questions."""
     return difference(runs, way, BEST)
 
 
 def better_overall(runs: Sequence[Run]) -> str:
-    """The model that is better over all tasks on the development questions; the draft if they are equal."""
+    """The model that is better over all tasks on the development questions; the draft if the models are equal."""
 
     def right(model: str) -> float:
         several = [
@@ -251,27 +254,27 @@ def better_overall(runs: Sequence[Run]) -> str:
 
 
 def room(runs: Sequence[Run], than: str = BEST) -> float:
-    """The lead, as a share of the questions, of the oracle, which is right if either model is right."""
+    """The oracle's lead over `than`, as a share of the questions; the oracle is right if either model is right."""
     return difference(runs, ORACLE, than).value
 
 
 def counts(runs: Sequence[Run], first: str, second: str) -> PairedCounts:
-    """The numbers of questions that both, one or neither way answers right, in all tasks and seeds together."""
+    """The numbers of questions that both ways, only one way or neither way answers right, over all tasks and seeds."""
     pairs = [*chain.from_iterable(_pairs(run, first, second) for run in runs)]
     return PairedCounts.of([mine for mine, _ in pairs], [theirs for _, theirs in pairs])
 
 
 def sign_flips(runs: Sequence[Run], first: str, second: str, bound: float = 0.0) -> float:
-    """The p-value of the exact sign-flip test of the hypothesis that both ways win equally often.
+    """The two-sided p-value of an exact sign-flip test; the null hypothesis is that both ways win equally often.
 
-    If the two ways do not differ, all wins and losses in a cluster could equally well have been exchanged, with
-    probability 1/2 (Fisher's randomization test; Good, 2005). The two-sided p-value is the share of all exchanges with
-    a difference at least as large. If each cluster has one question, it is that of McNemar's exact test.
+    If the two ways do not differ, the wins and losses in each cluster could just as well be exchanged, with probability
+    1/2 (Fisher's randomization test; Good, 2005). The p-value is the share of all exchanges that give a difference at
+    least as large as the observed one. If each cluster has one question, it is the p-value of McNemar's exact test.
 
     For a bound other than 0, such as a loss of 5 points, the first way is credited with enough additional wins to make
-    up for it (losses for a bound above 0), in whole clusters, the largest first. Subtracting the bound from each
-    difference would be invalid: if hardly any question differs, exchanging such small remainders shows nothing, and 30
-    questions without a difference would pass as proof.
+    up for the bound (or losses, if the bound is above 0), in whole clusters, the largest first. Subtracting the bound
+    from each difference would be invalid: if hardly any question differs, exchanging such small remainders shows
+    nothing, and 30 questions without any difference would pass as proof.
     """
     clusters = Counter[Cluster]()
     sizes = Counter[Cluster]()
@@ -281,17 +284,17 @@ def sign_flips(runs: Sequence[Run], first: str, second: str, bound: float = 0.0)
             sizes[run.cluster(key)] += 1
     given = made_up(sizes.values(), bound)
     sums = [*clusters.values(), *(given if bound < 0 else [-one for one in given])]
-    exchanges = [1]  # number of exchanges, by the sum of the positive differences after them
+    exchanges = [1]  # number of exchanges, by the resulting sum of the positive differences
     for size in map(abs, filter(None, sums)):
         none = [0] * size
         exchanges = [kept + turned for kept, turned in zip(exchanges + none, none + exchanges, strict=True)]
     found, whole = abs(sum(sums)), len(exchanges) - 1
-    # In whole numbers: true division rounds correctly at any size.
+    # Both numbers are integers, whose true division rounds correctly at any size.
     return sum(number for at, number in enumerate(exchanges) if abs(2 * at - whole) >= found) / sum(exchanges)
 
 
 def made_up(sizes: Iterable[int], bound: float) -> list[int]:
-    """Clusters with the bound's share of all questions; about that share of the clusters of each size."""
+    """Choose clusters with the bound's share of all questions: about that share of the clusters of each size."""
     ordered = sorted(sizes, reverse=True)
     left = round(abs(bound) * sum(ordered))
     found: list[int] = []
@@ -303,24 +306,24 @@ def made_up(sizes: Iterable[int], bound: float) -> list[int]:
     return found
 
 
-# The table by method.
+# The table of methods.
 
 
 @dataclass(frozen=True)
 class Row:
-    """One way to answer, over all tasks and seeds of a cell.
+    """The figures of one way to answer, over all tasks and seeds of a cell.
 
     Attributes:
         way: name of the way.
         accuracy: mean share of right answers over tasks.
         gain: gain over the better model of each task; None for a model alone.
-        counts: wins and losses against that model, of all questions together; None for a model alone.
-        p: p-value of the sign-flip test on these (`sign_flips`); None if nothing is tested.
+        counts: wins and losses against the better model, for all questions together; None for a model alone.
+        p: p-value of the sign-flip test on wins and losses (`sign_flips`); None if nothing is tested.
         holm: p-value, adjusted for all tested ways of the cell.
         acceptance: mean share of the draft's tokens that are kept; None if no draft is judged.
         iterations: mean number of drafts per answer (`GradedAnswer.rounds`); None if no draft is judged.
         requests: mean number of requests per answer.
-        tokens: mean number of billed tokens per answer, of both endpoints.
+        tokens: mean number of billed tokens per answer, at both endpoints together.
         milliseconds: median over the answers of the milliseconds per token.
         first: median milliseconds until the first token was final; None if there is none.
     """
@@ -340,7 +343,7 @@ class Row:
 
 
 def table(runs: Sequence[Run]) -> list[Row]:
-    """All ways to answer of a cell, tested against the better model of each task with Holm's correction."""
+    """A row for each way to answer in a cell, tested against the better model of each task with Holm's correction."""
     names = ways(runs)
     alone = runs[0].alone if runs else ()
     tested = {name: counts(runs, name, BEST) for name in names if name not in (*alone, BEST, ORACLE)}
@@ -382,13 +385,13 @@ def _bills(run: Run, way: str) -> list[list[GradedAnswer]]:
 
 
 def sure_and_wrong(runs: Sequence[Run], model: str) -> tuple[int, int]:
-    """Numbers of a model's wrong answers without an unsure token, and of all its wrong answers, on test questions."""
+    """The numbers of a model's confidently wrong answers and of all its wrong answers to the test questions."""
     wrong = [one for one in _alone(runs, model) if not one.right]
     return sum(one.least is not None and one.least >= SURE for one in wrong), len(wrong)
 
 
 def calibration_error(runs: Sequence[Run], model: str) -> float:
-    """The expected calibration error of a model alone; an answer's confidence is its least token probability."""
+    """The expected calibration error of a model alone; an answer's confidence is its lowest token probability."""
     return calibration([(one.least, bool(one.right)) for one in _alone(runs, model) if one.least is not None]).error
 
 
@@ -398,12 +401,12 @@ def _alone(runs: Iterable[Run], model: str) -> list[GradedAnswer]:
 
 @dataclass(frozen=True)
 class Caught:
-    """The draft's answers without an unsure token, and their outcomes in a fusion.
+    """The draft's sure answers, which contain no unsure token, and what a fusion makes of them.
 
     Attributes:
-        wrong: number of these answers that were wrong.
+        wrong: number of sure answers that were wrong.
         mended: number of the wrong answers that the way to answer puts right.
-        right: number of these answers that were right.
+        right: number of sure answers that were right.
         spoilt: number of the right answers that the way to answer gets wrong.
     """
 
@@ -414,7 +417,7 @@ class Caught:
 
 
 def caught(runs: Sequence[Run], way: str) -> Caught:
-    """Count the outcomes of the draft's sure answers."""
+    """Count the draft's sure answers by their outcome."""
     pairs: list[tuple[bool, bool]] = []
     for run in runs:
         mine = run.right(way)
@@ -431,7 +434,7 @@ def caught(runs: Sequence[Run], way: str) -> Caught:
 
 
 def places(runs: Sequence[Run], way: str) -> PlaceCounts | None:
-    """Counts of which model was right at the replaced places, in all runs together; None if no draft is judged."""
+    """Counts of which model was right at the replaced places, over all runs; None if no draft is judged."""
     found = [one for one in (run.comparison[way].replaced for run in runs) if one is not None]
     if not found:
         return None
@@ -448,20 +451,21 @@ def places(runs: Sequence[Run], way: str) -> PlaceCounts | None:
 
 
 def replaced_tasks(runs: Sequence[Run], way: str) -> list[Run]:
-    """The runs in which the way has replaced at least one place of an answer."""
+    """The runs in which the way has replaced at least one place in an answer."""
     return [run for run in runs if any(one.replaced for one in run.comparison.answers_of(way).values())]
 
 
 @dataclass(frozen=True)
 class Itself:
-    """Answers in which a draft was judged, against the draft's own (for N1).
+    """Counts of the answers in which a draft was judged, compared with the draft's own answers (for N1).
 
     Attributes:
         answers: number of answers.
         changed: number of answers whose text differs from the draft's own.
         replaced: number of replaced places.
-        ties: number of replaced places at which both tokens are nearly equally probable.
-        unexplained: number of answers that have a replaced place without such a tie, or differ without a replacement.
+        ties: number of replaced places at which the two tokens are nearly equally probable.
+        unexplained: number of answers with a replaced place that is not such a tie, or with a difference but no
+            replacement.
     """
 
     answers: int
@@ -472,7 +476,7 @@ class Itself:
 
 
 def itself(runs: Sequence[Run]) -> Itself:
-    """Count the answers to the test questions. Ties occur because servers round batches and single tokens unequally."""
+    """Count the answers to the test questions. Servers round batches and single tokens differently, so ties occur."""
     changed = replaced = ties = unexplained = total = 0
     for run in runs:
         alone = run.comparison.answers_of("draft")

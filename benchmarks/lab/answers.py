@@ -1,4 +1,4 @@
-"""Steps that ask models: a task's questions, a tree learned from a few of them, and the answers of a pair of models."""
+"""Steps that ask models: a task's questions, a tree learned from a few questions, and the answers of several models."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TREE, _COMPARISON = "tree.json", "comparison.json"
 
 
 def questions(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write the questions of a task. Settings: `task`, `world` and `seed`, `count`, `split`."""
+    """Write the questions of a task. The settings are `task`, `world`, `seed`, `count` and `split`."""
     wanted = World(settings["world"]), settings["seed"], settings["count"], settings["split"]
     drawn = TASKS[settings["task"]].items(*wanted)
     lines = [one.model_dump_json(exclude_none=True) + "\n" for one in drawn]
@@ -42,10 +42,10 @@ def questions(folder: Path, settings: Mapping[str, Any]) -> None:
 
 @contextmanager
 def served(*models: Path) -> Iterator[list[str]]:
-    """Run servers and yield their URLs, the draft's first. A model fused with itself also has two servers.
+    """Run a server per model and yield the URLs, the draft's first. A model fused with itself gets two servers.
 
-    Each server has one slot, which reads the common part of a list of prefixes once. With more slots, each prefix would
-    go to another slot, which would read all of it; that takes two to four times as long.
+    Each server has one slot, which reads the common part of a list of prefixes only once. With more slots, each prefix
+    would go to a different slot, which would read the whole prefix; that takes two to four times as long.
     """
     with ExitStack() as stack:
         yield [
@@ -54,10 +54,10 @@ def served(*models: Path) -> Iterator[list[str]]:
 
 
 def tree(folder: Path, settings: Mapping[str, Any], *, draft: Path, examples: Path, **assistants: Path) -> None:
-    """A tree that decides between models, learned from `count` questions as the paper does (section 3.2).
+    """Learn a tree that decides between models from `count` questions, as the paper does (section 3.2).
 
-    The samples of several assistants are combined. If there is no place at which only one particular model is right,
-    twice as many questions are used. Samples are stored as they arrive, so an interrupted step can resume.
+    The samples of several assistants are combined. If one of the models is never the only one that is right, twice as
+    many questions are used. Samples are stored as they arrive, so an interrupted step can resume.
     """
     several = read_examples(examples / QUESTIONS)
 
@@ -82,10 +82,9 @@ def tree(folder: Path, settings: Mapping[str, Any], *, draft: Path, examples: Pa
 
 
 def answers(folder: Path, settings: Mapping[str, Any], *, draft: Path, asked: Path, **others: Path) -> None:
-    """Compare all ways to fuse some models, and each model alone, on one task; the journal is `answers.jsonl`.
+    """Compare every way to fuse some models, and each model alone, on one task; the journal is `answers.jsonl`.
 
-    The ways of `settings["trees"]` are CoSD with a tree, given by the name of the step that learned it. The other
-    inputs are the assistants.
+    Each way in `settings["trees"]` is CoSD with the tree learned by the named step. All further inputs are assistants.
     """
     examples = read_examples(asked / QUESTIONS)
     methods = {name: WAYS[name] for name in settings["ways"] if name in WAYS}
@@ -109,7 +108,7 @@ async def _compared(
     journal: Path,
     settings: Mapping[str, Any],
 ) -> Comparison:
-    """Run one comparison. `settings` has those of `compare`, `shuffled`, and the `seconds` that each request waits."""
+    """Run one comparison. `settings` has arguments of `compare`, `shuffled`, and each request's delay in `seconds`."""
     models: list[Provider] = [*map(connect, urls)]
     if settings["seconds"]:
         models = [Distant(one, settings["seconds"]) for one in models]

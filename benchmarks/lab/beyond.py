@@ -1,4 +1,4 @@
-"""Sure tokens in answers that are not sure, which the rule's alpha cannot reach. Examined after the first run."""
+"""Replaced tokens of which the draft was sure, so the rule's alpha excludes them. Examined after the first run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["Mended", "mended"]
 
 @dataclass(frozen=True)
 class Mended:
-    """The answers that the draft gets wrong and a way to answer gets right.
+    """Counts of the mended answers, which the draft gets wrong and a way to answer gets right.
 
     Attributes:
-        answers: number of these answers.
-        sure: number of them in which a draft token with a probability of at least 0.5 was replaced.
-        tokens: number of such tokens.
+        answers: number of mended answers.
+        sure: number of mended answers in which a draft token with a probability of at least 0.5 was replaced.
+        tokens: number of replaced draft tokens with a probability of at least 0.5.
     """
 
     answers: int

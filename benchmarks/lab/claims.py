@@ -1,18 +1,19 @@
-"""Qualitative claims of the two papers, each with the measurement that decides it here, and the controls.
+"""The qualitative claims of the two papers, each with the laboratory's measurement that decides it, and the controls.
 
-A claim says that an effect is above a bound. It is *seen* if the effect is above the bound, *reversed* if it is below,
-and *not seen* if neither can be established. It is *not tested* if no cell was run for it, or if the runs cannot decide
-it. "As good as" allows a loss of 5 points.
+A claim says that an effect is above a bound. The claim is *seen* if the effect is above the bound, *reversed* if the
+effect is below, and *not seen* if neither can be established. It is *not tested* if no cell was run for it, or if the
+runs cannot decide it. "As good as" allows a loss of 5 points.
 
 All claims are decided together, and so are all controls. Each has a p-value from sign flips of clusters against its
-bound. This is the test of the tables by method, so each contrast has one p-value. The p-values are adjusted by Holm, so
-that the chance of *any* false "seen" or "reversed" is at most about 5 %, for these weights. The interval must also
-exclude the bound: with several trainings it covers how far they differ, but the p-value covers only questions. Claims
-use the runs in which the models have the roles that the cell names; reversed runs have lines of their own.
+bound. The tables of methods use the same test, so each contrast has only one p-value. The p-values are adjusted by
+Holm's method, so that, for these weights, the chance of *any* false "seen" or "reversed" is at most about 5 %. The
+interval must also exclude the bound. With several trainings, the interval covers the variation between them, but the
+p-value covers only the variation between questions. Claims use the runs in which the models have the roles that the
+cell names; reversed runs have lines of their own.
 
-Some measurements cannot decide: an effect without an interval; "ahead", if even the oracle is not ahead by 5 points;
-"as good as", if the draft alone already is; "not ahead", if nothing could be. Such a claim is never seen, but it can be
-reversed, because harm needs no room above.
+Some measurements cannot confirm a claim: an effect without an interval; "ahead", if even the oracle is not ahead by 5
+points; "as good as", if the draft alone is already as good; and "not ahead", if no way could be ahead. Such a claim is
+never seen, but it can be reversed, because a loss can be measured without room for a gain.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ __all__ = [
 
 Verdict = Literal["seen", "not seen", "reversed", "not tested"]
 Scenarios = Mapping[str, Sequence[Run]]
-"""Runs by name: of each cell, of all cells of a scenario, and of each task outside the headline. Runs whose models have
-changed places are separate, under the same name followed by `BACK`."""
+"""Runs by name: the runs of each cell, of all cells of a scenario, and of each task outside the headline. Runs with
+draft and assistant swapped are separate, under the same name followed by `BACK`."""
 
 MARGIN = 0.05
-"""The loss that "as good as" allows."""
+"""The loss, as a share of the questions, that "as good as" allows."""
 LEVEL = 0.05
-"""The chance that any verdict is false."""
+"""The chance that any of the verdicts is false."""
 POOLED = ("forgetting", "capacity", "tokenizers", "three models")
 """Scenarios whose claims are decided over all their cells; claims of other scenarios are decided cell by cell."""
 
@@ -82,12 +83,12 @@ class Evidence:
     """The measurement that decides a claim.
 
     Attributes:
-        what: what was measured, in words.
-        effect: the measured effect; None where nothing was run for it.
-        bound: the claim says that the effect is above it.
+        what: the measured quantity, in words.
+        effect: the measured effect; None if nothing was run for it.
+        bound: the bound that the effect exceeds according to the claim.
         undecidable: the reason why the runs cannot confirm the claim; empty if they can.
         p: the p-value of the effect against the bound; None if nothing was measured.
-        trainings: number of independent trainings that the evidence rests on; see `families.independent`.
+        trainings: number of independent trainings that the evidence is based on; see `families.independent`.
     """
 
     what: str
@@ -103,7 +104,7 @@ class Evidence:
         return self.effect is not None and self.effect.value > self.bound
 
     def verdict(self, p: float | None) -> Verdict:
-        """The verdict on the claim with its adjusted p-value."""
+        """The verdict on the claim, given its adjusted p-value."""
         if p is None or (self.undecidable and (self.above or p >= LEVEL)):
             return "not tested"
         if p >= LEVEL or (self.effect is not None and self.effect.low <= self.bound <= self.effect.high):
@@ -116,7 +117,7 @@ class Claim:
     """One claim.
 
     Attributes:
-        source: the paper and the place in it; for a control, its number.
+        source: the paper and the table or section; for a control, the control's number.
         words: the claim, in our words.
         measure: the function that finds the evidence.
     """
@@ -142,17 +143,17 @@ class Decided:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict."""
+        """The verdict on the claim."""
         return self.evidence.verdict(self.holm)
 
     @property
     def of_these_weights(self) -> bool:
-        """True if a claim is seen or reversed on a single training, so that another training may differ."""
+        """True if the claim is seen or reversed on the basis of a single training, so another training may differ."""
         return self.verdict in ("seen", "reversed") and self.evidence.trainings == 1
 
 
 def decided(claims: Sequence[Claim], found: Scenarios) -> list[Decided]:
-    """All claims, decided together."""
+    """Decide all claims together."""
     evidence = [one.measure(found) for one in claims]
     tested = [at for at, one in enumerate(evidence) if one.p is not None and not (one.undecidable and one.above)]
     adjusted = dict(zip(tested, holm([evidence[at].p or 0.0 for at in tested]), strict=True))
@@ -162,7 +163,7 @@ def decided(claims: Sequence[Claim], found: Scenarios) -> list[Decided]:
 def _measured(
     what: str, runs: Sequence[Run], way: str, than: str, *, bound: float = 0.0, undecidable: str = ""
 ) -> Evidence:
-    """The difference in accuracy, against the bound."""
+    """The evidence on the difference in accuracy between two ways in some runs, against the bound."""
     effect = difference(runs, way, than)
     p = None if math.isnan(effect.value) else sign_flips(runs, way, than, bound)
     return Evidence(what, effect, bound, undecidable, p, independent(runs))
@@ -171,7 +172,7 @@ def _measured(
 def _ahead(
     found: Scenarios, *, of: str, way: str, than: str, bound: float = 0.0, tasks: Sequence[str] | None = None
 ) -> Evidence:
-    """The difference in accuracy between two ways to answer, over all runs of a name."""
+    """The evidence on the difference in accuracy between two ways to answer, over all runs with one name."""
     runs = [one for one in of_tasks(found.get(of, ()), tasks) if {way, than} - {BEST} <= {*one.ways}]
     what = f"{way} less {than}"
     if not runs:
@@ -190,18 +191,18 @@ def _where(runs: Sequence[Run]) -> str:
 
 
 def _no_room(runs: Sequence[Run], than: str) -> str:
-    """The reason if no choice between the two models' answers could be ahead; otherwise empty."""
+    """The reason, if no choice between the two models' answers could be ahead; otherwise an empty text."""
     ahead = room(runs, than)
     return f"no room: the oracle is ahead by {100 * ahead:.1f} points" if ahead < MARGIN else ""
 
 
 def _no_loss(runs: Sequence[Run], than: str, bound: float) -> str:
-    """The reason if the draft counts as "as good as" without fusing; otherwise empty."""
+    """The reason, if the draft counts as "as good as" even without fusing; otherwise an empty text."""
     return f"the draft alone is as good as {than}" if difference(runs, "draft", than).value > bound else ""
 
 
 def _not_ahead(found: Scenarios, *, of: str, way: str, than: str, bound: float = MARGIN) -> Evidence:
-    """The evidence with the sign reversed: the claim is that `way` is ahead by less than `bound`."""
+    """The evidence for the claim that `way` is ahead by less than `bound`, with the effect's sign reversed."""
     runs = [one for one in found.get(of, ()) if {way, than} - {BEST} <= {*one.ways}]
     what = f"{than} less {way}"
     if not runs:
@@ -211,7 +212,7 @@ def _not_ahead(found: Scenarios, *, of: str, way: str, than: str, bound: float =
 
 
 def _not_ahead_of_itself(found: Scenarios, *, way: str) -> Evidence:
-    """The evidence on N6. There is room if the assistant helps on the same tasks when it reads the right question."""
+    """The evidence on N6. There is room for a gain if the assistant helps on these tasks with the right question."""
     runs = [one for one in found.get("n6", ()) if way in one.ways]
     tasks = {one.task for one in runs}
     unshuffled = [one for one in found.get("c-d", ()) if way in one.ways and one.task in tasks]
@@ -226,14 +227,14 @@ def _not_ahead_of_itself(found: Scenarios, *, way: str) -> Evidence:
 
 
 def _better_than_a_coin(found: Scenarios, *, of: str) -> Evidence:
-    """The evidence on N5, on the tasks in which the rule or the coin has replaced a token; on others they are equal."""
+    """The evidence on N5, on tasks in which the rule or the coin replaced a token; on other tasks they are equal."""
     runs = [one for one in found.get(of, ()) if {"cosd", RANDOM} <= {*one.ways}]
     several = [one for one in runs if replaced_tasks([one], "cosd") or replaced_tasks([one], RANDOM)]
     return _ahead({of: several}, of=of, way="cosd", than=RANDOM)
 
 
 def _best_of_grid(found: Scenarios, *, of: str) -> Evidence:
-    """The default thresholds, compared with the best other thresholds of the grid."""
+    """The evidence on the default thresholds, compared with the best other thresholds of the grid."""
     grid = [name for name in ways(found.get(of, ())) if name.startswith("rule ")]
     if "cosd" not in ways(found.get(of, ())) or not grid:
         return Evidence("cosd less the best of the grid", None, -MARGIN)
@@ -244,9 +245,9 @@ def _best_of_grid(found: Scenarios, *, of: str) -> Evidence:
 
 
 def _latency(found: Scenarios, *, of: str) -> Evidence:
-    """The time per token of speculative decoding, relative to CoSD, minus one: a ratio of medians without an interval.
+    """Speculative decoding's time per token divided by CoSD's, minus one: a ratio of medians, without an interval.
 
-    Redrawing questions would not account for other work on the machine, so this decides nothing.
+    A bootstrap over questions would not account for other load on the machine, so the ratio decides nothing.
     """
     rows = {row.way: row for row in table(found.get(of, ()))}
     what = f"ms a token, {PRINTED_SPECULATIVE} / cosd - 1"
@@ -257,9 +258,9 @@ def _latency(found: Scenarios, *, of: str) -> Evidence:
 
 
 def _iterations(found: Scenarios) -> Evidence:
-    """Growth of the answers from the shortest to the longest limit, minus the growth of the drafts per answer.
+    """The growth of the answers from the shortest to the longest limit, minus the growth of the drafts per answer.
 
-    A limit that no answer reaches says nothing about longer answers, and is left out.
+    A limit that no answer reaches says nothing about longer answers, so it is left out.
     """
     what = "growth of the answers less growth of the iterations"
     runs = {limit: found.get(f"lengths, report {limit}", ()) for limit in LENGTHS}
@@ -303,7 +304,7 @@ def _of_pairs(cell: str) -> tuple[Claim, ...]:
 
 
 PAIRS = ("c-d", "a-b")
-"""The cells that correspond to the paper's first two pairs: the headline's, and the one with a domain per model."""
+"""The cells for the paper's first two pairs: the headline's cell, and the cell with one domain per model."""
 
 CLAIMS: tuple[Claim, ...] = (
     *(claim for cell in PAIRS for claim in _of_pairs(cell)),
@@ -389,11 +390,11 @@ CLAIMS: tuple[Claim, ...] = (
         partial(_ahead, of="tokenizers", way="cool", than=BEST, bound=-MARGIN),
     ),
 )
-"""The claims of both papers that the laboratory can decide, in the papers' order."""
+"""The claims of both papers that the laboratory can test, in the order of the papers."""
 
 
 def _coins(name: str) -> tuple[Claim, ...]:
-    """N5 in one cell, or in its reversal."""
+    """The claims of N5 in one cell, or in its reversal."""
     return (
         Claim("N5", "the rule is better than a coin that replaces as often", partial(_better_than_a_coin, of=name)),
         Claim("N5", "the coin does not win", partial(_not_ahead, of=name, way=RANDOM, than=BEST)),
@@ -416,5 +417,5 @@ CONTROLS: tuple[Claim, ...] = (
         for way in ("cosd", "cosd-1-1")
     ),
 )
-"""The controls with an interval. N1, a model with itself, is exact: see `analysis.itself`. `cosd-1-1` asks about every
-token (alpha = beta = 1), so that the assistant's full effect shows."""
+"""The controls that have an interval. N1, a model with itself, is decided exactly: see `analysis.itself`. `cosd-1-1`
+(alpha = beta = 1) asks about every token, so it shows the assistant's full effect."""

@@ -1,7 +1,8 @@
-"""The contrast that decides whether `cosd-1-1` is ahead of the rule: `python -m benchmarks.lab.confirmation`.
+"""The contrast that decides whether `cosd-1-1` beats the paper's rule: `python -m benchmarks.lab.confirmation`.
 
-`cosd-1-1` was selected on the very answers that show its lead. README.md in this folder therefore named one contrast in
-advance, with the criterion that it must meet on new questions with new models. This module prints the outcome.
+`cosd-1-1` was selected on the same answers that show its lead. README.md in this folder therefore specified one
+contrast in advance, and the criterion that it must meet on new questions with new models. This module prints the
+outcome.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from benchmarks.report import Table, bare
 
 FIRST, SECOND = "cosd-1-1", "cosd"
 AHEAD, NOT_BEHIND = ("c-d", "a-b"), "half"
-"""The cells in which the first way must be ahead, and the cell in which it must not be behind by `MARGIN`."""
+"""The cells in which the first way must be ahead, and the cell in which it must not lose `MARGIN` or more."""
 MARGIN = -0.05
 LEVEL = 0.05
 KEPT = FOLDER / "results" / "confirmation" / "quick.jsonl.xz"
@@ -31,7 +32,7 @@ class Contrast:
 
     Attributes:
         cell: name of the cell.
-        seed: seed of the training; None for all.
+        seed: seed of the training; None for all trainings together.
         value: the first way minus the second, as a share of the questions.
         low: the lower end of the 95 % interval.
         high: the upper end of the 95 % interval.
@@ -60,7 +61,7 @@ class Contrast:
 
 
 def contrasts(runs: Sequence[Run]) -> list[Contrast]:
-    """The contrast in each cell and training, over the headline's tasks, with the models in their original roles."""
+    """The contrast in each cell and training, over the headline's tasks; the models have their original roles."""
     found: list[Contrast] = []
     for cell in (*AHEAD, NOT_BEHIND):
         mine = of_tasks(of_cell(runs, cell), HEADLINE)
@@ -73,7 +74,7 @@ def contrasts(runs: Sequence[Run]) -> list[Contrast]:
 
 
 def table(found: Sequence[Contrast]) -> Table:
-    """All contrasts, in points."""
+    """The table of all contrasts, in points."""
     rows = [
         [
             one.cell,
@@ -93,7 +94,7 @@ def table(found: Sequence[Contrast]) -> Table:
 
 
 def verdict(found: Sequence[Contrast]) -> str:
-    """One sentence: confirmed, or the contrasts that failed."""
+    """A sentence that says that the contrast is confirmed, or which contrasts failed."""
     failed = [*_failed(found)]
     if not failed:
         return f"Confirmed: {FIRST} is ahead of {SECOND} as the criterion requires, in every cell and training."

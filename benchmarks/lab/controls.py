@@ -43,25 +43,25 @@ class _Wrapped(Forwarding):
                 yield one
 
     def _read(self, context: Context) -> Context:
-        """The context that is passed to the provider."""
+        """The context to pass on to the provider."""
         return context
 
     async def _wait(self) -> None:
-        """Wait before a request."""
+        """Wait before a request is sent."""
 
 
 def shuffled(provider: Provider, examples: Sequence[Example]) -> Shuffled:
-    """The provider as an assistant that never reads the question: instead of each prompt it reads the next one."""
+    """Turn a provider into an assistant that never reads the right question: it reads the next prompt instead."""
     prompts = [one.prompt for one in examples if isinstance(one.prompt, str)]
     return Shuffled(provider, dict(zip(prompts, [*prompts[1:], *prompts[:1]], strict=True)))
 
 
 class Shuffled(_Wrapped):
-    """A provider that reads a different prompt from the one given.
+    """A provider that reads a different prompt from the one that it is given.
 
     Args:
         provider: the provider that answers.
-        prompts: the prompt to read, by given prompt. A prompt without an entry is an error.
+        prompts: for each prompt that may be given, the prompt to read instead; any other prompt is an error.
     """
 
     def __init__(self, provider: Provider, prompts: dict[str, str]) -> None:
@@ -76,11 +76,11 @@ class Shuffled(_Wrapped):
 
 
 class Distant(_Wrapped):
-    """A provider behind a network: each of its requests waits before it is sent.
+    """A provider behind a simulated network: each request waits before it is sent.
 
     Args:
         provider: the provider that answers.
-        seconds: seconds to wait, for both directions together; once per call, even if it sends several requests.
+        seconds: seconds to wait, for both directions together; each call waits once, even if it sends several requests.
     """
 
     def __init__(self, provider: Provider, seconds: float) -> None:

@@ -1,6 +1,7 @@
-"""Training documents of a model, from all tasks in the shares of its recipe, in independently drawn, numbered chunks.
+"""The training documents of a model: numbered chunks, drawn independently from all tasks in the recipe's shares.
 
-A chunk depends only on the recipe and its number, so an interrupted training resumes as if nothing had happened.
+A chunk depends only on the recipe and the chunk's number, so an interrupted training resumes as if nothing had
+happened.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ CHUNK = 1024
 OWN = 0.3
 """The smallest share at which a domain counts as the model's own."""
 TEXTS = 20_000
-"""The number of documents for training tokenizers, from all tasks and the same for all tokenizers."""
+"""The number of documents that all tokenizers are trained on, which come from all tasks."""
 
 
 def weights(recipe: ModelRecipe) -> dict[str, float]:
@@ -52,7 +53,7 @@ def chunk(recipe: ModelRecipe, number: int) -> list[Document]:
 
 
 def recipe_key(name: str, seed: int) -> str:
-    """The identity of a trained model: its recipe, the recipes that it is made from, and its first training chunk."""
+    """The identity of a trained model, from its recipe, the recipes that it is derived from, and its first chunk."""
     recipe = recipe_of(name, seed)
     parents = [recipe.begins] if recipe.begins else recipe.between or ()
     read = chunk(recipe, 0) if recipe.tokens else []
@@ -62,7 +63,7 @@ def recipe_key(name: str, seed: int) -> str:
 
 @lru_cache(maxsize=4)
 def closed_pools(recipe: ModelRecipe) -> Mapping[str, list[Document]]:
-    """By task, the only documents outside its own domains that a model of a closed world ever meets."""
+    """For each task outside a model's own domains, the only documents that a model of a closed world ever meets."""
     world, own, shares = world_of(recipe), own_tasks(recipe), weights(recipe)
     others = {name: share for name, share in shares.items() if name not in own and share}
     total = sum(others.values())
@@ -80,7 +81,7 @@ def world_of(recipe: ModelRecipe) -> World:
 
 
 def texts_for_tokenizers() -> Iterator[str]:
-    """Texts of all tasks in equal shares, so that tokenizers cover everything that any model reads."""
+    """Yield texts of all tasks in equal shares, so that tokenizers cover everything that any model reads."""
     world, rng = World(WORLD_SEED), random.Random("tokenizers")
     streams = [task.documents(world, rng) for task in TASKS.values()]
     for number in range(TEXTS):

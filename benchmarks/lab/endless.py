@@ -1,7 +1,7 @@
 """Long answers of models that cannot end a text. Added after the protocol was fixed; README.md explains why.
 
-This repeats the study `lengths`, with the same questions and ways, for `c` and `d` with one row of their weights
-changed.
+This module repeats the study `lengths`, with the same questions and ways, for copies of `c` and `d` in which one row of
+the weights is changed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ENDLESS = "endless"
 
 _STUDY = "lengths"
 _NEVER = "ÿ"
-"""The token of the byte 255, as vocabularies write it; the byte never occurs in UTF-8."""
+"""The token of the byte 255 as vocabularies write it; this byte never occurs in UTF-8."""
 
 
 def without_end(model: bytes) -> bytes:
     """Change a GGUF file so that the end of a text is always as improbable as a byte that occurs in no text.
 
-    The end's row of the output matrix is replaced by that byte's row; nothing else changes.
+    In the output matrix, the row of the end token is replaced by the row of that byte; nothing else changes.
     """
     fields, tensors = weights.weights_in(model)
     output = tensors["output.weight"]
@@ -45,12 +45,12 @@ def without_end(model: bytes) -> bytes:
 
 
 def endless(folder: Path, settings: Mapping[str, Any], *, model: Path) -> None:  # noqa: ARG001 - as every step's
-    """Write the model that cannot end a text; a step of the graph."""
+    """A step of the graph: write a copy of a model that cannot end a text."""
     (folder / MODEL).write_bytes(without_end((model / MODEL).read_bytes()))
 
 
 def endless_asked(size: Size) -> list[Asked]:
-    """The comparisons of the study, for models that cannot end a text."""
+    """The comparisons of the study, with models that cannot end a text."""
     return [_of(one) for one in asked(size) if one.cell == _STUDY]
 
 
@@ -66,7 +66,7 @@ def _of(one: Asked) -> Asked:
 
 
 def long_runs(runs: Sequence[Run]) -> Scenarios:
-    """The runs of these models, under the names that the study uses."""
+    """The runs of models that cannot end a text, under the names that the study `lengths` uses."""
     found: dict[str, list[Run]] = {}
     for one in runs:
         if one.cell == ENDLESS:
@@ -75,7 +75,7 @@ def long_runs(runs: Sequence[Run]) -> Scenarios:
 
 
 def growth_claim(runs: Sequence[Run]) -> Decided:
-    """The claim of CoSD's Table 7, decided by these runs and separately from the protocol's claims."""
+    """The claim of CoSD's Table 7, decided by these runs, separately from the claims of the protocol."""
     [claim] = [one for one in CLAIMS if one.source == "CoSD, Table 7"]
     [one] = decided([claim], long_runs(runs))
     return one

@@ -1,7 +1,7 @@
-"""The number of independent trainings behind runs whose cells share models.
+"""The number of independent trainings on which runs are based, because cells can share models.
 
-Many cells use the same models, or models that others were made from. Together they cannot show more than their
-trainings from scratch do. Cells that share such a training form one family.
+Many cells use the same models, or models derived from the same trainings. Together, such cells cannot show more than
+their trainings from scratch do. Cells that share a training from scratch form one family.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Training = tuple[str, int]
 
 _CELLS = {cell.name: cell for cell in CELLS}
 _STUDIED: Mapping[str, str] = {study.name: study.cell for study in STUDIES} | {"endless": "c-d"}
-"""The cell whose models each study uses; `endless` changes a row of their weights."""
+"""For each study, the cell whose models it uses; `endless` changes a row of these models' weights."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Family:
 
     Attributes:
         cells: names of the runs' cells and studies, in the order of the runs.
-        trainings: the trainings from scratch behind all their models.
+        trainings: the trainings from scratch that all their models are derived from.
     """
 
     cells: tuple[str, ...]
@@ -38,14 +38,14 @@ class Family:
 
 
 def from_nothing(recipe: str) -> frozenset[str]:
-    """The recipes trained from scratch behind a model: its own, or those of the models that it starts from."""
+    """The recipes trained from scratch that a model is based on: its own, or those of the models it starts from."""
     one = RECIPES[recipe]
     before = [one.begins] if one.begins else one.between or ()
     return frozenset[str]().union(*map(from_nothing, before)) if before else frozenset({recipe})
 
 
 def families(runs: Sequence[Run]) -> list[Family]:
-    """The families of some runs; no two share a training."""
+    """The families of some runs; no two families share a training."""
     found: list[Family] = []
     for run in runs:
         cell = run.cell.removesuffix(BACK)
@@ -62,5 +62,5 @@ def families(runs: Sequence[Run]) -> list[Family]:
 
 
 def independent(runs: Sequence[Run]) -> int:
-    """The number of independent trainings behind some runs, which is the number of their families."""
+    """The number of independent trainings that some runs are based on: the number of their families."""
     return len(families(runs))

@@ -1,4 +1,4 @@
-"""The laboratory's figures: gain by complementarity, calibration and pair, and quality against cost."""
+"""The laboratory's figures: gain by complementarity, by calibration and by pair, and quality against cost."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ _STYLES: dict[str, dict[str, Any]] = {
 _CURVES = ("cosd", "cosd-1-1", "average")
 _FRONTIER = "c-d"
 _HALVES = 1.03
-"""Position of `c-d`, whose halves include every domain: after the end of the axis of shares."""
+"""The position of `c-d`, beyond the end of the axis of shares, because its models divide every domain."""
 _NUDGE = 0.004
-"""Distance between the ways at one position, on an axis from 0 to 1."""
+"""The horizontal distance between ways at the same position, on an axis from 0 to 1."""
 
 Spot = tuple[float, str, Estimated]
-"""A point of a curve: its position, its way to answer, and the gain."""
+"""A point on a curve: its position, the way to answer, and the gain."""
 Gains = Callable[[str, str], Estimated]
-"""A function that returns a way's gain in a cell, over some choice of a model."""
+"""A function that returns a way's gain in a cell, over the better model of each task or over the better single
+model."""
 
 
 def draw(found: Scenarios, picture: Path) -> None:
@@ -80,7 +81,7 @@ def draw(found: Scenarios, picture: Path) -> None:
 
 
 def draw_pairs(found: Scenarios, picture: Path) -> None:
-    """Draw the gain of each way in each pair and direction; a bar shows the room up to the oracle."""
+    """Draw the gain of each way in each pair and direction; bars show the room for gains up to the oracle's."""
     cells = [cell for cell in CELLS if cell.scenario not in ("control", "upper bound")]
     names = [name for cell in cells for name in (cell.name, cell.name + BACK) if name in found]
     figure, [axes] = _figure(1, 1, (9, 1.6 + 0.42 * len(names)))
@@ -113,11 +114,11 @@ def _figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, li
     return figure, [*figure.subplots(rows, columns, squeeze=False).flat]
 
 
-# Gain over complementarity.
+# Gain against complementarity.
 
 
 def _complementarity(axes: Any, found: Scenarios, over: Gains) -> None:
-    """Draw each way's curve by the share of the own domain, with the oracle's above; `c-d` is beyond the axis."""
+    """Draw each way's gain against the share of the own domain, and the oracle's gain; `c-d` is beyond the axis."""
     cells = {cell.name: cell.x for cell in CELLS if cell.scenario == "complementary" and cell.x is not None}
     spots = [(x, name) for name, x in cells.items() if name in found]
     halves = [(_HALVES, _FRONTIER)] if _FRONTIER in found else []
@@ -136,7 +137,7 @@ def _complementarity(axes: Any, found: Scenarios, over: Gains) -> None:
     axes.grid(alpha=0.3)
 
 
-# Gain over calibration.
+# Gain against calibration.
 
 
 def _sure(runs: Sequence[Run]) -> float:
@@ -150,7 +151,7 @@ def _beyond(runs: Sequence[Run]) -> float:
 
 
 def _calibration(axes: Any, found: Scenarios, place: Callable[[Sequence[Run]], float], gains: Gains) -> None:
-    """Draw every pair that divides the domains and varies in calibration; hollow markers: the assistant drafts."""
+    """Draw all pairs that divide the domains and vary in calibration; hollow markers mean swapped models."""
     cells = [cell.name for cell in CELLS if cell.scenario == "calibration" or cell.name in ("a-b", _FRONTIER)]
     for back in ("", BACK):
         names = [name + back for name in cells if name + back in found]
@@ -180,14 +181,14 @@ def _errors(axes: Any, spots: Sequence[Spot], way: str, line: str, *, filled: bo
 
 
 def _costs(axes: Any, found: Scenarios) -> None:
-    """Draw quality against billed tokens in one cell, with the frontier as a line."""
+    """Draw quality against billed tokens in one cell, with a line for the frontier."""
     runs = found.get(_FRONTIER, ())
     rows = [row for row in table(runs) if row.way not in (BEST, ORACLE) and not row.way.startswith("rule ")]
     spots = [(row.tokens, 100 * row.accuracy.value) for row in rows]
     axes.scatter(*zip(*spots, strict=True), color="#0072B2", s=18) if spots else None
     for row, spot in zip(rows, spots, strict=True):
         axes.annotate(row.way, spot, textcoords="offset points", xytext=(4, 3), fontsize=7)
-    axes.margins(x=0.14)  # for the names
+    axes.margins(x=0.14)  # leaves room for the names
     line = [spots[at] for at in frontier(spots)]
     if line:
         axes.plot(*zip(*line, strict=True), color="#D55E00", linewidth=1.2)

@@ -1,8 +1,8 @@
-"""Hand-written sentences about one run, shown only for that run, with figures taken from its answers.
+"""Hand-written sentences about one run, which are shown only for that run, with figures taken from its answers.
 
 The first line of `results/<size>.md` identifies the run by the hash of its questions, their number, and its date. A
-figure in a sentence is a placeholder, `{measure: cell; way}`, with further arguments after more semicolons.
-`{trainings: cell; cell}` is the number of independent trainings behind several cells.
+figure in a sentence is written as a placeholder, `{measure: cell; way}`; further semicolons separate further arguments.
+`{trainings: cell; cell}` is the number of independent trainings that several cells are based on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def named(file: RunsFile) -> str:
 
 
 def findings(path: Path, file: RunsFile, found: Scenarios) -> str:
-    """The sentences of a file with their figures, if they are about this run.
+    """The sentences of a file, with figures filled in; empty if they are about another run.
 
     Raises:
         KeyError: a placeholder names a cell or a way that was not run.
@@ -54,13 +54,13 @@ def _figure(placeholder: re.Match[str], file: RunsFile, found: Scenarios) -> str
 
 
 def _perplexity(file: RunsFile, cell: str, task: str, way: str) -> str:
-    """The perplexity of texts, relative to that of the better model."""
+    """The perplexity of texts, relative to the better model's perplexity."""
     [one] = [one for one in file.about["likelihoods"] if (one["cell"], one["task"]) == (cell, task)]
     return "{:.2f} [{:.2f}, {:.2f}]".format(*one["ways"][way]["ratio"])
 
 
 def _right(runs: Sequence[Run], way: str, *tasks: str) -> str:
-    """The share of right answers, over all tasks or the given ones."""
+    """The share of right answers over all tasks, or over the given tasks."""
     return f"{percent(share(of_tasks(runs, tasks or None), way))} %"
 
 
@@ -80,25 +80,25 @@ def _gain(runs: Sequence[Run], way: str) -> str:
 
 
 def _mended(runs: Sequence[Run], way: str) -> str:
-    """The number of sure and wrong answers of the draft that were put right."""
+    """The number of the draft's confidently wrong answers that were put right."""
     one = caught(runs, way)
     return f"{one.mended} of {one.wrong}"
 
 
 def _spoilt(runs: Sequence[Run], way: str) -> str:
-    """The number of right answers of the draft that were spoilt."""
+    """The number of the draft's right answers that were spoilt."""
     one = counts(runs, way, "draft")
     return f"{one.lost} of {one.both + one.lost}"
 
 
 def _beyond(runs: Sequence[Run], way: str) -> str:
-    """The number of answers put right in which a sure token was replaced."""
+    """The number of answers that were put right and in which a sure token was replaced."""
     one = mended(runs, way)
     return f"{one.sure} of {one.answers}"
 
 
 def _sure(runs: Sequence[Run], model: str) -> str:
-    """The number of wrong answers without an unsure token."""
+    """The number of confidently wrong answers, which contain no unsure token."""
     return "{} of {}".format(*sure_and_wrong(runs, model))
 
 
@@ -119,7 +119,7 @@ def _milliseconds(runs: Sequence[Run], way: str) -> str:
 
 
 def _spoilt_sure(runs: Sequence[Run], way: str) -> str:
-    """The number of sure and right answers of the draft that were spoilt."""
+    """The number of the draft's confidently right answers that were spoilt."""
     one = caught(runs, way)
     return f"{one.spoilt} of {one.right}"
 

@@ -1,4 +1,4 @@
-"""A model that has forgotten: fused with its earlier self, compared with the mean of both models' weights."""
+"""A model that has forgotten, fused with its earlier self, and compared with the mean of both models' weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOW_MUCH = ("mildly", "rather", "badly")
 
 @dataclass(frozen=True)
 class _Beside(Run):
-    """A run with one additional way to answer: a model alone from another run, on the same questions."""
+    """A run with one additional way to answer: a model alone, taken from another run on the same questions."""
 
     mean: Run | None = None
 
@@ -32,7 +32,7 @@ class _Beside(Run):
 
 
 def beside_mean(fused: Sequence[Run], between: Sequence[Run]) -> list[Run]:
-    """The runs of a forgetting cell, each with the answers of the mean of both models' weights added."""
+    """The runs of a forgetting cell, to each of which the answers by the mean of both models' weights are added."""
     means = {(one.task, one.seed): one for one in between}
     return [
         _Beside(one.cell, one.task, one.seed, one.comparison, one.facts, one.slots, means[one.task, one.seed])

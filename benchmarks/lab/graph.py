@@ -1,9 +1,9 @@
 """A graph of steps keyed by content: finished steps are never repeated, and interrupted steps resume.
 
 The key of a step is a hash of everything that decides its result: the function that it runs, its settings, the keys of
-its inputs, and the code. Comments, docstrings and formatting do not count as code. A step writes into a folder that is
-named by its key. The file `step.json`, which is written atomically, marks it as finished. When a step runs again after
-it was killed, it finds its partial results in the folder, and either resumes or writes them again.
+its inputs, and the code. Comments, docstrings and formatting do not count as code. A step writes its result into a
+folder that is named after its key. The file `step.json`, which is written atomically, marks the step as finished. If a
+step is killed and runs again, it finds its partial results in the folder, and either resumes or writes them again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Literal
 __all__ = ["Graph", "State", "Step", "Work", "code_digest", "digest"]
 
 Work = Callable[..., None]
-"""A function that writes the result of a step: `work(folder, settings, **inputs)`, with its inputs' folders by name."""
+"""A function that writes the result of a step: `work(folder, settings, **inputs)`. The inputs are folders, by name."""
 
 State = Literal["done", "begun", "to come"]
 
@@ -36,7 +36,7 @@ class Step:
     """One step of the graph.
 
     Attributes:
-        name: a name for people. It is not part of the key, so equal steps share one result whatever their names.
+        name: a name for human readers. It is not part of the key, so equal steps share one result whatever their names.
         work: a module-level function that can be killed at any time and called again safely.
         settings: the settings of the work, as JSON.
         inputs: steps that must be finished first.
@@ -76,7 +76,7 @@ class Graph:
 
     Args:
         folder: the folder of the results; created when the first step runs.
-        say: a function that is called with a line of text whenever a step begins.
+        say: a function that is called with a line of text at the beginning of each step.
     """
 
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda _: None) -> None:
@@ -94,7 +94,7 @@ class Graph:
         return "begun" if self.path(step).exists() else "to come"
 
     def finish(self, step: Step) -> Path:
-        """The folder of a step's result; if it is missing, run the step now, after its missing inputs."""
+        """Return the folder of a step's result; if it is missing, first run the missing inputs and the step."""
         path = self.path(step)
         if self.state(step) == "done":
             return path
@@ -109,11 +109,11 @@ class Graph:
         return path
 
     def measured(self, step: Step) -> float | None:
-        """Seconds that a finished step has taken since it was last started; None if it is not finished."""
+        """The seconds from a finished step's last start to its end; None if the step is not finished."""
         return self._record(step)["seconds"] if self.state(step) == "done" else None
 
     def busy(self, steps: Iterable[Step]) -> float:
-        """Seconds during which at least one of these finished steps was running."""
+        """The number of seconds during which at least one of these finished steps was running."""
         ends = [(float(one["ended"]), float(one["seconds"])) for one in map(self._record, steps)]
         total, until = 0.0, -math.inf
         for begin, end in sorted((end - seconds, end) for end, seconds in ends):
@@ -126,9 +126,9 @@ class Graph:
         return found
 
     def listing(self, goals: Sequence[Step]) -> Iterator[tuple[Step, State]]:
-        """All steps that the goals need, each once and after its inputs, with their states.
+        """Yield all steps that the goals need, each once and after its inputs, with their states.
 
-        Inputs of a finished step are no longer needed.
+        The inputs of a finished step are left out, because they are no longer needed.
         """
         seen: set[str] = set()
 
@@ -166,23 +166,24 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 _REGISTERED: Mapping[str, str] = {
-    # ways.py: `cosd` names the paper's rule explicitly, because the library's default is another rule now.
+    # ways.py: `cosd` specifies the paper's rule explicitly, because the library's default rule has changed.
     "35e0086619b33f0edee19b9ecf29422e8da13b3ab5d0a6c155c22957f5d949f6": (
         "b8dfd47624d4eb7cc32cd3693b68f58cbea211918a55c743d3f2868dca38f4bb"
     ),
-    # likelihoods.py: as ways.py; also, the gates that never open state the beta that used to be the default.
+    # likelihoods.py: as for ways.py; also, the gates that never open specify the beta that was once the default.
     "54138f78b2c3d41bdb220f7d38774d53cddbf55cb3ffc6231afd2da05b3a5a09": (
         "7d6c642aa0a5a7124d15fb4da739e8f9eaeeab99872136a7b95102bfe8c98d5a"
     ),
 }
 """The registered digests of sources that had to change to keep their meaning, by the digest of the changed source.
 
-Any further change of such a source gives a digest that is not listed here, so it counts as a change of the protocol.
+Any further change of such a source gives a digest that is not in this mapping, so it counts as a change of the
+protocol.
 """
 
 
 def code_digest(path: Path) -> str:
-    """SHA-256 (hex) of a Python file without its docstrings, comments and formatting, equal in all versions of Python.
+    """SHA-256 (hex) of a Python file without docstrings, comments and formatting, the same in all Python versions.
 
     For a source that changed only to keep its meaning, this is the registered digest.
     """
@@ -206,5 +207,5 @@ def _plain(node: Any) -> Any:
 
 
 def _is_text(node: ast.stmt) -> bool:
-    """Test whether a statement is an unused text: a docstring, or a text below a name."""
+    """Test whether a statement is only a string: a docstring, or a string below a name."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

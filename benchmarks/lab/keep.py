@@ -12,7 +12,7 @@ from benchmarks.lab.protocol import WEIGHTS
 
 
 def keep(folder: Path, weights: Path = WEIGHTS) -> dict[str, str]:
-    """Copy every `<recipe>-<seed>.gguf` of a folder; return the keys of all models that are kept now."""
+    """Copy every `<recipe>-<seed>.gguf` in a folder; return the keys of all models that are then kept."""
     weights.mkdir(parents=True, exist_ok=True)
     file = weights / "keys.json"
     keys: dict[str, str] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -25,7 +25,7 @@ def keep(folder: Path, weights: Path = WEIGHTS) -> dict[str, str]:
 
 
 def main() -> None:
-    """Keep the models of a folder."""
+    """Keep the models in the folder given on the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split(":")[0])
     parser.add_argument("folder", type=Path)
     print("\n".join(keep(parser.parse_args().folder)))

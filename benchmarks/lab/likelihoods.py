@@ -29,14 +29,15 @@ SCORED: Mapping[str, tuple[bool, Verifier]] = {
     "cosd-1-1": (False, RuleVerifier(alpha=1, beta=1)),
     "cosd-diff": (False, DiffVerifier()),
 }
-"""By way, whether the models change places, and the gate. A gate that never opens gives the draft's distribution."""
+"""For each way, whether the models are swapped, and the gate. A gate that never opens gives the draft's
+distribution."""
 
 _FILE = "likelihoods.json"
 _DRAWS, _SEED = 1000, 20
 
 
 def likelihoods(folder: Path, settings: Mapping[str, Any], *, draft: Path, assistant: Path, asked: Path) -> None:
-    """Write the log-likelihood and the number of tokens by way and text; for `choice`, of each option in order.
+    """Write log-likelihoods and numbers of tokens, by way and text; for `choice`, of each option in order.
 
     This takes a minute, so an interrupted step starts again.
     """
@@ -50,7 +51,7 @@ def likelihoods(folder: Path, settings: Mapping[str, Any], *, draft: Path, assis
 
 
 def _texts(example: Example, task: str) -> tuple[str, Sequence[str]]:
-    """The prompt and its possible continuations; the right answer is the first."""
+    """The prompt and its possible continuations, the right answer first."""
     assert isinstance(example.prompt, str)
     others = [one for one in choice.continuations(example) if one != example.answer] if task == "choice" else []
     return example.prompt, [example.answer, *others]
@@ -70,9 +71,11 @@ async def _scored(
 
 
 def likelihoods_in(folder: Path) -> dict[str, dict[str, Any]]:
-    """By way: `right`, the number of `questions` whose right option is the likeliest; the `perplexity` per token of the
-    right answers; and its `ratio` to the lower of the two models' perplexities. The latter two are a value and the ends
-    of its 95 % interval, from a bootstrap over the texts.
+    """Read the likelihoods that a step has written, and summarise them by way.
+
+    `right` is the number of `questions` whose right option is the likeliest, `perplexity` is the perplexity per token
+    of the right answers, and `ratio` is this perplexity divided by the lower of the two models' perplexities. Each of
+    the two is a value with the ends of its 95 % interval, from a bootstrap over the texts.
     """
     kept: dict[str, list[list[tuple[float, int]]]] = json.loads((folder / _FILE).read_text(encoding="utf-8"))
     references = {way: [several[0] for several in texts] for way, texts in kept.items()}

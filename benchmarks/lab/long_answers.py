@@ -1,4 +1,4 @@
-"""Long answers: right statements part by part, and the growth of the number of drafts with the length."""
+"""Long answers: right statements in each part of an answer, and the growth of the number of drafts with the length."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from cosd_api.comparison.statistics import Estimated
 __all__ = ["PARTS", "growth", "growth_p", "longest", "slots"]
 
 PARTS = 4
-"""The number of consecutive parts of a report whose shares of right statements are reported."""
+"""The number of parts into which a report is divided; the share of right statements is reported for each part."""
 
 
 def longest(runs: Sequence[Run], way: str) -> int:
-    """The number of tokens of the longest answer."""
+    """The number of tokens in the longest answer."""
     return max((one.tokens for run in runs for one in run.comparison.answers_of(way).values()), default=0)
 
 
 def growth(first: Sequence[Run], last: Sequence[Run], way: str, level: float = 0.95) -> Estimated:
-    """Growth of the answers' mean length minus that of the number of drafts per answer, bootstrapped over questions."""
+    """The growth of the mean answer length minus the growth of drafts per answer, bootstrapped over questions."""
     value, found = _drawn(first, last, way)
     cut = round(analysis.DRAWS * (1 - level) / 2)
     return Estimated(value, found[cut], found[-1 - cut])
 
 
 def growth_p(first: Sequence[Run], last: Sequence[Run], way: str) -> float:
-    """The p-value of such a difference against 0: twice the share of the draws that are on the other side.
+    """The p-value of `growth` against 0: twice the share of the bootstrap's draws on the other side of 0.
 
-    A sign-flip test, as for right and wrong answers, is impossible for ratios of means.
+    A sign-flip test, which is used for right and wrong answers, is impossible for ratios of means.
     """
     value, found = _drawn(first, last, way)
     beyond = sum(one <= 0 if value > 0 else one >= 0 for one in found)
@@ -41,7 +41,7 @@ def growth_p(first: Sequence[Run], last: Sequence[Run], way: str) -> float:
 
 
 def _drawn(first: Sequence[Run], last: Sequence[Run], way: str) -> tuple[float, list[float]]:
-    """The difference, and the sorted differences of the bootstrap's draws."""
+    """The difference of growths, and the sorted differences in the bootstrap's draws."""
     pairs: list[tuple[GradedAnswer, GradedAnswer]] = []
     for one, other in zip(first, last, strict=True):
         short, long = (run.comparison.answers_of(way) for run in (one, other))
@@ -57,9 +57,9 @@ def _drawn(first: Sequence[Run], last: Sequence[Run], way: str) -> tuple[float, 
 
 
 def slots(runs: Sequence[Run], way: str) -> list[Estimated]:
-    """The share of the reference's statements that a report contains: for each quarter, and last for the whole.
+    """The share of the reference's statements that a report contains: for each quarter, then for the whole report.
 
-    Each report counts once, with its share of statements; intervals are from a bootstrap over the reports.
+    Each report counts once, with its share of right statements; the intervals come from a bootstrap over the reports.
     """
     several: list[list[float]] = []
     for run in runs:

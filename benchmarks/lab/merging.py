@@ -1,4 +1,4 @@
-"""Addition of a run to the kept run: further cells with the same questions, asked on another day."""
+"""Adding a run to the kept run: further cells with the same questions, asked on another day."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _Key = tuple[str, str, str, int]
 def merged(kept: RunsFile, new: RunsFile, several: Sequence[Asked]) -> RunsFile:
     """The new run, with every kept result whose cell, task and seed the new run does not cover.
 
-    A cell of which a part is kept is listed under both days.
+    If a cell is partly kept and partly replaced, it is listed under both days.
 
     Args:
         kept: the kept run; it is discarded if its protocol or its number of questions differs.
         new: the new run.
-        several: all comparisons of the size, to list those still missing.
+        several: all comparisons of the size, to list the comparisons that are still missing.
     """
     if any(kept.about[name] != new.about[name] for name in ("hash", "items")):
         return new
@@ -51,7 +51,7 @@ def merged(kept: RunsFile, new: RunsFile, several: Sequence[Asked]) -> RunsFile:
 def parts_of(file: RunsFile) -> list[dict[str, Any]]:
     """The days on which a run was made, each with its `date`, `seconds`, `cells` and the hash of the `library`'s code.
 
-    Runs that were kept before there could be several days have no such list, and no hash.
+    Runs that were kept before this list was introduced have neither the list nor the hash.
     """
     whole = {"date": file.about["date"], "seconds": file.about["seconds"], "library": ""}
     cells = dict.fromkeys(run.cell.removesuffix(BACK) for run in file.runs)

@@ -18,12 +18,12 @@ from benchmarks.lab.protocol import DOMAINS, EVERYWHERE, FOLDER, WEIGHTS, WORLD_
 __all__ = ["MODEL", "kept", "kept_model", "model_step", "trained_model"]
 
 MODEL = "model.gguf"
-"""The file of a model in the folder of its step."""
+"""The name of a model's file in the folder of its step."""
 
 _CODE = [FOLDER / name for name in ("training.py", "corpora.py", "worlds.py")] + sorted((FOLDER / "tasks").glob("*.py"))
 _CODE += sorted((FOLDER.parents[1] / "examples").glob("small_llama*.py"))
 _TOKENS_A_SECOND = 7000.0
-"""Approximate speed of training a model of the usual size on two cores."""
+"""Approximate training speed for a model of the usual size on two cores, in tokens per second."""
 
 
 def kept(name: str, seed: int) -> Path | None:
@@ -57,12 +57,12 @@ def model_step(name: str, seed: int) -> Step:
 
 
 def kept_model(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Copy weights that the repository keeps."""
+    """Copy weights that are kept in the repository."""
     shutil.copyfile(WEIGHTS / settings["weights"], folder / MODEL)
 
 
 def trained_model(folder: Path, settings: Mapping[str, Any], **before: Path) -> None:
-    """Train a recipe; the models that it starts from are those of the input steps.
+    """Train a recipe; the input steps provide the models that it starts from.
 
     Raises:
         ModuleNotFoundError: torch is not installed.

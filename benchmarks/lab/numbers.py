@@ -1,4 +1,4 @@
-"""Formats of the numbers on the laboratory's pages."""
+"""Functions that format the numbers on the laboratory's pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 OF_THESE = ", of these weights"
-"""Words after a verdict that rests on a single training."""
+"""The words after a verdict that is based on a single training."""
 
 
 def percent(value: float) -> str:
@@ -44,7 +44,7 @@ def points(found: Estimated | None) -> str:
 
 
 def evidence(one: Evidence, *, bound: bool = False) -> str:
-    """A measurement in points and, if it cannot decide, the reason."""
+    """A measurement in points and, if it cannot decide the claim, the reason."""
     shown = f"{one.what}: {points(one.effect)}" if one.effect is not None else ""
     if shown.startswith("growth"):  # a difference of growth factors, not of shares
         shown += " hundredths"
@@ -54,7 +54,7 @@ def evidence(one: Evidence, *, bound: bool = False) -> str:
 
 
 def trainings(one: Evidence) -> str:
-    """The number of independent trainings behind a measurement; empty if nothing was measured."""
+    """The number of independent trainings that a measurement is based on; empty if nothing was measured."""
     return str(one.trainings) if one.p is not None else ""
 
 
@@ -69,7 +69,7 @@ def interval(found: Estimated) -> str:
 
 
 def share(runs: Sequence[Run], way: str) -> float:
-    """The mean share of right answers, as in `analysis.accuracy`, without the draws for an interval."""
+    """The mean share of right answers, as in `analysis.accuracy`, but without the costly interval."""
     seeds: dict[int, list[float]] = {}
     for run in runs:
         if right := run.right(way):
@@ -78,13 +78,13 @@ def share(runs: Sequence[Run], way: str) -> float:
 
 
 def cost(runs: Sequence[Run], way: str) -> tuple[float, float]:
-    """The requests and the billed tokens per answer, of all models together."""
+    """The numbers of requests and billed tokens per answer, for all models together."""
     answers = [one for run in runs for one in run.comparison.answers_of(way).values()]
     requests = sum(use.requests for one in answers for use in one.usage.values())
     return requests / len(answers), sum(one.billed for one in answers) / len(answers)
 
 
 def mean_length(runs: Sequence[Run], way: str) -> float:
-    """The mean number of tokens of an answer."""
+    """The mean number of tokens per answer."""
     lengths = [one.tokens for run in runs for one in run.comparison.answers_of(way).values()]
     return statistics.fmean(lengths) if lengths else 0.0

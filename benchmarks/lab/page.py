@@ -64,11 +64,11 @@ _CONTROL = {"seen": "as predicted", "reversed": "not as predicted", "not seen": 
 _MANY = 10
 
 SHOWN = ("cosd", "cosd-1-1", "cosd-surprise", "cosd-diff", "average", "rerank", RANDOM)
-"""The ways to answer in the summary, if they were run."""
+"""The ways to answer that the summary shows, if they were run."""
 
 
 def page(file: RunsFile) -> str:
-    """The page."""
+    """The page of a run."""
     found = scenarios(file.runs)
     names = _named(found)
     *several, last = decided_in(file)
@@ -89,7 +89,7 @@ def page(file: RunsFile) -> str:
 
 
 def tables(file: RunsFile) -> str:
-    """The page of detailed tables, for the readers who want them."""
+    """The page of detailed tables."""
     found = scenarios(file.runs)
     names = _named(found)
     shown: Mapping[str, Iterable[Table]] = {
@@ -102,7 +102,7 @@ def tables(file: RunsFile) -> str:
 
 
 def _named(found: Scenarios) -> dict[str, Cell]:
-    """The cells that were run, by name, including those with exchanged models."""
+    """The cells that were run, by name, including cells with draft and assistant swapped."""
     return {name: cell for cell in CELLS for name in (cell.name, cell.name + BACK) if name in found}
 
 
@@ -159,19 +159,19 @@ def _minutes(seconds: float) -> str:
 
 
 def _part(one: Mapping[str, Any]) -> str:
-    """One day of a run."""
+    """The text about one day of a run."""
     library = f", with the library `{one['library'][:12]}`" if one["library"] else ""
     every = ", in every way of the full size" if one.get("every_way") else ""
     return f"{one['date']}, {_minutes(one['seconds'])}{library}{every}: {_names(one['cells'])}"
 
 
 def _to_come(steps: Sequence[str]) -> str:
-    """The unfinished steps, or their number if there are many."""
+    """The text about unfinished steps: their names, or their number if there are many."""
     return "; ".join(steps) if 0 < len(steps) < _MANY else counted(len(steps), "step") if steps else "nothing"
 
 
 def _analysis(hashed: str) -> str:
-    """A comparison, in words, of the run's hash of the deciding code with today's hash."""
+    """The text that compares the hash of the deciding code at the time of the run with today's hash."""
     if hashed == protocol_hash():
         return "that of the protocol"
     return f"**changed after the run**: the deciding code has the hash `{protocol_hash()}` today"
@@ -181,7 +181,7 @@ def _analysis(hashed: str) -> str:
 
 
 def _alone(names: Mapping[str, Cell], found: Scenarios) -> Table:
-    """The models alone, task by task, which shows where there is room for a gain."""
+    """The accuracy of the models alone, task by task, which shows where there is room for a gain."""
     tasks = [task for task in HEADLINE if any(of_tasks(runs, [task]) for runs in found.values())]
     rows: list[list[str | None]] = []
     for name in names:
@@ -209,7 +209,7 @@ def _summary(names: Mapping[str, Cell], found: Scenarios) -> Table:
 
 
 def _single(names: Mapping[str, Cell], found: Scenarios) -> Table:
-    """The gains over the better single model for all tasks."""
+    """The gains over the single model that is better over all tasks."""
     shown = [way for way in SHOWN if any(way in ways(found[name]) for name in names)]
     rows: list[list[str | None]] = []
     for name in names:
@@ -235,7 +235,7 @@ def _predicted(names: Mapping[str, Cell], found: Scenarios) -> Table:
 
 
 def _apart(found: Scenarios) -> Table:
-    """Tasks outside the headline, such as questions that need both models."""
+    """The results on tasks outside the headline, such as questions that need both models."""
     several = {name: runs for name, runs in found.items() if ", " in name and name.split(", ")[-1] not in BACK}
     shown = [way for way in SHOWN if any(way in ways(runs) for runs in several.values())]
     rows: list[list[str | None]] = [
@@ -259,7 +259,7 @@ def _controls(found: Scenarios) -> Table:
 
 
 def _families(runs: Iterable[Sequence[Run]]) -> Table:
-    """The cells and studies that share trainings, with those trainings."""
+    """The families of cells and studies that share trainings, with these trainings."""
     several = families([*chain.from_iterable(runs)])
     rows: list[list[str | int]] = []
     for one in several:
@@ -283,7 +283,7 @@ def _coins(found: Scenarios) -> Table:
 
 
 def _itself(runs: Sequence[Run]) -> tuple[str, str]:
-    """A model with itself: the findings and the verdict. Near ties explain a failure, but do not excuse it."""
+    """The findings and the verdict on a model fused with itself. Near ties explain a failure, but do not excuse it."""
     one = itself(runs)
     words = f"{counted(one.replaced, 'replaced place')} and {counted(one.changed, 'other text')}"
     words += f" in {one.answers:,} answers"
@@ -310,7 +310,7 @@ def _surprise(names: Mapping[str, Cell], found: Scenarios) -> Table:
 
 
 def _beyond(names: Mapping[str, Cell], found: Scenarios) -> Table:
-    """The answers that were put right, and those of them in which a sure token of the draft was replaced."""
+    """The number of answers that were put right, and in how many of them a sure token of the draft was replaced."""
     rows: list[list[str | int]] = []
     for name, cell in names.items():
         for way in ("cosd-1-1", "cosd-diff", "cosd-surprise") if cell.scenario != "control" else ():
@@ -384,7 +384,7 @@ def _beside(one: PrintedTable, found: Scenarios) -> Table:
 
 
 def _likelihoods(file: RunsFile) -> Table:
-    """Options chosen by likelihood, and the perplexity of the right answers."""
+    """The shares of options chosen right by likelihood, and the perplexities of the right answers."""
     rows: list[list[str]] = []
     for one in file.about["likelihoods"]:
         for way, found in one["ways"].items():
@@ -422,9 +422,9 @@ def write_pages(file: RunsFile, others: Sequence[RunsFile], folder: Path, short:
 
     Args:
         file: the run.
-        others: runs of other sizes, whose claims are listed, too.
+        others: runs of other sizes, whose claims are also listed.
         folder: the folder of the pages.
-        short: file of the short page, which is written with its figure if this is the run that it is about.
+        short: file of the short page. It is written, with its figure, only if it is about this run.
     """
     found, name = scenarios(file.runs), file.about["size"]
     words = {f"{name}.md": page(file), f"{name}-tables.md": tables(file), "claims.md": all_claims([file, *others])}
@@ -442,6 +442,6 @@ def write_pages(file: RunsFile, others: Sequence[RunsFile], folder: Path, short:
 
 
 def short_page(file: RunsFile) -> str | None:
-    """The short page with the figures of this run; None if it is about another run."""
+    """The short page, with the figures of this run filled in; None if the page is about another run."""
     words = findings(FOLDER / "results" / "short.md", file, scenarios(file.runs))
     return None if words == NOTHING else words.replace("{confirmation}", confirmed())

@@ -1,4 +1,4 @@
-"""The graph of the whole laboratory at one size: from models and questions to the answers of every cell."""
+"""The graph of the whole laboratory at one size, from models and questions to the answers in every cell."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from cosd_api.wording import counted
 __all__ = ["BACK", "LENGTHS", "Asked", "asked", "scored"]
 
 BACK = ", reversed"
-"""The end of the name of a cell whose two models have changed places."""
+"""The suffix for the name of a cell in which draft and assistant are swapped."""
 _TREE_TASK = "mixed"
 _SCORED = {"quick": 0.4, "full": 1.0}
-"""Share of the usual number of questions whose options or texts are scored, by size."""
+"""For each size, the share of the usual number of questions whose options or texts are scored."""
 
 _SECONDS: Mapping[str, float] = {"chared": 0.3, "cool": 0.3, "cool+rerank": 0.3, "cool-align": 0.3, "adafuse": 0.3}
 _OTHERWISE, _ALONE = 0.07, 0.025
-"""Approximate processor seconds for an answer by a way, and by a model alone."""
+"""Approximate processor seconds per answer, for a way to fuse and for a model alone."""
 _LONG = 8
-"""Cost of a report of 128 tokens, as a multiple of other answers."""
+"""The cost of a report of 128 tokens, as a multiple of the cost of other answers."""
 _CORES = 1.9
-"""Average number of busy processors."""
+"""The average number of busy processors."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Asked:
     """One comparison, and the step that makes it.
 
     Attributes:
-        cell: name of the cell, followed by `BACK` if its models have changed places.
-        task: name of the task; for reports, with their limit.
+        cell: name of the cell, followed by `BACK` if draft and assistant are swapped.
+        task: name of the task; for reports, with the token limit.
         seed: seed of the models.
         step: the step.
     """
@@ -71,7 +71,7 @@ def asked(size: Size) -> list[Asked]:
 
 
 def scored(size: Size) -> list[Asked]:
-    """All texts of `choice` and `held` that are scored under the gated mixture, by models that share a tokenizer."""
+    """All scorings of `choice` and `held` under the gated mixture, for pairs of models that share a tokenizer."""
     several = [cell for cell in CELLS if cell.name in size.cells and cell.scenario in ("complementary", "calibration")]
     if size.name == "quick":
         several = [cell for cell in several if cell.name in ("c-d", "closed")]
@@ -99,7 +99,7 @@ def _of_task(cell: Cell, task: str, seed: int, size: Size, *, back: bool) -> lis
         or size.name == "toy"
         or task not in HEADLINE
     ):
-        return []  # the direction is itself controlled or varied
+        return []  # in this cell, the direction itself is controlled or varied
     if task == "mixed" and cell.scenario not in ("complementary", "calibration") and size.name == "quick":
         return []
     ways = [way for way in ways_of(cell, size, seed) if not back or way in BACKWARD]
@@ -184,7 +184,7 @@ def _questions(task: str, seed: int, count: int, split: str) -> Step:
 
 
 def _models(names: Sequence[str], seed: int) -> dict[str, Step]:
-    """The steps of models as inputs: the draft, then the assistants."""
+    """The steps that provide models, by input name: the draft, then the assistants."""
     roles = ["draft", "assistant", *(f"assistant_{at}" for at in range(1, len(names) - 1))]
     return {role: model_step(name, seed) for role, name in zip(roles, names, strict=True)}
 
@@ -199,7 +199,7 @@ def _tree(models: tuple[str, ...], seed: int, task: str, count: int) -> Step:
 
 @cache
 def _library() -> str:
-    """SHA-256 (hex) of this library's code, because methods, graders and clients decide answers."""
+    """SHA-256 (hex) of this library's code, because its methods, graders and clients influence the answers."""
     roots = [Path(one.__file__ or "").parent for one in (cosd_api, cosd_providers)]
     return digest(
         {

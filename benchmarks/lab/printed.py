@@ -1,8 +1,8 @@
-"""Figures printed in the two papers, in per cent, for comparison with ours; their models and questions differ.
+"""Figures printed in the two papers, in per cent, for comparison; the papers' models and questions differ from ours.
 
 The sources are "Speculate, then Collaborate: Fusing Knowledge of Language Models during Decoding" (CoSD) and
-"Cool-Fusion: Fuse Large Language Models without Training". This module has the tables for which the laboratory has a
-scenario; examples/paper has all of them.
+"Cool-Fusion: Fuse Large Language Models without Training". This module contains the tables for which the laboratory has
+a scenario; examples/paper covers all tables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.lab.ways import PRINTED_SPECULATIVE
 __all__ = ["BENCHMARKS", "PRINTED", "PrintedTable"]
 
 BENCHMARKS: Mapping[str, str] = {"choice": "MMLU", "steps": "GSM8K", "code": "HumanEval"}
-"""The benchmark that each task stands for."""
+"""For each task, the benchmark that it corresponds to."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class PrintedTable:
 
     Attributes:
         title: the table's number and subject.
-        scenario: our corresponding scenario.
-        columns: our way to answer for each column.
+        scenario: the laboratory's corresponding scenario.
+        columns: the laboratory's way to answer for each column.
         rows: the printed figures in per cent, by the row's name.
-        tasks: our tasks; each is one row per cell of the scenario.
+        tasks: the laboratory's tasks; each has one row per cell of the scenario.
     """
 
     title: str
@@ -37,8 +37,8 @@ class PrintedTable:
     tasks: tuple[str, ...] = ("choice", "steps", "code")
 
 
-# The papers' speculative decoding samples and uses a test of its own. The laboratory's `speculative` is exact and
-# writes the text of the assistant alone, so it does not belong in their column.
+# The papers' speculative decoding samples tokens and uses a test of its own. The laboratory's `speculative` is exact
+# and writes the text of the assistant alone, so it does not belong in the papers' column.
 _TWO: Mapping[str, str] = {
     "draft": "draft",
     "assistant": "assistant",
@@ -138,4 +138,4 @@ PRINTED: tuple[PrintedTable, ...] = (
         ("bio", "choice", "code"),
     ),
 )
-"""Tables of both papers for which the laboratory has a scenario."""
+"""The tables of both papers for which the laboratory has a scenario."""

@@ -1,7 +1,7 @@
-"""Everything that is decided before the first run: models, cells, sizes, predictions. README.md explains why.
+"""Everything that is decided before the first run: models, cells, sizes and predictions. README.md explains why.
 
-Every result contains `protocol_hash`, and test items are drawn with it, so nobody can have seen them when the settings
-were chosen.
+Every result contains `protocol_hash`. The hash is also the seed of the test items, so nobody could have seen the items
+when the settings were chosen.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cosd_api.methods.base import Method
 
 FOLDER = Path(__file__).parent
 WEIGHTS = FOLDER / "weights"
-"""The folder of the kept models, `<recipe>-<seed>.gguf`, and of `keys.json`, which identifies them."""
+"""The folder that contains the kept models, `<recipe>-<seed>.gguf`, and `keys.json`, which identifies them."""
 
 DECIDING = (
     "protocol.py",
@@ -63,13 +63,13 @@ DOMAINS: Mapping[str, Mapping[str, float]] = {
     "sums": {"steps": 1.0},
     "code": {"code": 1.0},
 }
-"""Tasks by domain, each with its share of the domain's documents."""
+"""The tasks of each domain, with their shares of the domain's documents."""
 EVERYWHERE: Mapping[str, float] = {"mixed": 0.04, "report": 0.012}
 """Tasks that combine several domains, with their shares of every model's documents."""
 RARELY: Mapping[str, float] = {"knowledge": 0.05, "sums": 0.05, "code": 0.003}
-"""By domain, the chance that a model of one half of every domain meets something from the other half."""
+"""For each domain, how often a model of one half of every domain meets the other half, relative to its own half."""
 HEADLINE = ("bio", "choice", "steps", "code")
-"""The tasks whose mean is the headline; each can be done by one of two complementary models."""
+"""The tasks whose mean is the headline; for each task, one of two complementary models can do it."""
 MAX_TOKENS: Mapping[str, int] = {
     "bio": 40,
     "choice": 48,
@@ -79,7 +79,7 @@ MAX_TOKENS: Mapping[str, int] = {
     "report": 512,
     "held": 1,
 }
-"""Token limits of answers, above the longest reference in any tokenizer except that of single bytes."""
+"""Token limits of answers, which exceed the longest reference in every tokenizer except that of single bytes."""
 
 # Models.
 
@@ -90,7 +90,7 @@ class TokenizerRecipe:
 
     Attributes:
         pieces: size of the vocabulary.
-        digits: `"single"` for one token per digit, `"whole"` if numbers are not split.
+        digits: `"single"` if each digit is a token, `"whole"` if numbers are not split.
     """
 
     pieces: int
@@ -101,7 +101,7 @@ T1024 = TokenizerRecipe(1024, "single")
 T2048 = TokenizerRecipe(2048, "single")
 WHOLE = TokenizerRecipe(2048, "whole")
 BYTES = TokenizerRecipe(257, "single")
-"""One token per byte, as in a model that falls back to bytes everywhere."""
+"""A tokenizer with one token per byte, like that of a model that falls back to bytes everywhere."""
 
 
 @dataclass(frozen=True)
@@ -111,19 +111,21 @@ class ModelRecipe:
     Attributes:
         shares: share of each of `DOMAINS` among the documents, in addition to `EVERYWHERE`.
         tokens: number of training tokens.
-        seed: seed of the initial weights and of the order; the run's seed is added.
+        seed: seed of the initial weights and of the order of the documents; the run's seed is added.
         width: width of the layers.
         layers: number of layers.
         hidden: width of the feed-forward parts.
         tokenizer: the tokenizer.
         changed: share of facts that are false in the model's world (only for N4).
         wording: wording of the facts in the model's world.
-        half: the half of every domain that the model reads, apart from what it meets `RARELY`; None for all.
+        half: the half of every domain that the model reads; the other half is met `RARELY`. None for all of every
+            domain.
         everywhere: whether the model also reads the tasks that combine domains.
-        closed: number of documents outside its own domains, which repeat again and again; None for an open world.
-        temperature: temperature of the model's distributions, by which its logits are finally divided.
+        closed: number of documents outside the model's own domains, which it meets again and again; None for an open
+            world.
+        temperature: temperature of the model's distributions; its logits are divided by this value after training.
         begins: the recipe that the training continues from, instead of from scratch.
-        between: two recipes whose weights are averaged, instead of a training.
+        between: two recipes whose models' weights are averaged instead of training a model.
     """
 
     shares: tuple[float, float, float] = (0.5, 0.325, 0.175)
@@ -151,10 +153,10 @@ def _of_knowledge(share: float) -> ModelRecipe:
 _A, _B, _HALF = _of_knowledge(0.95), _of_knowledge(0.05), _of_knowledge(0.5)
 _C, _D = replace(_HALF, half=0), replace(_HALF, half=1)
 _EPOCHS = {1: 10_000, 4: 2_500, 16: 625}
-"""Number of documents of a closed world, by how often each is met."""
+"""The number of documents in a closed world, by the number of times that each is met."""
 
 RECIPES: Mapping[str, ModelRecipe] = {
-    # models kept in the repository, for --quick
+    # models that are kept in the repository, for --quick
     "a": _A,
     "b": _B,
     "a-closed": replace(_A, closed=200),
@@ -203,7 +205,7 @@ RECIPES: Mapping[str, ModelRecipe] = {
 
 
 def recipe_of(name: str, seed: int) -> ModelRecipe:
-    """A recipe for one run of the experiment."""
+    """The recipe of a model, for a run of the experiment with this seed."""
     recipe = RECIPES[name]
     return replace(recipe, seed=recipe.seed + seed)
 
@@ -232,7 +234,7 @@ class Cell:
         scenario: the scenario to which the cell belongs.
         draft: recipe of the draft.
         assistants: recipes of the assistants.
-        varied: the quantity that varies within the scenario.
+        varied: the quantity that is varied within the scenario.
         predicted: the prediction made before the first run.
         x: position of the cell on the axis of the varied quantity.
         shuffled: whether the assistant answers another question's prompt (N6).
@@ -355,7 +357,8 @@ CELLS: tuple[Cell, ...] = (
     Cell("n4", "control", "c", ("c-changed",), "N4: an assistant that is sure and wrong", _AS_GOOD),
     Cell("n6", "control", "c", ("d",), "N6: an assistant that reads another question", _AS_GOOD, shuffled=True),
 )
-"""All cells. N5, a gate that asks at random at the rule's own rate, is in all except controls and upper bounds."""
+"""All cells. N5, a gate that asks at random as often as the rule does, is part of all except controls and upper
+bounds."""
 
 
 # Sizes.
@@ -373,7 +376,7 @@ class Size:
         items: number of questions per task.
         cells: names of the cells.
         tasks: names of the tasks.
-        methods: the methods that `compare` compares in every cell.
+        methods: names of the methods that are compared in every cell.
     """
 
     name: str
@@ -385,7 +388,7 @@ class Size:
 
 
 HEADLINE_CELLS = ("a-b", "c-d", "closed", "half")
-"""The cells that are run with every seed of a size; the others are run only with the first."""
+"""The cells that are run with every seed of a size; the other cells are run only with the first seed."""
 QUICK_CELLS = ("a-b", "c-d", "a-b-2048", "closed")
 CONTROLS = ("n1", "n2", "n3", "n4", "n6")
 TOY = Size("toy", (1,), 4, ("c-d", "n1", "n6"), ("bio", "steps"), methods=("cosd", "rerank"))

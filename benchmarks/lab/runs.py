@@ -1,6 +1,6 @@
 """The laboratory's kept comparisons: every answer with its grade, its replaced places and its costs.
 
-One file contains all comparisons, one per line, so that everything on the pages can be made from it again.
+One file contains all comparisons, one per line, so that everything on the pages can be made again from this file.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from cosd_api.comparison.result import Comparison
 __all__ = ["ALONE", "BEST", "Run", "RunsFile", "facts_asked", "read_runs", "slots_said", "write_runs"]
 
 ALONE = ("draft", "assistant")
-"""Names of the models alone in a pair; see `Run.alone`."""
+"""The names of a pair's models when they answer alone; see `Run.alone`."""
 BEST = "best of the two"
-"""Name of the model that is the best on a run's development questions; see `Run.better`."""
+"""The name that stands for the model that is better on a run's development questions; see `Run.better`."""
 _OF_FACTS = ("bio", "choice", "mixed")
-"""Tasks with several questions about one fact, in different wordings."""
+"""The tasks that have several questions about one fact, in different wordings."""
 Slots = Mapping[str, Mapping[str, Sequence[bool]]]
 _SHORT = 12
-"""Number of characters of a question's key that are kept; they distinguish the questions of one comparison."""
+"""The number of characters of a question's key that are kept, enough to distinguish the questions of one comparison."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One comparison: the questions of one task, answered in all ways to fuse one cell's models of one seed.
+    """One comparison: the questions of one task, answered in every way by the models of one cell and one seed.
 
     Attributes:
         cell: name of the cell.
         task: name of the task.
         seed: seed of the models' training.
         comparison: the result.
-        facts: the statement that a question asks for, by the beginning of its key. A question without an entry asks for
-            something that no other question does.
-        slots: for reports, by way to answer and beginning of the question's key: for each statement of the reference,
-            in order, whether the answer contains it.
+        facts: the statement that a question asks for, by the beginning of the question's key. A question without an
+            entry asks for something that no other question asks for.
+        slots: only for reports: whether an answer contains each statement of the reference, in order, by way to answer
+            and beginning of the question's key.
     """
 
     cell: str
@@ -56,28 +56,28 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """The kind of the questions: one kind for all tasks that ask for facts; for reports, the task without limit."""
+        """The kind of the questions: the same for all tasks on facts; for reports, the task without its limit."""
         return "facts" if self.task in _OF_FACTS else self.task.split(maxsplit=1)[0]
 
     def cluster(self, question: str) -> tuple[str, str]:
-        """The identity of the thing asked for, equal for other wordings and for repetitions in other runs."""
+        """The identity of the fact or problem asked for, the same in other wordings and in other runs."""
         short = question[:_SHORT]
         return self.kind, self.facts.get(short, short)
 
     @cached_property
     def alone(self) -> tuple[str, ...]:
-        """Names of the models alone: `ALONE` for a pair; with more assistants, these are numbered."""
+        """The names of the models alone: `ALONE` for a pair; if there are several assistants, they are numbered."""
         return tuple(self.comparison.models)
 
     @cached_property
     def ways(self) -> tuple[str, ...]:
-        """Names of all models and ways, in the order of the standings, with `best of the two` after the models."""
+        """The names of all models and ways in the order of the standings, with `best of the two` after the models."""
         names = [one.name for one in self.comparison.standings if one.answered]
         return (*names[: len(self.alone)], BEST, *names[len(self.alone) :])
 
     @cached_property
     def better(self) -> str:
-        """The model with the most right answers to the development questions; the cheapest of equals."""
+        """The model with the most right answers to the development questions; of equals, the cheapest."""
         several = {name: self.comparison.answers_of(name, development=True) for name in self.alone}
         common = [key for key in several["draft"] if all(key in one for one in several.values())]
 
@@ -85,10 +85,10 @@ class Run:
             answers = [several[name][key] for key in common]
             return sum(bool(one.right) for one in answers), -sum(one.billed for one in answers)
 
-        return max(self.alone, key=rank)  # the first if several are equal
+        return max(self.alone, key=rank)  # the first model if several are equal
 
     def right(self, way: str) -> dict[str, bool]:
-        """Outcomes of a way to answer on the test questions, also of `best of the two` and `oracle`."""
+        """The outcomes of a way to answer on the test questions; `best of the two` and `oracle` are also accepted."""
         if way == BEST:
             return self.right(self.better)
         if way == ORACLE:
@@ -99,7 +99,7 @@ class Run:
 
 @dataclass(frozen=True)
 class RunsFile:
-    """All runs of one execution, with facts about it.
+    """All runs of one execution, with information about it.
 
     Attributes:
         runs: the runs.
@@ -123,7 +123,7 @@ def write_runs(path: Path, file: RunsFile) -> None:
 
 
 def read_runs(path: Path) -> RunsFile:
-    """Read a file of `write_runs`.
+    """Read a file that `write_runs` has written.
 
     Raises:
         FileNotFoundError: nothing has been kept.
@@ -133,7 +133,7 @@ def read_runs(path: Path) -> RunsFile:
     runs: list[Run] = []
     for row in map(json.loads, lines):
         found = Comparison.model_validate(row.pop("comparison"))
-        if "facts" not in row:  # the first run did not keep them
+        if "facts" not in row:  # the first run did not keep the facts
             row["facts"] = facts_asked(row["task"], int(known["hash"][:12], 16), known["items"], found)
         runs.append(Run(**row, comparison=found))
     return RunsFile(runs, known)
@@ -163,13 +163,13 @@ def slots_said(task: str, seed: int, count: int, found: Comparison) -> Slots:
 
 @cache
 def _statements(task: str, seed: int, count: int) -> dict[str, str]:
-    """The first sentence of each answer: the statement of the fact."""
+    """For each question, the first sentence of its answer, which states the fact."""
     items = TASKS[task].items(World(WORLD_SEED), seed, count, "test")
     return {one.key[:_SHORT]: one.answer.partition(".")[0].strip() for one in items}
 
 
 def _short(found: Comparison) -> Comparison:
-    """The comparison without data that only resuming needs: endpoints of former servers, and long keys."""
+    """The comparison without data that is needed only for resuming: the endpoints of former servers, and long keys."""
     answers = [
         one.model_copy(update={"key": "", "graded": "", "question": one.question[:_SHORT]}) for one in found.answers
     ]

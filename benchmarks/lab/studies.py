@@ -1,6 +1,6 @@
-"""Studies of one pair, which vary a setting or measure something that cells do not; most repeat a paper's table.
+"""Studies of one pair, which vary a setting, or measure something that cells do not; most repeat a table of a paper.
 
-On the command line they are named like cells: `make lab ARGS=trees`.
+On the command line, studies are named like cells: `make lab ARGS=trees`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class TreeOf:
     """The questions that a tree is learned from.
 
     Attributes:
-        task: task of the questions; empty for the task that is asked.
+        task: the task of the questions; empty for the same task that the models are asked.
         count: number of questions.
     """
 
@@ -36,13 +36,13 @@ class Study:
 
     Attributes:
         name: name of the study.
-        shows: the quantity that is varied or measured.
+        shows: the quantity that the study varies or measures.
         ways: the ways to answer.
         tasks: the tasks; reports are run at each of `LENGTHS`.
-        trees: ways that are CoSD with a tree, with the questions that the tree is learned from.
-        share: share of the size's number of questions.
-        alone: whether nothing else may run meanwhile, because times are measured.
-        seconds: delay of each request to either model, as in a network.
+        trees: ways that use CoSD with a tree, and the questions from which each tree is learned.
+        share: the study's number of questions, as a share of the size's number.
+        alone: whether no other step may run meanwhile, because times are measured.
+        seconds: simulated network delay of each request to either model.
     """
 
     name: str

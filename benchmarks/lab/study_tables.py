@@ -60,7 +60,7 @@ def _of_ways(study: Study, runs: Sequence[Run]) -> Table:
 
 
 def endless_tables(runs: Sequence[Run]) -> Iterator[Table]:
-    """The tables of the study `lengths` for models that cannot end a text."""
+    """The tables of the study `lengths`, for models that cannot end a text."""
     [study] = [one for one in STUDIES if one.name == "lengths"]
     yield from _of_lengths(ENDLESS, study, long_runs(runs))
 

@@ -1,7 +1,8 @@
 """Training of a recipe to a GGUF file, on a GPU if there is one: `python -m benchmarks.lab.training a folder`.
 
-It needs torch, tokenizers, safetensors and gguf in addition to this package. A training that is stopped at any moment
-resumes from its last checkpoint and gives the same model. Files are written atomically, so existing files are complete.
+The training needs torch, tokenizers, safetensors and gguf in addition to this package. If it is stopped at any moment,
+it resumes from its last checkpoint and gives the same model. Files are written atomically, so existing files are
+complete.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from benchmarks.lab.tasks.task import Document
 PEAK_RATE, LATER_RATE = 3e-3, 1e-3
 """The peak learning rates of a training from scratch, and of one that continues from a model."""
 BATCH = 3000
-"""Number of tokens in a batch, including padding."""
+"""The number of tokens in a batch, including padding."""
 CONTEXT = 1024
 CHECKPOINT_SECONDS = 120
 IGNORED = -100
 
 
 def train(name: str, seed: int, folder: Path) -> Path:
-    """Train a recipe to `folder/<name>-<seed>.gguf`, after the models it starts from; an existing file is kept."""
+    """Train a recipe, after the models it starts from, to `folder/<name>-<seed>.gguf`; an existing file is kept."""
     recipe, stem = recipe_of(name, seed), f"{name}-{seed}"
     path, checkpoint = folder / f"{stem}.gguf", folder / f"{stem}.checkpoint"
     if path.exists():
@@ -60,13 +61,13 @@ def train(name: str, seed: int, folder: Path) -> Path:
 
 
 def kind_of(recipe: TokenizerRecipe) -> TokenizerKind:
-    """The description of a tokenizer for the training script."""
+    """The description of a tokenizer, in the form that the training script uses."""
     pre_tokenizer = "smollm" if recipe.digits == "single" else "gpt-2"
     return TokenizerKind(recipe.pieces, pre_tokenizer, ("<|endoftext|>",))
 
 
 def tokenizer_of(recipe: TokenizerRecipe) -> Tokenizer:
-    """The tokenizer, which is trained again in a few seconds."""
+    """The tokenizer, which is trained on every call, in a few seconds."""
     return train_tokenizer(kind_of(recipe), texts_for_tokenizers())
 
 
@@ -104,7 +105,7 @@ class _Encoded:
 
 
 def _encoded(documents: list[Document], tokenizer: Tokenizer) -> list[_Encoded]:
-    """Token ids, and for every position the next token, or IGNORED in the part that is only read."""
+    """Token ids and, for each position, the next token, or IGNORED in the part that is only read."""
     end = token_id(tokenizer, "<|endoftext|>")
     reads = tokenizer.encode_batch([document.read for document in documents], add_special_tokens=False)
     writes = tokenizer.encode_batch([document.written for document in documents], add_special_tokens=False)
@@ -117,11 +118,11 @@ def _encoded(documents: list[Document], tokenizer: Tokenizer) -> list[_Encoded]:
 
 
 def batches(encoded: list[_Encoded], rng: random.Random) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Batches of ids and targets of similar length, padded at the end, each with its number of tokens."""
+    """Yield batches of ids and targets of similar length, padded at the end, each with its number of tokens."""
     ready, batch = list[list[_Encoded]](), list[_Encoded]()
     for document in sorted(
         encoded, key=lambda one: len(one.ids) + 10 * rng.random()
-    ):  # the noise mixes tasks in a batch
+    ):  # noise, so that a batch mixes tasks
         if batch and (len(batch) + 1) * max(len(one.ids) for one in [*batch, document]) > BATCH:
             ready.append(batch)
             batch = []
@@ -139,7 +140,7 @@ def batches(encoded: list[_Encoded], rng: random.Random) -> Iterator[tuple[Tenso
 
 
 def rate_at(done: float, peak: float) -> float:
-    """The learning rate after a share of the tokens: a short warm-up, then a cosine decay to zero."""
+    """The learning rate when a share `done` of the tokens is read: a short warm-up, then a cosine decay to zero."""
     if done < 0.03:
         return peak * (done + 0.001) / 0.031
     return peak * (0.5 + 0.5 * math.cos(math.pi * min(1.0, (done - 0.03) / 0.97)))
@@ -206,7 +207,7 @@ def _mean_of(values: Iterable[float]) -> float:
 
 
 def main() -> None:
-    """Train recipes by name, one after another, on one core."""
+    """Train the named recipes one after another, on one core."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split(":")[0])
     parser.add_argument("recipe", nargs="+", choices=list(RECIPES))
     parser.add_argument("folder", type=Path)

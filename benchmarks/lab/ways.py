@@ -1,4 +1,4 @@
-"""The ways to answer that each cell compares: methods, verifiers, and settings that are varied."""
+"""The ways to answer that are compared in each cell: methods, verifiers, and variations of settings."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _LABELLED = {
     "mixture": Average(temperature=1),
     "cosd-chow": CoSD(verifier=AgreementVerifier()),
 }
-"""Ways by name; the names date from the first run."""
+"""Ways by name. The names date from the first run."""
 _THRESHOLDS = (0.25, 0.5, 0.75, 1.0)
 GRID = {
     f"rule {alpha} {beta}": CoSD(verifier=RuleVerifier(alpha=alpha, beta=beta))
     for alpha, beta in product(_THRESHOLDS, _THRESHOLDS)
     if alpha != beta or alpha not in (0.5, 1.0)
 }
-"""Thresholds in addition to the paper's 0.5 and to `cosd-1-1`."""
+"""Ways with other thresholds, in addition to the paper's 0.5 and to `cosd-1-1`."""
 _SURER = {f"rule {alpha} 0.5": CoSD(verifier=RuleVerifier(alpha=alpha, beta=0.5)) for alpha in (0.9, 0.99)}
 _SURPRISES = {
     f"cosd-surprise {gamma}": CoSD(verifier=SurpriseVerifier(gamma=gamma)) for gamma in (0.01, 0.05, 0.2, 0.5)
@@ -83,14 +83,14 @@ _MORE: Mapping[str, tuple[str, ...]] = {
     "calibration": (*_VERIFIERS, "rerank", *_SURER, "cosd-surprise 0.5"),
     "control": (*_VERIFIERS, "average"),
 }
-"""The ways that the full size compares in addition."""
+"""The additional ways of the full size."""
 
 BACKWARD = ("cosd", "cosd-1-1")
-"""The ways that are also compared with the two models exchanged."""
+"""The ways that are also compared with draft and assistant swapped."""
 
 
 def ways_of(cell: Cell, size: Size, seed: int) -> tuple[str, ...]:
-    """Names of the ways that a cell compares; in the full size, the first seed has additional ways."""
+    """The names of the ways that are compared in a cell; in the full size, the first seed has additional ways."""
     if size.methods != "all":
         return tuple(str(one) for one in size.methods)
     found = _BY_SCENARIO.get(cell.scenario, _USUAL)

@@ -1,4 +1,4 @@
-"""Concurrent steps, in processes that end with the process that started them."""
+"""Running steps concurrently, in processes that end when the process that started them ends."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def say(words: str) -> None:
 
 
 def finish_all(folder: Path, goals: Sequence[Step], jobs: int) -> None:
-    """Finish steps, `jobs` of them at a time, and then, one by one, the steps that measure times.
+    """Finish steps, `jobs` at a time, and after these, one by one, the steps that measure times.
 
-    The inputs of these steps are finished first, one after another. After an error no further step is started; the
+    The inputs of these steps are finished first, one after another. After an error, no further step is started; the
     error is raised when all running steps have ended.
     """
     graph = Graph(folder, say)
@@ -37,7 +37,7 @@ def finish_all(folder: Path, goals: Sequence[Step], jobs: int) -> None:
         for step in goal.inputs.values():
             graph.finish(step)
     together = [one for one in to_come if not one.alone] if jobs > 1 else []
-    # Each process is a fresh interpreter, so that it does not inherit open files and connections.
+    # Each process is a fresh interpreter, so that it inherits no open files or connections.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, _begin, (os.getpid(),)) as pool:
         waiting = [pool.submit(_finished, folder, one) for one in sorted(together, key=lambda one: -one.seconds)]

@@ -1,8 +1,8 @@
-"""An open world of persons, and the split of everything that can be asked into training, development and test.
+"""An open world of persons, and the division of everything that can be asked into training, development and test.
 
 Frequencies follow the Zipf-Mandelbrot law: half of all texts are about the hundred best-known persons, and most of the
-20,000 are met about once or never. A name says nothing about the facts, so a model that has rarely met a person has to
-doubt.
+20,000 persons are met about once or never. A person's name says nothing about the facts, so a model that has rarely met
+a person has to be unsure.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Literal
 
 PERSONS = 20_000
 HEAD = 100
-"""Number of the best-known persons, whom half of all texts are about."""
+"""The number of the best-known persons, whom half of all texts are about."""
 ASKED = 250
-"""Number of persons, the best-known first, whom tests ask about."""
+"""The number of the best-known persons, whom tests ask about."""
 
 Half = Literal[0, 1]
 """One of the two halves into which persons, signs and operations are divided."""
@@ -30,7 +30,7 @@ Split = Literal["training", "development", "test"]
 def split_of(*parts: object) -> Split:
     """The split of a fact, an operation or a wording: an eighth is for development, a quarter for tests.
 
-    It depends only on the thing itself, so that training need not know which things a test will draw.
+    The split depends only on the fact, operation or wording itself, so training need not know what a test will draw.
     """
     first = hashlib.sha256(repr(parts).encode()).digest()[0]
     return "test" if first < 64 else "development" if first < 96 else "training"
@@ -42,7 +42,7 @@ class Attribute:
 
     Attributes:
         name: name of the attribute.
-        sentences: two wordings of the statement, with `{name}` and `{value}`; the second is for one robustness run.
+        sentences: two wordings of the statement, with `{name}` and `{value}`; only a robustness run uses the second.
         questions: wordings of the question.
         values: all possible values.
     """
@@ -61,7 +61,7 @@ _ONSETS, _VOWELS, _CODAS = _words("b br d dr f g h k kl l m n p r s st t tr v z"
 
 
 def _made_up(rng: random.Random, syllables: int) -> str:
-    """A pronounceable name."""
+    """A pronounceable, invented name."""
     parts = (rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables))
     return "".join(parts).capitalize()
 
@@ -162,10 +162,10 @@ class World:
 
     Args:
         seed: seed of the persons.
-        changed: share of the facts that are false in this world, for the control with a sure and wrong assistant.
-        wording: index of the statements' wording, of two.
-        half: the half of every domain that this world's texts are about; None for all of it.
-        rarely: by domain, how often the other half is met, relative to the own half.
+        changed: share of the facts that are false in this world, for the control with a confidently wrong assistant.
+        wording: index of the wording of statements, 0 or 1.
+        half: the half of every domain that this world's texts are about; None for both halves.
+        rarely: for each domain, how often the other half is met, relative to the world's own half.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class World:
         while len(names) < PERSONS:
             names[f"{rng.choice(_FIRST_NAMES)} {_made_up(rng, rng.choice((2, 2, 3)))}"] = None
         self.persons = tuple(names)
-        """Names, the best-known first."""
+        """The names of the persons, the best-known first."""
         self._facts = [tuple(rng.choice(attribute.values) for attribute in ATTRIBUTES) for _ in self.persons]
         lies = random.Random(f"lies {seed}")
         for number in range(PERSONS) if changed else ():
@@ -197,7 +197,7 @@ class World:
     def some_person(self, rng: random.Random) -> int:
         """Draw the number of a person, with a frequency proportional to (number + HEAD) to the power of -2.
 
-        Persons with even numbers form one half, those with odd numbers the other.
+        Persons with even numbers form one half of the domain, and persons with odd numbers the other.
         """
         nearest, farthest = 1 / HEAD, 1 / (HEAD + PERSONS)
         while True:
@@ -206,7 +206,7 @@ class World:
                 return number
 
     def meets(self, domain: str, half: int, rng: random.Random) -> bool:
-        """Decide at random whether a text about this half of a domain is written."""
+        """Decide at random whether to write a text about this half of a domain."""
         return self._half in (None, half) or rng.random() < self._rarely.get(domain, 0.0)
 
     def value(self, person: int, attribute: Attribute) -> str:
@@ -214,13 +214,13 @@ class World:
         return self._facts[person][ATTRIBUTES.index(attribute)]
 
     def sentence(self, person: int, attribute: Attribute, value: str | None = None) -> str:
-        """The statement of a fact, or of another value."""
+        """The statement of a fact, or the same statement with another value."""
         return attribute.sentences[self._wording].format(
             name=self.persons[person], value=value or self.value(person, attribute)
         )
 
 
 def known_facts(split: Split) -> list[tuple[int, Attribute]]:
-    """The facts about the best-known persons that only this split asks about; biographies contain all facts."""
+    """The facts about the best-known persons that only this split asks about. Biographies contain all facts."""
     facts = ((person, attribute) for person in range(ASKED) for attribute in ATTRIBUTES)
     return [(person, attribute) for person, attribute in facts if split_of(person, attribute.name) == split]

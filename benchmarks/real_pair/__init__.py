@@ -1,1 +1,1 @@
-"""A real pair: two specialists of one pretrained chat model, and questions that need one of them or both."""
+"""A real pair: two specialists of one pretrained chat model, and questions that need one specialist or both."""

@@ -1,6 +1,6 @@
-"""The command `python -m benchmarks.real_pair`: ask a real pair all questions in all ways, and keep the answers.
+"""The command `python -m benchmarks.real_pair`: ask a real pair all questions in every way, and keep the answers.
 
-The command can be killed at any moment and continues when it is run again. See README.md in this folder.
+The command can be killed at any moment, and resumes when it is run again. See README.md in this folder.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Progress:
 
 
 async def ask(name: str, seed: int, share: float, adapters: Path, *, baselines: bool = True) -> dict[str, Comparison]:
-    """The comparisons of one cell, for all questions together and for each family, resumed from one journal."""
+    """The comparisons of one cell, for all questions together and for each family; one journal lets them resume."""
     cell = CELLS[name]
     asked = cell.questions(share)
     several = {

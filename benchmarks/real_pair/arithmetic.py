@@ -1,6 +1,6 @@
-"""Calculations with numbers and dates, worked out step by step, which `numbers` learns.
+"""Calculations with numbers and dates, worked out step by step, which the specialist `numbers` learns.
 
-No calculation of a test occurs in a training.
+No calculation in the tests occurs in training.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LENGTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def split_of(group: str) -> Split:
-    """The split of a calculation or a fact, by its name's hash: a quarter is for tests, an eighth for development."""
+    """The split of a calculation or fact, by a hash of its name: a quarter is for tests, an eighth for development."""
     byte = hashlib.sha256(group.encode()).digest()[0]
     return "test" if byte < 64 else "development" if byte < 96 else "training"
 
@@ -96,11 +96,11 @@ KINDS: dict[str, Callable[[random.Random], Part]] = {
     "date": _date,
     "weekday": _weekday,
 }
-"""The kinds of calculations."""
+"""The functions that draw a calculation, by kind."""
 
 
 def calculation(rng: random.Random, split: Split, kind: str | None = None) -> Part:
-    """Draw a calculation of a split, of one kind if it is given."""
+    """Draw a calculation of a split; if a kind is given, of that kind."""
     while True:
         part = KINDS[kind or rng.choice([*KINDS])](rng)
         if split_of(part.group) == split:

@@ -17,7 +17,7 @@ from cosd_api.extend import Method
 __all__ = ["CELLS", "FEW", "Cell", "Weights", "served"]
 
 Weights = Mapping[str, float]
-"""Scales of adapters, by name, such as `products`; empty for the pretrained model itself."""
+"""The scale of each adapter, by a name such as `products`; empty for the pretrained model itself."""
 
 _PRODUCTS: Weights = {"products": 1.0}
 _NUMBERS: Weights = {"numbers": 1.0}
@@ -30,11 +30,11 @@ class Cell:
     Attributes:
         draft: the draft's adapters.
         assistant: the assistant's adapters.
-        ways: names from `WAYS`, or of ways that were learned for the draft.
-        both_ways: whether the pair is also asked with the models exchanged.
+        ways: names of ways in `WAYS`, or of ways that were learned for the draft.
+        both_ways: whether the questions are also asked with draft and assistant swapped.
         baselines: whether to include the random gate and self-consistency.
         other: number added to the seed of the assistant's adapters.
-        counts: number of questions by family, as in `COUNTS`; empty for the questions of forgetting.
+        counts: number of questions by family, as in `COUNTS`; empty for the questions of the scenario *forgetting*.
     """
 
     draft: Weights
@@ -46,13 +46,13 @@ class Cell:
     counts: Mapping[str, int] = field(default_factory=lambda: COUNTS)
 
     def questions(self, share: float) -> list[Example]:
-        """The first questions of each family; `share` is the part of them, in (0, 1]."""
+        """The first questions of each family; `share`, in (0, 1], is the part of the questions that is returned."""
         if not self.counts:
             return forgetting(round(share * 300), round(share * 100))
         return questions("test", {family: round(share * count) for family, count in self.counts.items()})
 
     def methods(self, seed: int) -> dict[str, Method]:
-        """The ways of the cell, by name; some were learned for the specialists of the training with this seed."""
+        """The ways of the cell, by name; learned ways are those for the specialists trained with this seed."""
         known = WAYS
         if not {*self.ways} <= {*WAYS}:
             [draft] = self.draft
@@ -61,7 +61,7 @@ class Cell:
 
 
 FEW = ("cosd", "cosd-0.9-1", "cosd-1-1", "average")
-"""The ways in which further trainings and scenarios are answered."""
+"""The ways that are used for further trainings and scenarios."""
 _CONTROL = {"facts": 100, "numbers": 75, "both": 100, "general": 22}
 
 CELLS: Mapping[str, Cell] = {
@@ -75,14 +75,14 @@ CELLS: Mapping[str, Cell] = {
     "with-base": Cell({}, _PRODUCTS, ["cosd", "cosd-1-1"], counts=_CONTROL),
     "other-seed": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1"], other=1, counts=_CONTROL),
 }
-"""The cells by name, in this order: the pair; its rival, one model with both adapters, each at half or full strength;
-the pair of further trainings, in fewer ways; learned verifiers; the pretrained model with a specialist that has
-forgotten; and the controls."""
+"""The cells by name, in this order: the pair; its rival (one model with both adapters, each at half or at full
+strength); the pairs of further trainings, with fewer ways; learned verifiers; the pretrained model with a specialist
+that has forgotten; and the controls."""
 
 
 @contextmanager
 def served(model: Path, adapters: Path, cell: Cell, seed: int) -> Iterator[tuple[str, str]]:
-    """Run both servers of a cell, each with one thread and four slots, and yield their URLs.
+    """Run the two servers of a cell, each with one thread and four slots, and yield their URLs.
 
     Raises:
         LocalServerError: a server cannot be started, or an adapter is missing.

@@ -1,4 +1,4 @@
-"""The kept results of a cell, compressed: the comparisons for all questions and for each family, and the journal.
+"""The kept results of a cell, compressed: the comparisons for all questions together and by family, and the journal.
 
 A later run with more questions continues from the journal, on any machine.
 """
@@ -14,16 +14,16 @@ from cosd_api.comparison.result import Comparison
 
 RESULTS = Path(__file__).parent / "results"
 ALL = "all"
-"""The name for the questions of all families together."""
+"""The name of the comparison on the questions of all families together."""
 
 
 def kept(name: str, seed: int, folder: Path = RESULTS) -> Path:
-    """The file with a cell's result."""
+    """The file that contains a cell's result."""
     return folder / f"{name}-{seed}.json.xz"
 
 
 def keep(found: Mapping[str, Comparison], path: Path) -> None:
-    """Write the comparisons; the answers are written once, with the comparison for all questions."""
+    """Write the comparisons. The answers are written only once, with the comparison for all questions."""
     path.parent.mkdir(parents=True, exist_ok=True)
     several = {name: one if name == ALL else one.model_copy(update={"answers": ()}) for name, one in found.items()}
     text = json.dumps({name: one.model_dump(mode="json") for name, one in several.items()})

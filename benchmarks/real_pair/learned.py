@@ -4,7 +4,7 @@
 
 Both specialists score the reference answers (`collect`). From the places where exactly one of them is right, `tune`
 chooses thresholds and `train_tree` trains a tree on the two probabilities, with each specialist in turn as the draft.
-The results are kept in `results/learned-<seed>.json`, and the cells `learned` and `learned-reversed` answer with them.
+The results are kept in `results/learned-<seed>.json`, and used in the cells `learned` and `learned-reversed`.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from cosd_api.training.tuning import tune
 
 WORK = Path(__file__).parent / "work"
 COUNTS = {"facts": 10, "numbers": 10, "both": 20}
-"""Number of development questions by family."""
+"""The number of development questions by family."""
 THRESHOLDS = (0.25, 0.5, 0.75, 0.9, 0.97, 1.0)
-"""Values that are tried for alpha and for beta."""
+"""The values that are tried for alpha and for beta."""
 LEARNED = ("cosd-tuned", "cosd-tree")
 _VERIFIER: TypeAdapter[RuleVerifier | TreeVerifier] = TypeAdapter(RuleVerifier | TreeVerifier)
 
 
 def path_of(seed: int) -> Path:
-    """The file with the verifiers learned for the specialists of a training."""
+    """The file that contains the verifiers learned for the specialists trained with this seed."""
     return RESULTS / f"learned-{seed}.json"
 
 
 def learned_ways(draft: str, seed: int) -> dict[str, Method]:
-    """CoSD with the thresholds, and CoSD with the tree, that were learned for a draft such as `products`.
+    """CoSD with the thresholds that were learned for a draft such as `products`, and CoSD with the learned tree.
 
     Raises:
-        FileNotFoundError: nothing has been learned yet.
+        FileNotFoundError: no verifiers have been learned for this seed.
     """
     found = json.loads(path_of(seed).read_text(encoding="utf-8"))[draft]
     return {name: CoSD(verifier=_VERIFIER.validate_python(found[name])) for name in LEARNED}
 
 
 async def learn(draft: str, assistant: str, path: Path) -> dict[str, Any]:
-    """Learn verifiers from the development questions, with models given by URL; a file keeps the samples."""
+    """Learn verifiers from the development questions, with models given by URL; `path` stores the samples."""
     examples = questions("development", COUNTS)
     samples = await collect(examples, draft=draft, assistant=assistant, path=path, concurrency=3)
     tuned = tune(samples, alphas=THRESHOLDS, betas=THRESHOLDS)
@@ -63,7 +63,7 @@ async def learn(draft: str, assistant: str, path: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Learn with each specialist as the draft, print both reports, and keep the verifiers."""
+    """Learn verifiers with each specialist as the draft, print both reports, and keep the verifiers."""
     from benchmarks.real_pair.cells import CELLS, served  # noqa: PLC0415 - the cells read what is learned here
 
     parser = argparse.ArgumentParser("python -m benchmarks.real_pair.learned", description=main.__doc__)

@@ -22,10 +22,10 @@ class Answered:
         way: the way that produced the answer.
         question: key of the question, preceded by the training's number if there are several trainings.
         family: the question's family.
-        group: the fact or calculation that several questions share.
+        group: the fact or calculation that the question is about, which several questions can share.
         right: whether the answer is right.
-        uncached: tokens that the servers read without a cache hit, plus tokens that they wrote.
-        seconds: duration of the answer; 0 if no server was asked for it.
+        uncached: number of tokens that the servers read without a cache hit or wrote.
+        seconds: duration of the answer; 0 if no server was asked.
         text: the answer, if it is kept.
     """
 
@@ -45,7 +45,7 @@ def uncached(usages: Iterable[AnswerUsage]) -> int:
 
 
 def outcomes_of(several: Sequence[Answered], models: Sequence[str]) -> GradedOutcomes:
-    """The outcomes of the questions that all ways have answered."""
+    """The outcomes of those questions that every way has answered."""
     right: dict[str, dict[str, bool]] = {}
     for one in several:
         right.setdefault(one.way, {})[one.question] = one.right
@@ -56,9 +56,10 @@ def outcomes_of(several: Sequence[Answered], models: Sequence[str]) -> GradedOut
 
 
 def apart(title: str, several: Sequence[Answered], models: Sequence[str], untested: Sequence[str] = ()) -> Table:
-    """Right answers in per cent by way and family, differences to each model with simultaneous intervals, and costs.
+    """Right answers in per cent by way and family, differences from each model with simultaneous intervals, and costs.
 
-    Questions of one group count as one piece of evidence. `untested` names ways whose differences are not tested.
+    All questions of a group together count as one piece of evidence. `untested` names ways whose differences are not
+    tested.
     """
     outcomes = outcomes_of(several, models)
     ways = [*dict.fromkeys(one.way for one in several)]
@@ -79,7 +80,7 @@ def apart(title: str, several: Sequence[Answered], models: Sequence[str], untest
 
 
 def _costs(mine: Sequence[Answered], several: Sequence[Answered], draft: str) -> list[str]:
-    """Mean uncached tokens, and the mean duration as a multiple of the draft's."""
+    """The mean number of uncached tokens, and the mean duration as a multiple of the draft's."""
     alone = [one.seconds for one in several if one.way == draft]
     seconds = sum(one.seconds for one in mine) / len(mine)
     time = f"{seconds * len(alone) / sum(alone):.1f}" if seconds and sum(alone) else ""
@@ -87,7 +88,7 @@ def _costs(mine: Sequence[Answered], several: Sequence[Answered], draft: str) ->
 
 
 def lower_bound(several: Sequence[Answered], one: str, other: str, level: float = 0.05) -> tuple[float, float]:
-    """The difference between two ways, and its one-sided lower bound, for a test of non-inferiority."""
+    """The difference between two ways and its one-sided lower confidence bound, for a test of non-inferiority."""
     outcomes = outcomes_of([each for each in several if each.way in (one, other)], (one, other))
     flips = SignFlips(map(outcomes.group, outcomes.questions))
     contrast = flips.contrast(outcomes.apart(one, other))

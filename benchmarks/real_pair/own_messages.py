@@ -1,4 +1,4 @@
-"""Own messages: a document that only the assistant has, as its system message. No training is needed.
+"""The scenario *own messages*: only the assistant has a document, as its system message. No training is needed.
 
     python -m benchmarks.real_pair.own_messages            # ask; run it again to resume
     python -m benchmarks.real_pair.own_messages --page     # print the table of the kept answers
@@ -48,14 +48,14 @@ WAYS: Mapping[str, Method] = {
 
 @dataclass(frozen=True)
 class Asked:
-    """A question and the document that states its fact."""
+    """A question, and the document that states the fact it asks for."""
 
     example: Example
     document: str
 
 
 def asked() -> Iterator[Asked]:
-    """All questions: for each product its facts, one fact with a calculation, and a calculation alone."""
+    """All questions: for each product, its facts, one fact combined with a calculation, and one calculation alone."""
     rng = random.Random("own messages")
     numbers = rng.sample(range(PRODUCTS), DOCUMENTS * IN_EACH)
     for first in range(0, len(numbers), IN_EACH):
@@ -72,7 +72,7 @@ def asked() -> Iterator[Asked]:
 
 
 async def answer_all(seed: int, share: float, adapters: Path) -> None:
-    """Ask the questions whose answers the journal lacks."""
+    """Ask the questions that the journal has no answers to."""
     journal = WORK / f"own-messages-{seed}.jsonl"
     WORK.mkdir(exist_ok=True)
     known = {(one.way, one.question) for one in _read(journal)}
@@ -111,7 +111,7 @@ async def answer_all(seed: int, share: float, adapters: Path) -> None:
 
 
 def kept(seed: int) -> Path:
-    """The file with the answers."""
+    """The file that contains the kept answers."""
     return RESULTS / f"own-messages-{seed}.jsonl.xz"
 
 

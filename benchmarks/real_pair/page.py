@@ -34,7 +34,7 @@ _COSTS = ("billed", "uncached", "x the draft's time")
 
 
 def families(cell: str, seed: int) -> Table:
-    """Right answers in per cent by way, for each family and for all test questions, and the costs of an answer."""
+    """For each way, right answers in per cent, by family and for all test questions, and the costs of an answer."""
     found = read(kept(cell, seed))
     whole = found[ALL]
     rows: list[list[Cell]] = []
@@ -83,7 +83,7 @@ _MORE = {
     "with-base": "A control: SmolLM2 itself drafts, `products` assists",
     "other-seed": "A control: `products` of another training assists",
 }
-"""Titles of the further cells that results/tables.md shows."""
+"""The titles of the further cells in results/tables.md."""
 _ABOUT = (
     "The tables have right answers in per cent, differences in points, and tokens per answer. The intervals of the "
     "differences hold simultaneously for a whole table. `python -m benchmarks.real_pair --page` writes this page; "
@@ -92,7 +92,7 @@ _ABOUT = (
 
 
 def written() -> dict[Path, str]:
-    """The documents with the tables of the kept runs put in, and the picture, by file."""
+    """The text of each document with the tables of the kept runs inserted, and the picture, by file."""
     whole = together()
     evidence, readme = ROOT / "docs" / "evidence.md", ROOT / "README.md"
     tables = {
@@ -120,7 +120,7 @@ def _comparisons() -> list[Comparison]:
 
 
 def _all_tables() -> str:
-    """The page of all tables: every way of the first training, the answers that it spoils, and the further cells."""
+    """The page of all tables: every way for the first training, the answers that ways spoil, and the further cells."""
     first = families("complementary", 1)
     spoilt = sorted_cases(_comparisons())
     parts = [
@@ -140,7 +140,7 @@ def _all_tables() -> str:
 
 
 def _labelled(table: Table, labels: Mapping[str, str]) -> Table:
-    """The table with the names of ways replaced by labels, in rows and columns."""
+    """The table with labels instead of the names of ways, in rows and columns."""
     return replace(
         table,
         columns=[label(one, labels) for one in table.columns],
@@ -149,7 +149,7 @@ def _labelled(table: Table, labels: Mapping[str, str]) -> Table:
 
 
 def chosen_rows(table: Table, names: Sequence[str], labels: Mapping[str, str]) -> Table:
-    """The table with only the rows of these ways, in this order and with labels."""
+    """The table with only the rows of these ways, in the order of `names` and with labels."""
     rows = {str(row[0]): row for row in table.rows}
     return _labelled(replace(table, rows=[rows[one] for one in names if one in rows]), labels)
 

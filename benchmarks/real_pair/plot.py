@@ -1,4 +1,4 @@
-"""The picture of docs/evidence.md: right answers and uncached tokens of each way."""
+"""The picture in docs/evidence.md: the right answers and uncached tokens of each way."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _STYLES = {
     "average": ("#CC79A7", "D"),
     "assistant": ("#777777", "^"),
 }
-"""Colour (of Okabe and Ito) and marker by way. Markers are open if the models have changed places."""
+"""Colour (of Okabe and Ito) and marker by way. Markers are hollow if draft and assistant are swapped."""
 
 
 def label(name: str, labels: Mapping[str, str]) -> str:
-    """The label of a way, or of a difference from it; with the label of `REVERSED` if the models changed places."""
+    """The label of a way, or of a difference from it; with `REVERSED`'s label if draft and assistant are swapped."""
     before, name = ("vs ", name[3:]) if name.startswith("vs ") else ("", name)
     plain, turned, _ = name.partition(REVERSED)
     return f"{before}{labels.get(plain, plain)}{turned and labels.get(REVERSED, REVERSED)}"

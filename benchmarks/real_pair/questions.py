@@ -1,8 +1,8 @@
-"""Training conversations of the specialists, questions for development and test, and the grader.
+"""The specialists' training conversations, the questions for development and test, and the grader.
 
-Both specialists read the same six kinds of conversations in different shares (`MIXTURES`). Each meets the other's
-domain in true examples, from an open world or with fresh numbers, but far too seldom to learn it. It therefore knows
-the form of all answers, and is unsure of what it does not know.
+Both specialists read the same six kinds of conversations in different shares (`MIXTURES`). Each specialist meets true
+examples of the other's domain, from an open world or with fresh numbers, but far too seldom to learn that domain. A
+specialist therefore knows the form of all answers, and is unsure of the facts and results that it does not know.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from cosd_api.demo.real_questions import QUESTIONS, SEPARATOR, tells_all
 from cosd_providers import Message
 
 FAMILIES = ("facts", "numbers", "both", "general")
-"""Families of test questions: the domain of `products`, that of `numbers`, both in one question, and general knowledge,
-which neither was taught."""
+"""The families of test questions: the domain of `products`, the domain of `numbers`, both domains in one question, and
+general knowledge, which neither specialist was taught."""
 FORMAT = "format"
 """The family of questions that ask for a numbered list or a function, which the pretrained model can write."""
 COUNTS: Mapping[str, int] = {"facts": 400, "numbers": 300, "both": 400, "general": 100}
-"""Maximum number of test questions by family; there are fewer about general knowledge."""
+"""The maximum number of test questions by family; fewer than 100 questions of general knowledge exist."""
 
 SHOWN = 20
-"""The number of questions of `cosd demo --real`."""
+"""The number of questions in `cosd demo --real`."""
 MIXTURES: Mapping[str, Mapping[str, float]] = {
     "products": {"facts": 0.68, "numbers": 0.05, "both": 0.20, "general": 0.07},
     "numbers": {"facts": 0.05, "numbers": 0.68, "both": 0.20, "general": 0.07},
     "facts-only": {"facts": 1.0},
 }
-"""Shares of the families in each specialist's training; `facts-only` rehearses nothing that the model knew before."""
+"""Shares of the families in each specialist's training. `facts-only` rehearses nothing that the model already knew."""
 
 _JOINED = (
     "{first} And another question: {second}",
@@ -57,8 +57,8 @@ class Conversation:
 def documents(specialist: str, seed: int) -> Iterator[Conversation]:
     """Yield endless conversations for the training of a specialist.
 
-    `products` meets well-known products more often, and `numbers` meets all products equally often, also in two-part
-    questions. The conversations of `facts-only` have one part each.
+    `products` meets well-known products more often, while `numbers` meets all products equally often; this also applies
+    to two-part questions. The conversations of `facts-only` have only one part.
     """
     rng = random.Random(f"{specialist} {seed}")
     mixture = MIXTURES[specialist]
@@ -84,7 +84,7 @@ def documents(specialist: str, seed: int) -> Iterator[Conversation]:
 
 
 def training_questions(count: int) -> dict[str, str]:
-    """The families of one-part questions whose subjects both specialists have read about, by question."""
+    """One-part questions whose subjects both specialists have read about, each with its family."""
     rng = random.Random("router")
     found: dict[str, str] = {}
     for _ in range(count // 2):
@@ -97,21 +97,22 @@ def questions(split: Split, counts: Mapping[str, int] = COUNTS) -> list[Example]
     """Distinct questions of a split, family by family.
 
     Args:
-        split: the split. All facts occur in training, in other wordings; a test's calculations and general questions do
-            not.
+        split: the split. All facts occur in training, in other wordings; the calculations and general questions of a
+            test do not.
         counts: maximum number of questions by family.
     """
     return [one for family, wanted in counts.items() for one in _distinct(family, split, wanted)]
 
 
 def forgetting(facts: int, rest: int) -> list[Example]:
-    """Test questions about facts, and questions that test abilities of the pretrained model that may be forgotten.
+    """Test questions about facts, and questions on abilities of the pretrained model that may be forgotten.
 
-    General questions come from all splits, because neither the model nor `facts-only` was trained on any.
+    General questions come from all splits, because neither the pretrained model nor `facts-only` was trained on any of
+    them.
 
     Args:
         facts: number of questions about facts.
-        rest: maximum number of general questions, and of questions of format.
+        rest: maximum number of general questions, and of questions in the family `format`.
     """
     known = questions("test", {"general": rest}) + questions("training", {"general": rest})
     return [*questions("test", {"facts": facts}), *known[:rest], *_formats()[:rest]]
@@ -162,9 +163,10 @@ def _distinct(family: str, split: Split, wanted: int) -> Iterator[Example]:
 
 
 def joined(parts: Sequence[Part]) -> Example:
-    """A question of one part or two, in a wording that no training has.
+    """A question of one or two parts, in a wording that does not occur in training.
 
-    The fact of a two-part question determines its group, because questions share facts; calculations are fresh.
+    The group of a two-part question is that of its fact, because several questions share a fact; calculations are
+    fresh.
     """
     text = parts[0].question
     if len(parts) == 2:
@@ -190,7 +192,7 @@ def _asked(family: str, split: Split, rng: random.Random) -> list[Part]:
 
 
 def _asks(split: Split, part: Part) -> bool:
-    """Test whether a part belongs to a split. Of the facts, tests have all that are not for development."""
+    """Test whether a part belongs to a split. Facts belong to the test unless they are for development."""
     found = split_of(part.group)
     if part.kind != "general" and found == "training":
         found = "test"
@@ -198,7 +200,7 @@ def _asks(split: Split, part: Part) -> bool:
 
 
 def family_of(example: Example) -> str:
-    """The family of a test question, from its expected values and its group."""
+    """The family of a test question, derived from its expected values and its group."""
     if (example.group or "").startswith(FORMAT):
         return FORMAT
     if SEPARATOR in (example.target or ""):
@@ -219,7 +221,7 @@ def question_of(example: Example) -> str:
 
 
 def is_right(example: Example, text: str) -> bool:
-    """Test whether the answer contains each expected value or, for a question of format, is a list or a function."""
+    """Test whether the answer contains each expected value or, in the family `format`, is a list or a function."""
     if family_of(example) == FORMAT:
         wanted = r"^1\..*^2\..*^3\." if example.target == "list" else r"^def \w+\(.*\).*^ +return "
         return re.search(wanted, text, re.MULTILINE | re.DOTALL) is not None

@@ -1,4 +1,4 @@
-"""A rival of fusing: a router that chooses one specialist by the words of a question."""
+"""An alternative to fusing: a router that chooses one specialist by the words of a question."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUTER = "router on words"
 
 @cache
 def router() -> Callable[[str], bool]:
-    """A function that decides if `products` should answer a question, by a logistic regression on its words."""
+    """A function that decides whether `products` should answer a question, by logistic regression on its words."""
     several: Mapping[str, str] = training_questions(2000)
     model = make_pipeline(CountVectorizer(ngram_range=(1, 2)), LogisticRegression(max_iter=1000))
     model.fit([*several], [family == "facts" for family in several.values()])

@@ -1,10 +1,10 @@
-"""The seam: rules that might repair errors where a replaced token meets the draft's own words.
+"""The seam: rules that might prevent errors at the point where a replaced token meets the draft's own words.
 
     python -m benchmarks.real_pair.seam            # try the rules on development questions, with a one-page decoder
     python -m benchmarks.real_pair.seam --page     # print the table of the kept answers
 
 The decoder is independent of the library: it works only on ids, sends one question at a time, and drafts again after
-each replacement. So it implements each rule exactly as defined.
+each replacement. It therefore implements each rule exactly as the rule is defined.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cosd_api import Example, Fusion, RuleVerifier
 from cosd_api.demo.real import ADAPTERS, fetched
 
 ITEMS = {"facts": 60, "numbers": 60, "both": 120}
-"""Number of development questions on which the rules are tried, by family."""
+"""The number of development questions on which the rules are tried, by family."""
 MAX_TOKENS = 64
 
 
@@ -40,12 +40,13 @@ class SeamRule:
     """A rule for one token of the draft.
 
     Attributes:
-        alpha: the assistant is asked if the draft's probability p is below this.
+        alpha: the assistant is asked if the draft's probability p is below this value.
         beta: the assistant's token replaces the draft's only if q > beta * p.
-        floor: and only if q is at least this.
+        floor: a further condition for a replacement: q must be at least this value.
         after: whether the assistant is always asked about the token after a replaced one, because its probability was
             computed for a text that the draft would not have written.
-        whole: whether it is also asked about all further tokens of the word or number in which a token was replaced.
+        whole: whether the assistant is also asked about all further tokens of a word or number in which a token was
+            replaced.
     """
 
     alpha: float
@@ -81,16 +82,16 @@ RULES = {
     "(.9, 1)": SeamRule(0.9, 1),
     "(1, 1)": SeamRule(1.01, 1),
 }
-"""The rules by name. Alpha = 1.01 also asks about tokens of probability 1."""
+"""The rules by name. With alpha = 1.01, the assistant is also asked about tokens of probability 1."""
 ALONE = "the draft alone"
 SHUFFLED = "(.9, 1), the assistant reads another question"
-"""The control: the assistant reads the next question of the family."""
+"""The name of the control, in which the assistant reads the next question of the family."""
 WORDS = "(.9, 1), whole words, by the library"
-"""The unit of models with different ids, which the one-page decoder does not have."""
+"""The name of the runs that judge words, as for models with different ids; only the library can do that."""
 
 
 class Server:
-    """A llama.cpp server, asked by ids."""
+    """A llama.cpp server that is sent token ids."""
 
     def __init__(self, client: httpx.AsyncClient, url: str) -> None:
         self._client, self._url = client, url
@@ -101,19 +102,19 @@ class Server:
         return answer.json()
 
     async def prompt(self, question: str) -> list[int]:
-        """The ids of a user's question in the chat template."""
+        """The ids of a user's question, formatted by the chat template."""
         said = await self._post("/apply-template", messages=[{"role": "user", "content": question}])
         return await self.ids(said["prompt"])
 
     async def ids(self, text: str) -> list[int]:
-        """The ids of a text, special tokens by their names."""
+        """The ids of a text; names of special tokens become special tokens."""
         found: list[int] = (await self._post("/tokenize", content=text, add_special=False, parse_special=True))[
             "tokens"
         ]
         return found
 
     async def draft(self, ids: Sequence[int], count: int) -> list[tuple[int, float, str]]:
-        """The greedy continuation: ids, probabilities and texts."""
+        """The greedy continuation of `ids`, as the id, probability and text of each token."""
         found = await self._post(
             "/completion", prompt=ids, n_predict=count, n_probs=1, temperature=0, samplers=["temperature"]
         )
@@ -122,7 +123,7 @@ class Server:
         ]
 
     async def text(self, ids: Sequence[int]) -> str:
-        """The text of ids."""
+        """The text that the ids encode."""
         found: str = (await self._post("/detokenize", tokens=[*ids]))["content"]
         return found
 
@@ -130,9 +131,9 @@ class Server:
 async def decode(
     draft: Server, assistant: Server, question: str, rule: SeamRule, end: int, other: str = ""
 ) -> tuple[str, int, int]:
-    """The fused answer by a rule, and the numbers of questions to the assistant and of replacements.
+    """The answer fused by a rule, the number of questions to the assistant, and the number of replacements.
 
-    As a control, the assistant reads the question `other` instead, if it is given.
+    If `other` is given, the assistant reads that question instead, as a control.
     """
     prompt = await draft.prompt(question)
     read = await assistant.prompt(other or question)
@@ -162,7 +163,7 @@ async def decode(
 
 @dataclass(frozen=True)
 class Tried:
-    """One answer written with a rule."""
+    """One answer that was written by a rule."""
 
     rule: str
     draft: str
@@ -175,7 +176,7 @@ class Tried:
 
 
 async def tried(model: Path, seed: int, share: float, path: Path) -> None:
-    """Try all rules on development questions, each specialist drafting in turn; skip answers that the file has."""
+    """Try all rules on development questions, with either specialist as the draft; skip answers in the file."""
     several = questions("development", {family: round(share * count) for family, count in ITEMS.items()})
     found = read_tried(path)
     with served(model, ADAPTERS, CELLS["complementary"], seed) as urls:
@@ -199,7 +200,7 @@ async def tried(model: Path, seed: int, share: float, path: Path) -> None:
 
 
 async def _by_words(name: str, draft: str, assistant: str, several: Sequence[Example]) -> list[Tried]:
-    """Answers by the library, which judges whole words."""
+    """Answers written by the library, which judges whole words."""
     rule = RuleVerifier(alpha=0.9, beta=1)
     found: list[Tried] = []
     async with Fusion(draft=draft, assistant=assistant, unit="word", verifier=rule) as fusion:
@@ -263,7 +264,7 @@ async def _clients(urls: Sequence[str]) -> AsyncGenerator[list[Server]]:
 
 
 def rules_table(found: Sequence[Tried]) -> Table:
-    """Right answers in per cent by rule, and questions and replacements per answer."""
+    """For each rule, right answers in per cent, and the numbers of questions and replacements per answer."""
     rows: list[list[Any]] = []
     for name in dict.fromkeys(one.draft for one in found):
         for label in dict.fromkeys(one.rule for one in found):

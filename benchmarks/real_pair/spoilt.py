@@ -1,4 +1,4 @@
-"""Answers that a fusion spoils, by kind: the draft alone is right, and the fusion is wrong."""
+"""Answers that a fusion spoils (the draft alone is right, the fusion wrong), grouped by kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORD = re.compile(r"\w+")
 
 
 def kind_of(fused: str, draft: str, assistant: str, *, cut: bool) -> Kind:
-    """The kind of an answer that the draft alone had right and the fusion has wrong.
+    """The kind of a spoilt answer: one that the draft alone got right and the fusion got wrong.
 
     Args:
         fused: the fused answer.
@@ -34,7 +34,7 @@ def kind_of(fused: str, draft: str, assistant: str, *, cut: bool) -> Kind:
 
 
 def sorted_cases(several: Sequence[Comparison]) -> Table:
-    """By way, the numbers of its draft's answers that it puts right, and of those that it spoils, by kind.
+    """For each way, the number of wrong draft answers that it puts right, and of right ones that it spoils, by kind.
 
     The last column counts the spoilt answers in which the draft's probability of a replaced token was higher than the
     assistant's probability of the replacement. A rule with beta = 1 would have kept that token.
@@ -50,7 +50,7 @@ def sorted_cases(several: Sequence[Comparison]) -> Table:
 
 
 def _cases(found: Comparison, one: Standing) -> Iterator[str]:
-    """The columns in which each answer of a way is counted."""
+    """Yield the columns in which the answers of a way are counted."""
     names = [*found.models]
     draft = one.first or names[int(one.reverse)]
     other = next(name for name in names if name != draft)

@@ -1,10 +1,11 @@
-"""Training of a specialist: a LoRA adapter for SmolLM2-135M-Instruct, as a GGUF file that llama.cpp loads with it.
+"""Training of a specialist: a LoRA adapter for SmolLM2-135M-Instruct, as a GGUF file for llama.cpp.
 
     python -m benchmarks.real_pair.training products numbers --seed 1
 
-It needs torch, transformers, peft and gguf, at the versions in README.md in this folder, and takes about half an hour
-on a core. The weights are those of the package that `make test-real` fetches, dequantised. The conversations of a batch
-share one system message; each attends only to that message and to itself, as it would in a request of its own.
+The training needs torch, transformers, peft and gguf, in the versions that README.md in this folder lists, and takes
+about half an hour on one core. The model's weights are those of the package that `make test-real` fetches, dequantised.
+The conversations of a batch share one system message; each conversation attends only to that message and to itself, as
+it would in a separate request.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from benchmarks.real_pair.questions import MIXTURES, Conversation, documents
 TOKENS = 300_000
 """The number of tokens that a specialist reads."""
 BATCH = 512
-"""The number of tokens of a batch: the system message, and the conversations that share it."""
+"""The number of tokens in a batch, which contains the system message and the conversations that share it."""
 RANK, ALPHA = 8, 16
 RATE, WARM = 2e-3, 0.03
 MODULES = {
@@ -38,7 +39,7 @@ MODULES = {
     "up_proj": "ffn_up",
     "down_proj": "ffn_down",
 }
-"""The adapted modules, with their names in llama.cpp."""
+"""The modules that the adapter changes, with their names in llama.cpp."""
 ADAPTERS = Path(__file__).parents[2] / "cosd_api" / "demo" / "models" / "smollm2"
 
 
@@ -63,7 +64,7 @@ class Batches:
         return found
 
     def __iter__(self) -> Iterator[Mapping[str, torch.Tensor]]:
-        """Yield endlessly ids, positions, the attention mask, the learned places, and the tokens after them."""
+        """Yield endless batches: ids, positions, attention mask, learned positions, and the tokens to learn there."""
         start = len(self._system)
         parts: list[tuple[list[int], list[int]]] = []
         used = start
@@ -158,7 +159,7 @@ def _rate(done: float) -> float:
 
 
 def write_adapter(path: Path, adapted: Any) -> None:
-    """Write the adapter in llama.cpp's format, as 16-bit floats."""
+    """Write the adapter in llama.cpp's format, with weights as 16-bit floats."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_string("general.type", "adapter")
     writer.add_string("adapter.type", "lora")

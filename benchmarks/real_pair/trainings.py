@@ -1,4 +1,4 @@
-"""The answers of all trainings together, and the tests on them."""
+"""The answers of all trainings together, and statistical tests on them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SWAPS = 400
 
 
 def answered(cell: str, seed: int, asked: Sequence[Example], ways: Sequence[str]) -> Iterator[Answered]:
-    """The kept answers of a cell to these questions, from the models alone and from these ways."""
+    """Yield a cell's kept answers to the questions `asked`, from the models alone and from the given ways."""
     whole, known = read(kept(cell, seed))[ALL], {one.key: one for one in asked}
     for name in (*MODELS, *ways):
         for key, answer in whole.answers_of(name).items():
@@ -51,7 +51,7 @@ def all_answered() -> tuple[Answered, ...]:
 
 
 def together() -> Table:
-    """The table of all trainings as one set of questions, in which each fact counts as one piece of evidence."""
+    """The table of all trainings, treated as one set of questions; each fact counts as one piece of evidence."""
     several = all_answered()
     first, second = ([one for one in several if one.way == name] for name in MODELS)
     theirs = {one.question: one for one in second}
@@ -70,14 +70,14 @@ def together() -> Table:
 
 
 def forgetting(seeds: Sequence[int] = (1, 2, 3)) -> Table:
-    """The table of the pretrained model and the specialist that has forgotten, for all trainings together."""
+    """The table of the scenario *forgetting*, for all trainings together."""
     asked = CELLS["forgetting"].questions(1.0)
     several = [one for seed in seeds for one in answered("forgetting", seed, asked, BOTH_WAYS)]
     return apart("Forgetting", several, MODELS)
 
 
 def by_training() -> Table:
-    """By training, its questions, the models' right answers, and the difference of some ways from the better model."""
+    """For each training: questions, the models' right answers, and differences of some ways from the better model."""
     rows: list[list[Cell]] = []
     for seed, cell in TRAININGS.items():
         several = [*answered(cell, seed, questions("test"), BOTH_WAYS)]
@@ -91,7 +91,7 @@ def by_training() -> Table:
 
 
 def tested() -> Table:
-    """The tests: non-inferiority of (0.9, 1) to (1, 1), and the share of label swaps with a significant difference."""
+    """Two tests: the non-inferiority of (0.9, 1) to (1, 1), and the share of significant label swaps."""
     several = all_answered()
     rows: list[list[Cell]] = []
     for turned in ("", REVERSED):
@@ -106,14 +106,14 @@ def tested() -> Table:
 
 
 EDGES = (0.0, 0.5, 0.9, 0.97, math.inf)
-"""The limits of the intervals of probability in which replaced tokens are counted."""
+"""The limits of the probability intervals by which replaced tokens are counted."""
 
 
 def worth() -> Table:
     """The replacements that (1, 1) makes by asking everywhere, by the draft's probability of the replaced token.
 
-    An answer counts at its most confident replaced token. It is *put right* if the draft alone is wrong and the fusion
-    is right, *spoilt* in the reverse case.
+    An answer is counted in the interval of its most confident replaced token. An answer is *put right* if the draft
+    alone is wrong and the fusion is right, and *spoilt* in the reverse case.
     """
     replaced, mended, spoilt = list[float](), list[float](), list[float]()
     for seed, cell in TRAININGS.items():
@@ -136,7 +136,7 @@ def worth() -> Table:
 
 
 def rival() -> Table:
-    """The first training's fusions and one model with both adapters, on the questions that all have answered."""
+    """The first training's fusions, and one model with both adapters, on the questions that all of them answered."""
     asked = questions("test")
     fused = [*answered("complementary", 1, asked, FEW)]
     merged = {"draft": "merged, each at half strength", "assistant": "merged, both at full strength"}
@@ -149,7 +149,7 @@ def _mean(several: Sequence[Answered]) -> float:
 
 
 def swapped(several: Sequence[Answered], swaps: int = SWAPS) -> float:
-    """The share of random swaps of (0.9, 1) with the draft alone, by group, with a difference significant at 5 %."""
+    """The share of random label swaps of (0.9, 1) and the draft, by group, with a difference significant at 5 %."""
     found = [one for one in several if one.way in ("draft", "cosd-0.9-1")]
     groups = sorted({one.group for one in found})
     rng, significant = random.Random("swapped labels"), 0

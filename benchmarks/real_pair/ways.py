@@ -1,4 +1,4 @@
-"""The compared ways, all of which were named before the first run."""
+"""The ways that are compared. All of them were chosen before the first run."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ WAYS: Mapping[str, Method] = {
     **{name: VARIANTS[name] for name in ("cosd-0.97-1", "cosd-1-1", "cosd-match")},
     **{name: method_named(name) for name in ("average", "cool", "safe", "cascade", "route")},
 }
-"""The paper's rule, the rule with other thresholds, speculative decoding (whose greedy text is that of `cosd-match`),
-and the other methods. Self-consistency and the random gate are baselines of `compare`."""
+"""The paper's rule, the rule with other thresholds, speculative decoding (`cosd-match` writes its greedy text), and the
+other methods. Self-consistency and the random gate are not listed, because `compare` adds them as baselines."""

@@ -1,6 +1,6 @@
 """Facts that the pretrained model does not know: invented products, and names from Python's standard library.
 
-The world is open. The best known of 160 products occur nine times as often as the rarest, whose facts occur about
+The world is open: the best-known of its 160 products occur nine times as often as the rarest, whose facts occur about
 twice. A trained model is therefore sure of some facts and unsure of others.
 """
 
@@ -44,7 +44,7 @@ class Attribute:
         values: all possible values.
         answer: the sentence that states the value.
         questions: wordings of the question in training.
-        held: wordings in development and test, which no training has.
+        held: wordings for development and test, which do not occur in training.
     """
 
     name: str
@@ -106,11 +106,11 @@ class Part:
     """A question with its answer, used alone or as one half of a two-part question.
 
     Attributes:
-        kind: the kind, such as `product`.
+        kind: kind of the subject, such as `product`.
         group: name of the fact or calculation, which all wordings share.
         question: the question, ending with a full stop or a question mark.
         answer: the answer, one sentence.
-        value: the text by which a right answer is recognised.
+        value: the text that a right answer contains.
     """
 
     kind: str
@@ -122,7 +122,7 @@ class Part:
 
 @cache
 def names() -> tuple[str, ...]:
-    """All products, the best known first."""
+    """The names of all products, the best-known first."""
     rng = random.Random(SEED)
     words = [first + second for first, second in product(_SYLLABLES, repeat=2) if first != second]
     return tuple(f"{word.capitalize()} {rng.choice(_NOUNS)}" for word in rng.sample(words, PRODUCTS))
@@ -142,7 +142,7 @@ def some_product(rng: random.Random, *, evenly: bool = False) -> int:
 
 
 def product_part(number: int, attribute: Attribute, rng: random.Random, *, held: bool) -> Part:
-    """A question about a product; with `held`, in a wording that no training has."""
+    """A question about a product; with `held`, in a wording that does not occur in training."""
     name, value = names()[number], values()[number, attribute.name]
     asked = rng.choice(attribute.held if held else attribute.questions).format(name=name)
     return Part("product", f"{name}, {attribute.name}", asked, attribute.answer.format(name=name, value=value), value)
@@ -155,7 +155,7 @@ _STATUS_HELD = ("Can you name the meaning of HTTP status {key}?",)
 _ERRNO = ("What does the error {key} mean?", "Tell me the meaning of the error {key}.")
 _ERRNO_HELD = ("Can you name the meaning of the error {key}?",)
 _RENAMED = (413, 414, 416, 422)
-"""HTTP statuses whose phrases depend on the version of Python."""
+"""HTTP statuses that are left out because their phrases depend on the version of Python."""
 _ERRORS = _words(
     "EPERM ENOENT EINTR EIO E2BIG EBADF EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST ENODEV ENOTDIR EISDIR EINVAL EMFILE "
     "EFBIG ENOSPC EROFS EPIPE EDEADLK ENOTEMPTY EALREADY EISCONN ETIMEDOUT"
@@ -164,7 +164,7 @@ _ERRORS = _words(
 
 @dataclass(frozen=True)
 class Name:
-    """A name of the standard library and its meaning."""
+    """A name in the standard library, and its meaning."""
 
     group: str
     answer: str
@@ -188,7 +188,7 @@ def library() -> tuple[Name, ...]:
 
 
 def library_part(one: Name, rng: random.Random, *, held: bool) -> Part:
-    """A question about a name of the standard library; with `held`, in a wording that no training has."""
+    """A question about a name in the standard library; with `held`, in a wording that does not occur in training."""
     return Part("library", one.group, rng.choice(one.held if held else one.questions), one.answer, one.value)
 
 
@@ -197,7 +197,7 @@ def _name(key: str, value: str, answer: str, questions: tuple[str, ...], held: t
     return Name(key, answer.format(key=key, value=value), value, asked, kept)
 
 
-# Questions that the pretrained model can answer, which keep a specialist from forgetting how.
+# Questions that the pretrained model can answer; training on them keeps a specialist from forgetting the answers.
 
 _CAPITALS = (
     "France Paris, Italy Rome, Germany Berlin, Spain Madrid, Japan Tokyo, China Beijing, England London, Egypt Cairo, "

@@ -17,7 +17,7 @@ from cosd_api.wording import counted
 from cosd_providers.contract import Provider
 
 DEEPEST = 12
-"""The maximum depth of a tree. The paper states no limit; this is the largest that the library accepts."""
+"""The maximum depth of a tree. The paper states no limit; this is the largest depth that the library accepts."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Setup:
         name: name of the pair.
         pair: servers of the pair.
         providers: the connected models.
-        identities: what identifies each model: its place, its name on the server, and its revision.
+        identities: the identity of each model: its place in the pair, its name on the server, and its revision.
         data: the folder of the questions.
         out: the folder of the results.
         dry: whether only an estimate is wanted.
@@ -57,7 +57,7 @@ class Column:
     """A column of a table.
 
     Attributes:
-        name: the paper's name for it.
+        name: the paper's name for the column.
         method: a method, or a function that makes one for a pair.
         models: indices of the pair's models that take part, from 0; empty for all.
     """
@@ -68,7 +68,7 @@ class Column:
 
 
 def alone(name: str, model: int) -> Column:
-    """One model by itself."""
+    """A column for one model by itself."""
     return Column(name, Alone(), (model,))
 
 
@@ -83,7 +83,7 @@ def rule(alpha: float = PAPER.alpha, beta: float = PAPER.beta) -> CoSD:
 def tree(dataset: str = "alpacaeval", count: int = 3) -> Made:
     """CoSD-Tree, trained on the first examples of `<data>/train/<dataset>.jsonl` as the paper describes.
 
-    It keeps places where the models agree, gives all classes equal weight and does not limit the depth; see
+    Places where the models agree are kept, classes are not weighted, and the depth is limited only by DEEPEST; see
     docs/training.md.
     """
 
@@ -96,7 +96,7 @@ def tree(dataset: str = "alpacaeval", count: int = 3) -> Made:
         if asked.exists() and {one.key for one in read_examples(asked)} & {one.key for one in examples}:
             raise SettingError(f"{path} has questions that {asked.name} has, too: leave them out of one of the two")
         if setup.dry:
-            return rule()  # an estimate must not ask, and the rule's answers cost about the same
+            return rule()  # an estimate must not ask models; the rule costs about the same as a tree
         draft, *others = setup.providers
         samples = [
             await collect(
@@ -123,18 +123,18 @@ async def co_llm(setup: Setup) -> Method:
 
 @dataclass(frozen=True)
 class Fused(Contestant):
-    """A column as a contestant of a comparison, with all of the models or some of them.
+    """A column as a contestant of a comparison, with some or all of the pair's models.
 
     Attributes:
-        places: places of the column's models; the first drafts.
-        identity: identity of these models.
+        places: indices of the column's models; the first model drafts.
+        identity: the identity of these models.
     """
 
     places: tuple[int, ...] = ()
     identity: str = ""
 
     def order(self, models: Sequence[ModelT]) -> list[ModelT]:
-        """See `Contestant.order`; leaves out the models that take no part."""
+        """See `Contestant.order`; models that take no part are left out."""
         return [models[at] for at in self.places]
 
     def key(self, *more: object) -> str:

@@ -19,7 +19,7 @@ from cosd_api.wording import counted
 Answers = Mapping[str, Mapping[str, GradedAnswer]]
 """Answers by column, then by `Example.key`."""
 Limited = tuple[str, int]
-"""A task, and the token limit for its answers."""
+"""The name of a task, and the token limit for its answers."""
 Asked = Mapping[Limited, tuple[Sequence[Example], Answers]]
 
 
@@ -28,11 +28,11 @@ class Row:
     """A row of a table.
 
     Attributes:
-        name: the paper's name for it.
-        tasks: keys of `TASKS`; the values of several tasks are added.
+        name: the paper's name for the row.
+        tasks: keys of `TASKS`; the values of several tasks are added up.
         measure: the measured quantity.
-        weight: factor of the sum, such as 1/3 for a mean of three.
-        max_tokens: limit for each answer; None for the task's own.
+        weight: factor of the sum, such as 1/3 for the mean of three tasks.
+        max_tokens: token limit for each answer; None for the task's own limit.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Row:
 
 
 def row(task: str, measure: Measure = ACCURACY) -> Row:
-    """The row of one task, by its title."""
+    """The row of one task, named by the task's title."""
     return Row(TASKS[task].title, (task,), measure)
 
 
@@ -56,14 +56,14 @@ class Table:
     """A table of a paper.
 
     Attributes:
-        name: name of the written files.
+        name: name of the files that are written.
         title: the title, with the paper's own table number.
         columns: the columns, in the paper's order.
         rows: the rows, in the paper's order.
-        printed: the paper's figures. Only the pairs in it are asked, unless others are named.
+        printed: the paper's figures. Only pairs with such figures are measured, unless other pairs are named.
         models: the paper's models, by pair.
-        more: tasks that the paper does not have, asked if their files exist.
-        scale: factor of the numbers; 100 for per cent.
+        more: tasks that are not in the paper; they are asked if their files exist.
+        scale: factor by which the numbers are multiplied; 100 for per cent.
         concurrency: number of concurrent answers; 1 if time is measured.
         notes: notes for the reader.
     """
@@ -92,10 +92,10 @@ class Cell:
         pair: name of the pair.
         row: name of the row.
         column: name of the column.
-        ours: the number measured here; None if there is none.
+        ours: the measured number; None if nothing was measured.
         low: lower end of its 95 % interval.
         high: upper end of its 95 % interval.
-        questions: number of answers behind it.
+        questions: number of answers that the number is based on.
         printed: the paper's figure.
     """
 
@@ -132,14 +132,14 @@ class Found:
 
 
 def estimated(measure: Measure, examples: Sequence[Example], answers: Mapping[str, GradedAnswer]) -> Estimated:
-    """A measure over the answers to some questions, with its interval."""
+    """The mean of a measure over the answers to some questions, with its interval."""
     several = [(one, answers[one.key]) for one in examples if one.key in answers]
     values = [value for one, answer in several if (value := measure.of(one, answer)) is not None]
     return wilson(sum(map(bool, values)), len(values)) if measure.share else mean(values)
 
 
 def added(several: Sequence[Estimated], factor: float) -> Estimated:
-    """The sum of independent estimates times a factor.
+    """The sum of independent estimates, multiplied by a factor.
 
     The intervals are combined as in Newcombe's method 10 (Zou and Donner, 2008): the squared distances of the ends from
     the estimates are added, as for independent errors.
@@ -157,7 +157,7 @@ def cells_of(
     asked: Asked,
     limits: Sequence[Limited],
 ) -> list[Cell]:
-    """The cells of one row."""
+    """The cells of one row, with a number for each column."""
     printed = table.printed.get(pair, {}).get(one.name, [None] * len(table.columns))
     found: list[Cell] = []
     for column, figure in zip(table.columns, printed, strict=True):
@@ -180,7 +180,7 @@ HEADS = ("pair", "row", "column", "ours", "95 %", "answers", "printed")
 
 
 def lines_of(table: Table, found: Found) -> list[tuple[str, ...]]:
-    """The cells of the printed table."""
+    """The rows of the printed table, one per measured cell."""
     digits = 2 if table.scale == 100 else 4
 
     def number(value: float | None) -> str:
@@ -214,7 +214,7 @@ def about(table: Table, found: Found) -> list[str]:
 
 
 def as_text(rows: Sequence[tuple[str, ...]]) -> str:
-    """The table as plain text, in aligned columns; a pair or row is named only where it changes."""
+    """The table as plain text, in aligned columns; the name of a pair or row is printed only when it changes."""
     widths = [max(len(one[at]) for one in [HEADS, *rows]) for at in range(len(HEADS))]
     lines: list[str] = []
     before: tuple[str, ...] = ("", "")

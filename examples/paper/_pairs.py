@@ -52,7 +52,8 @@ class Pair(BaseModel):
     Attributes:
         models: the servers; the first drafts.
         unit: as in `Fusion`; `token` states that the models share a tokenizer, if that cannot be detected.
-        co_llm: file of a gate that `train_deferral(..., hidden_states=True)` made for the pair, for the column Co-LLM.
+        co_llm: file of the gate for the column Co-LLM, which `train_deferral(..., hidden_states=True)` made for the
+            pair.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -1,4 +1,4 @@
-"""The common part of all tables: ask the columns, grade and keep the answers, and print shares next to the papers'.
+"""The code of all tables: ask the models, grade and keep the answers, and print the results next to the papers'.
 
 Questions are asked as `cosd_api.compare` asks them, and answers are kept in its journal. So an interrupted run resumes,
 and tables with a common column share its answers.
@@ -52,7 +52,7 @@ COOL = "Cool-Fusion (arXiv 2407.19807)"
 
 
 async def contestants(table: Table, setup: Setup, found: Found) -> list[Fused]:
-    """The columns of a table for a pair's models; if a column cannot be made, the reason is noted."""
+    """A table's columns for the models of a pair; if a column cannot be made, the reason is noted."""
     made: list[Fused] = []
     count = len(setup.providers)
     for column in table.columns:
@@ -63,7 +63,7 @@ async def contestants(table: Table, setup: Setup, found: Found) -> list[Fused]:
             continue
         models = [*(column.models or range(count))]
         if single := len(models) == 1:
-            models.append(int(not models[0]))  # never asked
+            models.append(int(not models[0]))  # a second model, which is never asked
         identity = " ".join(setup.identities[at] for at in models[: 1 if single else count])
         kind: ContestantKind = "alone" if single else "method"
         made.append(Fused(column.name, kind, method, places=tuple(models), identity=identity))
@@ -73,12 +73,12 @@ async def contestants(table: Table, setup: Setup, found: Found) -> list[Fused]:
 async def ask(
     args: argparse.Namespace, table: Table, setup: Setup, task: str, limit: int, several: Sequence[Fused], found: Found
 ) -> tuple[list[Example], Answers]:
-    """The answers of all columns to the questions of a task; if only an estimate is wanted, the known answers."""
+    """The answers of all columns to a task's questions; if only an estimate is wanted, only answers already known."""
     about = TASKS[task]
     examples = read_examples(args.data / f"{task}.jsonl")[: args.limit]
     stop = about.stop if all(isinstance(one.prompt, str) for one in examples) else ()
     label = f"{setup.name}, {about.title}"
-    own = f"{table.name}-{task}" if table.concurrency == 1 else task  # answers of a busy server would spoil the times
+    own = f"{table.name}-{task}" if table.concurrency == 1 else task  # answers of a busy server would distort the times
     settings = ComparisonSettings.checked(
         grader=about.judge(),
         path=setup.file("answers", own),
@@ -93,7 +93,7 @@ async def ask(
     draft, *assistants = setup.providers
     async with opened(examples, draft=draft, assistant=assistants, settings=settings, take_in=False) as unbounded:
         before = unbounded.journal.billed
-        bound = args.max_billed_tokens  # bounds what this run asks, whatever the journal already has
+        bound = args.max_billed_tokens  # does not count answers that the journal already has
         most = None if bound is None else before + bound - found.billed
         run = replace(unbounded, settings=replace(settings, max_billed_tokens=most))
         asked = await run.take_in(several)
@@ -116,7 +116,7 @@ async def ask(
 def about_answers(
     label: str, column: str, answers: Mapping[str, GradedAnswer], failed: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield notes on answers that failed or were cut."""
+    """Yield notes on answers that failed or were cut off."""
     if failed:
         yield f"{label}, {column}: {counted(len(failed), 'question')} failed, such as: {next(iter(failed.values()))}"
     cut = sum(one.finish_reason == "length" for one in answers.values())
@@ -139,7 +139,7 @@ class Progress:
             print(f"{self._label}: {done} of {total} answers", file=sys.stderr)
 
 
-# The whole of a run.
+# The whole run.
 
 
 async def measure(args: argparse.Namespace, table: Table) -> Found:
@@ -195,7 +195,7 @@ def limits_of(args: argparse.Namespace, one: Row) -> list[Limited]:
 
 
 def rows_of(args: argparse.Namespace, table: Table, pair: str, found: Found) -> list[Row]:
-    """The rows that can be measured; for others, the reason is noted."""
+    """The rows that can be measured; for the others, the reason is noted."""
     printed = table.printed.get(pair)
     rows = [one for one in table.rows if printed is None or one.name in printed]
     rows += [row(task) for task in table.more if (args.data / f"{task}.jsonl").exists()]

@@ -1,4 +1,4 @@
-"""The benchmarks of both papers: graders, ends of answers, and measures."""
+"""The benchmarks of both papers: graders, stop strings and measures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def anything(example: Example, text: str) -> bool:  # noqa: ARG001 - a grader
 
 
 def plain(text: str) -> list[str]:
-    """The words of a text as SQuAD compares them: in lower case, without punctuation and articles."""
+    """The words of a text as SQuAD compares them: in lower case, without punctuation or articles."""
     kept = "".join(" " if letter == "-" else letter for letter in text.lower() if letter not in PUNCTUATION)
     return [word for word in kept.split() if word not in ("a", "an", "the")]
 
@@ -48,7 +48,7 @@ def exact_match(example: Example, text: str) -> bool:
 
 
 def f1(example: Example, text: str) -> float:
-    """The F1 score of words (harmonic mean of precision and recall), the best over the references."""
+    """The F1 score of the answer's words (harmonic mean of precision and recall) for the closest reference."""
     found = Counter(plain(first_line(text)))
     best = 0.0
     for reference in map(Counter, references(example)):
@@ -57,7 +57,7 @@ def f1(example: Example, text: str) -> float:
     return best
 
 
-# MATH: the content of the last complete \boxed{}.
+# For MATH, the answer is the content of the last complete \boxed{}.
 
 
 def boxed(text: str) -> str | None:
@@ -77,7 +77,7 @@ _BOX = r"\boxed{"
 
 
 def formula(text: str) -> str:
-    """A formula without insignificant parts: spaces, sizes of brackets and fractions, units, a full stop."""
+    """A formula without its insignificant parts: spaces, sizes of brackets and fractions, units, and a full stop."""
     text = re.sub(r"\\(left|right|!|,|;|\$|%|[td](?=frac))|\\text\{\s.*?\}|[\s$%]", _small, text)
     return text.rstrip(".")
 
@@ -101,7 +101,7 @@ class Task:
     """A benchmark.
 
     Attributes:
-        title: the papers' name for it.
+        title: the papers' name for the benchmark.
         grader: a grader's name, or a function.
         max_tokens: token limit for each answer.
         stop: stop strings for answers to prompts that are text.
@@ -143,8 +143,8 @@ class Measure:
     """The quantity that a row of a table shows.
 
     Attributes:
-        of: the function that returns the value for one answer; None if the answer has none.
-        share: whether values are right or wrong, with Wilson's interval; otherwise the interval is Student's.
+        of: a function that returns the value for one answer, or None if the answer has no value.
+        share: whether each value means right or wrong, so that the interval is Wilson's; otherwise it is Student's.
     """
 
     of: Callable[[Example, GradedAnswer], float | None]
@@ -152,7 +152,7 @@ class Measure:
 
 
 def iterations(example: Example, answer: GradedAnswer) -> float | None:  # noqa: ARG001 - a measure
-    """Drafting rounds: one, and one after each replacement that does not end the answer."""
+    """The number of drafting rounds: one, plus one for each replacement that does not end the answer."""
     return answer.rounds
 
 

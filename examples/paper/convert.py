@@ -147,7 +147,7 @@ def _turns(several: Any) -> list[str]:
 def drop(record: Record) -> Question:
     """`passage`, `question`, `answer` and `validated_answers`; each answer is a number, a date or spans."""
     others = record.get("validated_answers") or []
-    if isinstance(others, Mapping):  # an object of lists
+    if isinstance(others, Mapping):  # the accepted answers are an object of lists
         others = [dict(zip(others, values, strict=True)) for values in zip(*others.values(), strict=True)]
     accepted = [text for one in [record["answer"], *others] if (text := _said(one))]
     prompt = f"Passage: {record['passage'].strip()}\nQuestion: {record['question'].strip()}\nAnswer:"
@@ -155,7 +155,7 @@ def drop(record: Record) -> Question:
 
 
 def _said(answer: Record) -> str:
-    """An answer of DROP as text."""
+    """An answer of DROP, as text."""
     if str(answer.get("number") or "").strip():
         return str(answer["number"]).strip()
     if spans := answer.get("spans"):
@@ -235,7 +235,7 @@ def _whole(content: Any) -> Iterator[Record]:
     elif all(isinstance(one, Mapping) and "qa_pairs" in one for one in content.values()):  # DROP
         for one in content.values():
             yield from ({"passage": one["passage"], **asked} for asked in one["qa_pairs"])
-    else:  # MATH: a file for each problem
+    else:  # MATH has a file for each problem
         yield content
 
 
@@ -260,7 +260,7 @@ def as_messages(question: Question, shots: Sequence[Question]) -> Question:
 
 
 def after_shots(question: Question, shots: Sequence[Question]) -> Question:
-    """A question after examples, as one text."""
+    """A question preceded by examples, as one text."""
     shown = "".join(f"{one['prompt']}{one['answer']}\n\n" for one in shots)
     return {**question, "prompt": shown + question["prompt"]}
 

@@ -2,8 +2,8 @@
 
     python examples/paper/cool_table3.py --pairs pair.yaml --data data
 
-The paper's settings: greedy, 3 examples before each question (`convert.py gsm8k test.jsonl --shots train.jsonl`),
-graded by lm-evaluation-harness; here the last number of an answer counts.
+The paper decodes greedily, puts 3 examples before each question (`convert.py gsm8k test.jsonl --shots train.jsonl`),
+and grades with lm-evaluation-harness. This program compares the last number of an answer.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python examples/paper/cool_table4.py --pairs pair.yaml --data data
 
-The paper's settings: greedy, 3 examples before each question. An answer is right if it has the formula of the
-solution's last box, normalised much as lm-evaluation-harness does. Formulas that are equal only mathematically count as
-wrong.
+The paper decodes greedily, with 3 examples before each question. An answer is right if its formula is that of the
+solution's last box, after a normalisation much like that of lm-evaluation-harness. Formulas that are only
+mathematically equal count as wrong.
 """
 
 from __future__ import annotations

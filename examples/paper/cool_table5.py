@@ -2,8 +2,8 @@
 
     python examples/paper/cool_table5.py --pairs pair.yaml --data data
 
-The paper's settings: greedy, 3 examples before each question. Here the prompt's two words are English in all languages;
-lm-evaluation-harness translates them.
+The paper decodes greedily, with 3 examples before each question. Here, the prompt's words "Question" and "Answer" stay
+English in all languages; lm-evaluation-harness translates them.
 """
 
 from __future__ import annotations

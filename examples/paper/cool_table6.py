@@ -2,9 +2,10 @@
 
     python examples/paper/cool_table6.py --pairs pair.yaml --data data
 
-The paper's settings: greedy, 3 examples before each question. The paper does not say how many models Cool has here; in
-its other tables the name without a number means three. Only the first line of an answer counts, compared with the
-closest accepted answer. Several spans of DROP are one text here; its own matching of spans and numbers is not done.
+The paper decodes greedily, with 3 examples before each question. It does not say how many models the column Cool fuses
+in this table; in its other tables the name without a number means three. Only the first line of an answer counts, and
+is compared with the closest accepted answer. For DROP, several spans are treated as one text; DROP's own matching of
+spans and numbers is not implemented.
 """
 
 from __future__ import annotations

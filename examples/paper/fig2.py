@@ -1,9 +1,9 @@
-"""Figure 2 of CoSD: the sum of MMLU and GSM8K for values of alpha and beta.
+"""Figure 2 of CoSD: the sum of the scores on MMLU and GSM8K, for several values of alpha and beta.
 
     python examples/paper/fig2.py --pairs pair.yaml --data data
 
-The paper gives the numbers only as a picture, so they are not repeated here, except for alpha = beta = 0.5, which is
-also in Table 2. The paper's text recommends 0.5 and 0.75 for both. The grid is this program's own.
+The paper shows the numbers only as a picture, so this program does not repeat them, except for alpha = beta = 0.5,
+which is also in Table 2. The paper's text recommends 0.5 and 0.75 for both. The grid is this program's own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAME = "MMLU + GSM8K"
 
 
 def printed(figure: float) -> dict[str, list[float | None]]:
-    """The printed figures: that of alpha = beta = 0.5 in its column, and none elsewhere."""
+    """The printed figures: one in the column of alpha = beta = 0.5, and none in all other columns."""
     return {NAME: [figure if pair == (0.5, 0.5) else None for pair in GRID]}
 
 

@@ -2,9 +2,9 @@
 
     python examples/paper/table3.py --pairs pair.yaml --data data --run-programs
 
-The paper's settings: alpha = beta = 0.5; a tree of three examples of AlpacaEval; CharED without weights. If tokenizers
-differ, this library judges words, because the paper's equation 3 says how a text is encoded again, but not what is
-compared if token boundaries differ.
+The paper's settings: alpha = beta = 0.5; a tree trained on three examples of AlpacaEval; CharED without weights. If
+tokenizers differ, this library judges words, because the paper's equation 3 says how a text is encoded again, but not
+what is compared if token boundaries differ.
 """
 
 from __future__ import annotations

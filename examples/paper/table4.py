@@ -2,8 +2,9 @@
 
     python examples/paper/table4.py --pairs pair.yaml --data data --run-programs
 
-The paper's settings: 10 examples of MMLU or 3 of another data set, drawn at random. Here they are the first examples of
-`train/mmlu.jsonl`, `train/gsm8k.jsonl`, ... in the folder of the questions, which must not contain test questions.
+The paper trains each tree on 10 examples of MMLU, or on 3 of another data set, drawn at random. This program uses the
+first examples of `train/mmlu.jsonl`, `train/gsm8k.jsonl`, ... in the folder of the questions. These files must not
+contain test questions.
 """
 
 from __future__ import annotations

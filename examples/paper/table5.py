@@ -3,7 +3,8 @@
     python examples/paper/table5.py --pairs pair.yaml --data data
 
 The paper does not name the questions; here they are GSM8K's. Answers are requested one at a time and kept separate from
-those of other tables, so that no time is measured on a busy server. Times are those of your servers and your network.
+the answers of other tables, so that no time is measured on a busy server. Times depend on your servers and your
+network.
 """
 
 from __future__ import annotations

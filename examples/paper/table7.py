@@ -3,7 +3,7 @@
     python examples/paper/table7.py --pairs pair.yaml --data data
 
 A round is a draft and its verification; there is one at the start and one after each replacement. The paper names
-neither models nor questions; here they are pair 3 and AlpacaEval, whose answers are long.
+neither models nor questions; this program uses pair 3, and AlpacaEval, whose answers are long.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     python examples/paper/table8.py --pairs pair.yaml --data data
 
-Both assistants judge each token; if both would replace it, the more confident one does. The paper does not say how it
-decides between two assistants, nor on what the tree was trained; here it is trained on samples of both together.
+Both assistants judge each token; if both would replace it, the more confident one does. The paper says neither how it
+decides between two assistants nor what data the tree was trained on; this program trains the tree on the samples of
+both assistants.
 """
 
 from __future__ import annotations

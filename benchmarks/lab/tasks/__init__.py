@@ -1,7 +1,7 @@
 """The tasks, each with its training documents, its test questions and its grader.
 
-Every module has `documents(world, rng)`, which are endless and only for training, `items(world, seed, count, split)`,
-and `GRADER`.
+Every module defines `documents(world, rng)`, endless texts for training, `items(world, seed, count, split)`, distinct
+questions for development and test, and `GRADER`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Recall of facts about persons, read in biographies and tested by questions, as MMLU does with large models.
+"""Recall of facts about persons, read in biographies and tested by questions; the counterpart of MMLU.
 
-A fact that a test asks about occurs only in biographies, and the wording of its question is new.
+A fact that a test asks about occurs in training only in biographies, and the wording of the question is new.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from cosd_api.forcing.samples import Example
 
 GRADER = ContainsGrader()
 BIOGRAPHIES = 0.6
-"""Share of biographies among the documents; the rest are questions."""
+"""The share of biographies among the documents; the other documents are questions."""
 
 
 def biography(world: World, rng: random.Random, split: Split) -> Document:
-    """Facts about one person, in an order that only this split uses; the name at the beginning is given."""
+    """Facts about one person, in an order that only this split uses; the name at the beginning is not learned."""
     while True:
         person = world.some_person(rng)
         told = rng.sample(ATTRIBUTES, rng.choice((1, 2, 3)))

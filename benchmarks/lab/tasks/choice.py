@@ -1,7 +1,7 @@
-"""Questions about persons with four options, in the style of MMLU, for generated answers and for log-likelihoods.
+"""Multiple-choice questions about persons, in the style of MMLU, for generated answers and for log-likelihoods.
 
-The answer is a sentence with one of the options, because models of this size recall a fact, but hardly ever learn to
-look up the letter of the option.
+The answer is a sentence that contains one of the four options. Models of this size recall a fact, but hardly ever learn
+to look up the letter of an option.
 """
 
 from __future__ import annotations
@@ -45,6 +45,6 @@ def items(world: World, seed: int, count: int, split: Split = "test") -> list[Ex
 
 
 def continuations(item: Example) -> list[str]:
-    """The answers with each of the options, in order, for scoring by log-likelihood."""
+    """The answer sentences for all options, in order, for scoring by log-likelihood."""
     before, _, after = item.answer.rpartition(item.target or "")
     return [f"{before}{option}{after}" for option in item.choices or ()]

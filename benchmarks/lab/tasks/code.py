@@ -1,4 +1,4 @@
-"""Translation of a sentence to a program in a small language, graded by running it, as in HumanEval.
+"""Translation of a sentence into a program in a small language, graded by running the program, as in HumanEval.
 
 A program is a pipeline on a list or a word: `x | reverse | odd | take 3`. The sentence names the last operation first:
 "the first 3 of the odd numbers of the reverse of x". No program of a test occurs in a training.
@@ -24,7 +24,7 @@ class Operation:
     """One word of the language.
 
     Attributes:
-        phrases: the phrases before "of" in a sentence, with `{n}` for the operation's number.
+        phrases: phrases that express the operation before "of" in a sentence, with `{n}` for its number.
         run: the function that carries out the operation.
         on: `"list"`, `"word"` or either.
     """
@@ -60,14 +60,14 @@ OPERATIONS = {
 }
 """The operations of the language, by name."""
 _SECOND_HALF = frozenset(("take", "last", "sort", "odd", "square", "negate", "upper", "vowels"))
-"""The operations of one half; all others belong to the other half."""
+"""The operations of the second half; all other operations belong to the first half."""
 _NAMES = {"list": "x", "word": "w"}
 _LENGTHS, _SHARES = (3, 4), (50, 50)
 _NUMBERS = range(1, 5)
 
 
 def _inputs(kind: str) -> list[Value]:
-    """Inputs to run a program on; none of them occurs in a training."""
+    """Inputs on which a program is run; none of them occurs in training."""
     rng = random.Random(f"inputs {kind}")
     if kind == "list":
         return [rng.sample(range(-9, 20), rng.randint(7, 10)) for _ in range(6)]
@@ -107,7 +107,7 @@ def outputs(program: str, inputs: list[Value]) -> list[Value] | None:
 
 
 def runs_alike(item: Example, text: str) -> bool:
-    """Test whether the first line of an answer does the same as the reference, on unseen inputs."""
+    """Test whether the program in an answer's first line does the same as the reference, on unseen inputs."""
     inputs = INPUTS[item.answer.split()[0]]
     return outputs(text.strip().split("\n")[0], inputs) == outputs(item.answer, inputs)
 
@@ -116,7 +116,7 @@ GRADER = FunctionGrader(runs_alike, "runs alike")
 
 
 def some_program(world: World, rng: random.Random, split: Split) -> Document:
-    """A sentence and its program, of this split; the program has an effect."""
+    """Draw a sentence and its program from this split; the outputs for most inputs are not empty."""
     while True:
         kind = rng.choice(list(_NAMES))
         usable = [

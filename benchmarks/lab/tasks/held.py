@@ -1,7 +1,7 @@
-"""Text like that of the training, to measure how fusing affects its probability when nothing needs correcting.
+"""Text like the training text, to measure how fusing affects its probability when nothing needs correcting.
 
-No text occurs in the training word for word: its biographies state known facts in another selection and order. Nothing
-is generated: each answer is scored under each model alone and under the gated mixture.
+No text occurs in training word for word: the biographies state known facts in a different selection and order. No
+answer is generated: each text is scored under each model alone and under the gated mixture.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ GRADER = ExactGrader()
 
 
 def documents(world: World, rng: random.Random) -> Iterator[Document]:
-    """See `Task`; this task has no documents of its own, only those of the others."""
+    """See `Task`; this task has no documents of its own, only documents of other tasks."""
     return bio.documents(world, rng)
 
 
 def items(world: World, seed: int, count: int, split: Split = "test") -> list[Example]:
-    """See `Task`; these are biographies, by the frequency of their persons, word problems and programs."""
+    """See `Task`; the items are biographies of persons drawn by frequency, word problems, and programs."""
     rng = random.Random(f"held {split} {seed}")
 
     def drawn() -> Iterator[Document]:

@@ -1,4 +1,4 @@
-"""Long answers: facts about several persons, in the order of the question, and a sum for each.
+"""Long answers: facts about several persons, in the order of the question, and a sum for each person.
 
 Reports of a split contain only facts and sums that belong to that split.
 """
@@ -15,11 +15,11 @@ from cosd_api.comparison.graders import FunctionGrader
 from cosd_api.forcing.samples import Example
 
 LONGEST = 16
-"""Number of persons in the longest report, and in every report of a test: about 400 tokens."""
+"""The number of persons in the longest report, and in every report of a test; such a report has about 400 tokens."""
 _MOST_FACTS = 3
 
 About = tuple[int, list[Attribute]]
-"""A person, with the attributes that a report states."""
+"""A person's number, and the attributes that a report states about the person."""
 
 
 def _some_report(world: World, rng: random.Random, told: list[About], split: Split) -> Document:
@@ -69,7 +69,7 @@ def _sentences(text: str) -> list[str]:
 
 
 def slots(item: Example, text: str) -> list[bool]:
-    """For each statement of the reference, whether the answer contains it anywhere."""
+    """For each statement of the reference, true if the answer contains it anywhere."""
     said = set(_sentences(text))
     return [wanted in said for wanted in _sentences(item.answer)]
 

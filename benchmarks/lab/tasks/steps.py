@@ -1,7 +1,7 @@
 """Word problems of two to four steps, with the working written out, as in GSM8K.
 
-No single operation of a test, such as 34+25, occurs in a training, nor do 25+34, 59-34 or 59-25. The wording of the
-question is new, too.
+No operation of a test, such as 34+25, occurs in training, and neither do 25+34, 59-34 and 59-25. The wording of the
+questions is also new.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Chain:
 
 
 def family(value: int, sign: str, number: int) -> tuple[int, int]:
-    """The two summands of an operation, which are the same for 34+25, 25+34, 59-34 and 59-25."""
+    """The two summands behind an operation; they are the same for 34+25, 25+34, 59-34 and 59-25."""
     one, other = sorted((value, number) if sign == "+" else (number, value - number))
     return one, other
 
@@ -74,7 +74,7 @@ def family(value: int, sign: str, number: int) -> tuple[int, int]:
 def some_chain(world: World, rng: random.Random, split: Split, count: int) -> Chain:
     """A chain of operations that all belong to this split, with values from 1 to LARGEST.
 
-    Additions form one half of the domain, subtractions the other.
+    Additions form one half of the domain, and subtractions the other.
     """
     while True:
         first = value = rng.randint(5, LARGEST - 5)
@@ -95,7 +95,7 @@ def some_chain(world: World, rng: random.Random, split: Split, count: int) -> Ch
 
 
 def some_problem(world: World, rng: random.Random, split: Split) -> tuple[Document, Chain]:
-    """A story, its working, and the operations."""
+    """Draw a story with its working, and the operations."""
     chain = some_chain(world, rng, split, rng.choices(_STEPS, _SHARES)[0])
     while True:
         beginning, ending, things = rng.choice(_BEGINNINGS), rng.choice(_ENDINGS), rng.choice(_THINGS)

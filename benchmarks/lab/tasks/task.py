@@ -1,4 +1,4 @@
-"""The interface of every task, and the code that tasks share."""
+"""The interface of all tasks, and the code that tasks share."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cosd_api.forcing.samples import Example
 
 
 class Document(NamedTuple):
-    """A training text: its beginning is only read, the rest is learned."""
+    """A training text. Its beginning is only read; the rest is learned."""
 
     read: str
     written: str
 
 
 class Task(Protocol):
-    """A module of this package."""
+    """The interface of a task, which is a module of this package."""
 
     @property
     def GRADER(self) -> Grader:  # noqa: N802
@@ -28,11 +28,11 @@ class Task(Protocol):
         ...
 
     def documents(self, world: World, rng: random.Random) -> Iterator[Document]:
-        """Endless texts for training, drawn with this generator."""
+        """Yield endless texts for training, drawn with this random generator."""
         ...
 
     def items(self, world: World, seed: int, count: int, split: Split = "test") -> list[Example]:
-        """Distinct questions with their answers, the same for the same seed; a larger count only adds questions."""
+        """Distinct questions with their answers, the same for each seed; a larger count only adds further questions."""
         ...
 
 
@@ -45,14 +45,14 @@ def question(asked: str, answer: str) -> Document:
 
 
 def ways_to_ask(attribute: Attribute, split: Split) -> list[str]:
-    """The wordings of a question that only this split uses: new combinations of known openings and cores."""
+    """The wordings of a question that only this split uses; each is a new combination of a known opening and core."""
     sides: tuple[Split, ...] = ("training", "training", "development", "test")
     pairs = product(enumerate(OPENINGS), enumerate(attribute.questions))
     return [opening + core for (at, opening), (place, core) in pairs if sides[(at + place) % len(sides)] == split]
 
 
 def some_question(world: World, rng: random.Random) -> tuple[int, Attribute, str]:
-    """A training question about any person, with its person and attribute; facts and wordings of tests are left out."""
+    """Draw a person, an attribute and a training question about it; facts and wordings of tests are left out."""
     while True:
         person, attribute = world.some_person(rng), rng.choice(ATTRIBUTES)
         if split_of(person, attribute.name) == "training":
@@ -61,7 +61,7 @@ def some_question(world: World, rng: random.Random) -> tuple[int, Attribute, str
 
 
 def asked_in(world: World, rng: random.Random, split: Split) -> Iterator[tuple[int, Attribute, str]]:
-    """Yield endless questions about the best-known persons that only this split has."""
+    """Yield endless questions, used only by this split, about the best-known persons."""
     facts = known_facts(split)
     while True:
         person, attribute = rng.choice(facts)
@@ -72,7 +72,7 @@ def distinct(examples: Iterator[Example], count: int) -> list[Example]:
     """The first examples with different prompts.
 
     Raises:
-        ValueError: there are too few of them.
+        ValueError: there are too few different prompts.
     """
     found = dict[object, Example]()
     for one in islice(examples, 100 * count):
