@@ -12,10 +12,10 @@ _strict = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=
 
 
 def encoded(body: object) -> bytes:
-    """Encode a body of dictionaries, lists and scalars as JSON in UTF-8. (Bytes, sets and the like are not refused.)
+    """Encode a body of dictionaries, lists and scalars as JSON in UTF-8. Other types are not always refused.
 
     Raises:
-        UnicodeEncodeError: a string contains half a surrogate pair.
+        UnicodeEncodeError: a string contains an unpaired surrogate.
         ValueError: a number is not finite.
         TypeError: JSON cannot represent a value.
     """
