@@ -1,6 +1,6 @@
 """An OpenAI-compatible server for fusions: `cosd serve`. It requires the extra `cosd-api[gateway]`.
 
-Only `Gateway` imports the web framework. The modules for requests, answers and settings work without the extra.
+Only `Gateway` imports the web framework, so the modules for requests, answers and settings work without the extra.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _log = logging.getLogger("cosd_api.gateway")
 _TOGETHER = 8  # maximum number of answers to one request that are written at the same time
 _GRACE_SECONDS = 2.0  # time for sending an error after the time limit, even if the client reads nothing
 _LEAST_SECONDS = 0.001
-_WRITE_BYTES = 16_384  # number of bytes of collected events at which they are sent, even if more tokens are ready
+_WRITE_BYTES = 16_384  # collected events are sent at this size, in bytes, even if more tokens are ready
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", "x-accel-buffering": "no"}
 
 _HEARTBEAT = b": waiting\n\n"  # a comment, which clients ignore
@@ -43,7 +43,7 @@ _Numbered: TypeAlias = tuple[int, FusedToken | FusionResult]
 
 
 class StopSignal:
-    """Signal that cancels the requests in progress if they are not finished in time when the gateway stops."""
+    """Signal that cancels requests in progress if they take too long when the gateway stops."""
 
     def __init__(self) -> None:
         self._scopes: set[anyio.CancelScope] = set()
@@ -69,7 +69,7 @@ class StopSignal:
 
 
 class _Silence:
-    """Limit on the time without a token: a cancel scope that is cancelled if no token arrives in time.
+    """Time limit for the next token: a cancel scope that is cancelled if no token arrives in time.
 
     Args:
         limits: limits of the gateway.
@@ -92,7 +92,7 @@ class _Silence:
             self.pause()
 
     def pause(self) -> None:
-        """Stop the clock until `heard` is called, so that time spent on sending to a slow client does not count."""
+        """Stop the clock until `heard` is called, so that the time for sending to a slow client does not count."""
         self.scope.deadline = math.inf
 
     @property
@@ -335,16 +335,17 @@ class Answering:
         await self._write(send, end, last=True)
 
     def _more_is_there(self) -> bool:
-        """Test whether the next token of the only answer is ready, so that both can be sent together.
+        """Test whether another token is already available, so that both can be sent together.
 
-        This is common, because one verdict may release several tokens. Always False for several answers.
+        This is common, because one verdict may release several tokens. If there are several answers, the result is
+        always False.
         """
         return len(self._asked.prompts) == 1 and self._streams[0].unread > 0
 
     async def _start(self, send: Send) -> None:
         """Send the headers.
 
-        They are sent only with the first part of the stream, because an error before it is sent with its own status.
+        They are sent only with the first part of the stream, because an earlier error is sent with its own status.
         """
         self._started = True
         headers = [(name.encode(), value.encode()) for name, value in {**_EVENTS, **self._ignored}.items()]
@@ -359,7 +360,7 @@ class Answering:
 
     @asynccontextmanager
     async def _answers(self) -> AsyncGenerator[AsyncIterator[_Numbered]]:
-        """Provide an iterator over the tokens (if streamed) and the result of every answer, with the answer's index."""
+        """Provide an iterator over the tokens (if streamed) and results of all answers, with the answers' indices."""
         prompts = self._asked.prompts
         if len(prompts) == 1:
             async with aclosing(self._answer(0)) as items:

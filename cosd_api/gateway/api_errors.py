@@ -73,7 +73,7 @@ class ApiError(Exception):
 
 
 def api_error(error: Exception) -> ApiError:
-    """Convert an error of the library to the error that a client sees, which reveals no server, key or text."""
+    """Convert an error of the library to the error that is sent to a client, which names no server, key or text."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, SettingError):

@@ -60,7 +60,7 @@ _EXPOSED = (
 
 _BODY_SECONDS = 30.0
 _SHORT = 65_536  # maximum size, in bytes, of a body that is parsed in the event loop
-_DRAINED = 4_000_000  # number of bytes up to which a body is received even if it is too large
+_DRAINED = 4_000_000  # maximum number of bytes that are received from a body that is too large
 
 
 class Gateway:
@@ -181,7 +181,7 @@ class Gateway:
         self._draining = True
 
     def stopping(self) -> None:
-        """Refuse further requests for answers."""
+        """Refuse new requests for answers."""
         self._draining = self._stopping = True
 
     def end_requests(self) -> None:
@@ -301,7 +301,7 @@ class Gateway:
             if announced <= max(_DRAINED, most.bytes):
                 async for part in request.stream():
                     size += len(part)
-                    if max(size, announced) > most.bytes:  # keep reading: many clients read nothing until all is sent
+                    if max(size, announced) > most.bytes:  # keep reading, since many clients read only after sending
                         data.clear()
                         if size > max(_DRAINED, most.bytes):
                             break

@@ -40,7 +40,7 @@ __all__ = ["Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion"
 _MOST_STOPS = 16
 _MOST_FIELDS = 100  # maximum number of fields in a body, because each invalid field costs time
 _MOST_VALUES = 100_000  # maximum number of JSON values in a body, because parsing a million takes seconds
-_VALUES = 10  # JSON values per message or prompt, if limits of many messages and prompts require a higher maximum
+_VALUES = 10  # JSON values per message and prompt; with many of them allowed, the maximum is higher than _MOST_VALUES
 _LONGEST_NAME = 40
 _SEEDS = 2**31  # number of seeds that a fusion accepts; a client's seed is taken modulo this number
 
@@ -113,7 +113,7 @@ _REASONS: Mapping[str, str] = {
     "own": "a model's own messages come before a conversation: give messages, not a text as the prompt",
     "stop": f"it must be text, or a list of up to {_MOST_STOPS} texts, none of them empty",
 }
-"""Reasons for refusing a field or its value."""
+"""Reasons for refusing a field or its value, by the name of the field."""
 
 _Zero = Annotated[float, Field(ge=0, le=0)]
 _Text = Annotated[str, Field(min_length=1)]
@@ -379,7 +379,7 @@ def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:
 
 
 def _after_those_of(fusion: Fusion, asked: OwnMessages) -> OwnMessages:
-    """Append the request's messages for single models to the messages that the fusion itself has for them.
+    """Append the request's messages for single models to the messages in the fusion's own limits.
 
     Raises:
         ApiError: the request has messages for a name that no model of the fusion has.

@@ -10,7 +10,7 @@ from cosd_api.gateway.config import GatewayLimits
 __all__ = ["PLACE_BYTES", "BodyLimit", "body_limit", "count_values", "places"]
 
 PLACE_BYTES = 65_536
-"""Number of bytes of a body per place.
+"""Number of bytes of a body for which a request takes one place.
 
 All bodies in progress together have fewer than `concurrency * PLACE_BYTES` bytes, unless one body takes all places.
 """
@@ -41,8 +41,8 @@ class BodyLimit:
 def body_limit(limits: GatewayLimits, rooms: Iterable[int | None], prompts: int) -> BodyLimit:
     """Return the limit on the size of a request's body.
 
-    If the settings contain no limit, it follows from the longest prompts that fit into the models' contexts. The fusion
-    with the longest context counts, because only the body itself says which fusion is requested.
+    If the settings contain no limit, the limit follows from the longest prompts that fit into the models' contexts. It
+    is the same for all fusions, because only the body itself says which fusion is requested.
 
     Args:
         limits: limits of the gateway.
@@ -63,7 +63,7 @@ def body_limit(limits: GatewayLimits, rooms: Iterable[int | None], prompts: int)
 def places(size: int, concurrency: int) -> int:
     """Return the number of places that a body of `size` bytes takes.
 
-    It is never more than the total, so that a single request can always be served.
+    The number never exceeds the total number of places, so that a single request can always be served.
     """
     return min(1 + size // PLACE_BYTES, concurrency)
 

@@ -51,7 +51,7 @@ class Client:
 
         Args:
             tokens: total number of tokens.
-            cached: how many of the tokens came from a cache; they count less.
+            cached: number of these tokens that came from a cache. Cached tokens count less.
         """
         if self._key is not None and self._key.billed_tokens_per_minute is not None:
             self._tokens.add(tokens - cached * (1 - self._key.cached_weight))
@@ -240,7 +240,7 @@ class Clients:
             client.in_progress -= 1
 
     def take(self, count: int) -> None:
-        """Take places for a request.
+        """Take free places for a request.
 
         Raises:
             ApiError: too few places are free.

@@ -57,8 +57,8 @@ class GatewayLimits(BaseModel):
         prompts: maximum number of prompts in one request.
         max_tokens: maximum number of tokens in one answer. A request for more is refused.
         concurrency: number of places for requests in progress. A request takes one place, and another for every 64 KiB
-            of its body, but never more than the total. If too few places are free, it is refused with status 429. This
-            limits the memory for bodies.
+            of its body, but never more than there are. If too few places are free, the request is refused with status
+            429. Places limit the memory that bodies take.
         timeout: maximum number of seconds for a request, from its first byte to the last byte of its answer.
         first_token_timeout: maximum number of seconds from the first byte of a request to the first token of its
             answer. With None, only `timeout` applies.
@@ -67,7 +67,7 @@ class GatewayLimits(BaseModel):
         heartbeat_seconds: seconds of silence after which a comment is sent in a stream, so that proxies do not close
             the connection. Before the first token, the headers are sent with the comment. None sends no comments.
         unread_tokens: maximum number of tokens that wait for a slow client. When it is reached, the models pause until
-            the client reads some of the tokens.
+            the client has read some tokens.
         drain_seconds: seconds between the signal to stop and the refusal of new connections. Meanwhile, `/ready`
             returns 503, so that a load balancer sends no more requests.
         stop_seconds: maximum number of seconds that requests in progress may take to finish when the gateway stops.

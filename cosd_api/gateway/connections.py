@@ -34,7 +34,7 @@ TAKING_SECONDS = 300.0
 It is long because the operating system of a slow client requests data in large steps, which may be minutes apart.
 """
 
-_UNSENT = 0x5411  # SIOCOUTQ on Linux, which requests the number of bytes that the client has not acknowledged
+_UNSENT = 0x5411  # SIOCOUTQ on Linux, which returns the number of bytes that the client has not acknowledged
 
 
 class ClientConnection(H11Protocol):
@@ -57,7 +57,7 @@ class ClientConnection(H11Protocol):
     @property
     def _waits(self) -> bool:
         """True while no request is in progress."""
-        cycle = cast("RequestResponseCycle | None", self.cycle)  # uvicorn's type hides None, before the first request
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request, despite uvicorn's type
         return cycle is None or cycle.response_complete
 
     @property

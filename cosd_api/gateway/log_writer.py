@@ -1,4 +1,4 @@
-"""Log lines are written in a separate thread, so that answers do not wait if the reader of the log stalls."""
+"""Log writing in a separate thread, so that answers do not have to wait if the reader of the log stalls."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class LogWriter(logging.Handler):
             self._dropped += 1
 
     def close(self) -> None:
-        """Write the waiting lines; lines that the reader does not accept within two seconds are lost."""
+        """Write the waiting lines. Lines that the reader of the log does not accept within two seconds are lost."""
         if self._thread.is_alive():
             with suppress(queue.Full):
                 self._lines.put(None, timeout=_LAST_SECONDS)

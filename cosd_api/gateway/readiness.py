@@ -27,8 +27,8 @@ _WAIT_SECONDS = 1.0  # maximum time that a check waits for results, since load b
 _EVERY_SECONDS = 2.0  # pause between two probes of one server
 _ALIVE_SECONDS = 3.0  # timeout of a probe if the server's model is already known
 _MODEL_SECONDS = 15.0  # timeout of a probe that must look up the model
-_FRESH_SECONDS = 2.0 * (_EVERY_SECONDS + _ALIVE_SECONDS)  # age up to which a result is valid: two slow probes
-_ASKED_SECONDS = 60.0  # time after the last check during which probes continue
+_FRESH_SECONDS = 2.0 * (_EVERY_SECONDS + _ALIVE_SECONDS)  # age up to which a result is valid: time for two probes
+_ASKED_SECONDS = 60.0  # time for which probes continue after the last check
 
 Ready = Literal["ready", "degraded", "not ready"]
 """State of all models together.

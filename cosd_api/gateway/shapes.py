@@ -39,11 +39,11 @@ class TextReader:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def read(self, token: FusedToken) -> str:
-        """Decode a token; return the text that is complete with it."""
+        """Decode a token; return all characters that are now complete."""
         return self._decoder.decode(token.data)
 
     def rest(self) -> str:
-        """Return the text that remains after the last token, because its last character is incomplete."""
+        """Return the text of an incomplete character after the last token; usually empty."""
         return self._decoder.decode(b"", True)
 
 
@@ -148,8 +148,8 @@ class AnswerShape:
 
         Args:
             index: index of the answer.
-            text: the text that is complete with the token.
-            token: the token; None for the text that remains after the last token.
+            text: the characters that are complete with this token.
+            token: the token; None for text that remains after the last token.
             offset: number of characters in the answer before this text.
         """
         if not self.logprobs:
@@ -217,7 +217,7 @@ class ChatShape(AnswerShape):
     chunk_object = "chat.completion.chunk"
 
     def opening(self, index: int) -> bytes:
-        """Return the event that names the role."""
+        """Return the event that names the role of the answer's author."""
         null: dict[str, Any] = {"usage": None} if self.usage else {}
         delta = {"role": "assistant", "content": "", "refusal": None}
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}

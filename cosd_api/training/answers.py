@@ -124,7 +124,7 @@ async def tune_answers(
 
     Raises:
         SettingError: an argument is invalid, or NumPy is missing.
-        ProviderError: a server failed; the error's `partial` is the part of the answer that was written before.
+        ProviderError: a server failed; the error's `partial` contains the unfinished answer.
     """
     refuse_settings(refused, tune_answers)
     pairs = check_grid(alphas, betas)
@@ -135,7 +135,7 @@ async def tune_answers(
     servers = Endpoints(draft, assistant, unit=check_unit(unit))
     answering = _Answering(servers, unit, on_special_tokens, concurrency, max_tokens, stop)
     known: list[dict[_Pair, _Outcome]] = [{} for _ in asked]
-    # Pairs that can replace words at the most places come first, because their answers often hold for later pairs, too.
+    # Pairs that contest the most places come first, because their answers can then often be reused for other pairs.
     wanted = sorted(pairs, key=lambda pair: (-pair.alpha, pair.beta))
     judge, fused = right or is_right, 0
     async with servers:
@@ -168,7 +168,7 @@ class _Answering:
     stop: str | Sequence[str] | None
 
     async def answers(self, pair: RuleVerifier, prompts: Sequence[Prompt]) -> AsyncGenerator[FusionResult, None]:
-        """Answer the prompts with a new fusion of the same servers; yield the answers in the order of the prompts."""
+        """Answer the prompts with a new fusion of these servers; yield the answers in the order of the prompts."""
         fusion = Fusion(
             draft=self.servers.draft,
             assistant=self.servers.assistants,
@@ -235,7 +235,7 @@ class _Outcome:
 def _contests_no_more(other: RuleVerifier, pair: RuleVerifier) -> bool:
     """Test whether `pair` contests every draft probability that `other` contests.
 
-    Every rule contests all probabilities up to a bound, so the highest one that `other` may contest decides.
+    Every rule contests all probabilities up to some bound, so only the highest one below `other.alpha` is tested.
     """
     highest = min(1.0, math.nextafter(other.alpha, 0.0))  # the largest probability below alpha
     return pair.contestable(highest) or (other.alpha <= pair.alpha and other.beta >= pair.beta)
@@ -261,7 +261,7 @@ def _missing(known: Sequence[dict[_Pair, _Outcome]], pair: RuleVerifier) -> list
 
 
 def _counts(known: Sequence[Mapping[_Pair, _Outcome]], pairs: Sequence[RuleVerifier]) -> NDArray[np.int64]:
-    """Make the counts for `grid_tuning`: a row per example, with a 1 for each pair that is right, and a total of 1."""
+    """Build the counts for `grid_tuning`: an example's row has a 1 for each pair that is right, and a total of 1."""
     import numpy as np  # noqa: PLC0415
 
     return np.array([[*(outcomes[_key(pair)].right for pair in pairs), True] for outcomes in known], dtype=np.int64)

@@ -62,10 +62,10 @@ async def collect(
     """Compare both models with reference answers; record where they differ, and which model is right (section 3.2).
 
     The samples are the decisions that a fusion would face if the draft had written the reference answer. The models
-    are asked in the same way as in a fusion. A model that accepts ids scores its own encoding of the reference in one
-    request. If the server cannot score ids, each token of the answer needs a request. A model that accepts only text is
-    asked for its next token at every boundary of its own encoding, in one scoring request. If the server neither scores
-    texts nor accepts several prompts per request (Ollama, for example), each token needs a request.
+    are asked in the same way as in a fusion. A model that accepts ids scores its own encoding of the reference in a
+    single request, or in one request per token if its server cannot score ids. A model that accepts only text is asked
+    for its next token at every boundary of its own encoding. This also takes a single scoring request, or one request
+    per token if the server neither scores texts nor accepts several prompts per request, as with Ollama.
 
     Further requests are needed for units that the draft would have written differently, and for units that do not begin
     at a token boundary of the assistant's own encoding.
@@ -84,7 +84,8 @@ async def collect(
             already in the file need no requests, so an interrupted run can be resumed. If a crash cut the last line,
             that line is removed.
         concurrency: number of examples processed at the same time.
-        progress: called with the number of finished examples and the total, at the start and after each example.
+        progress: function that is called with the number of finished examples and the total, at the start and after
+            each example.
         on_error: `"raise"` ends the run at an endpoint's error. `"skip"` leaves out the example: `Samples.failed` lists
             it, and the next run tries it again. In both cases, the file keeps the finished examples.
         on_special_tokens: as in `Fusion`.
@@ -102,8 +103,8 @@ async def collect(
         The samples of the given examples, in the order of the examples.
 
     Raises:
-        SettingError: there are no examples, or an example is invalid; there are several assistants; or the file is
-            broken, is of another kind, or contains samples of other models. The file remains unchanged.
+        SettingError: there are no examples; an example is invalid; there are several assistants; or the file is
+            invalid, is of another kind, or contains samples of other models. The file then remains unchanged.
         UnsupportedError: an endpoint lacks an ability that collecting samples requires; raised before the first
             example.
         ProviderError: an endpoint failed; a note on the error (`__notes__`) names the example.

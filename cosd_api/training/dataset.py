@@ -70,12 +70,12 @@ class Samples(Strict):
         assistant: the assistant endpoint; None for samples that were not collected.
         unit: the unit that was judged: `"token"` if both models have the same tokenizer, else `"word"`.
         contexts: `"ids"` if both models were sent the answer as their own ids, `"text"` if a model was sent text. None
-            for samples from an earlier version, which asked after texts that were cut at each token of the draft.
+            for samples from an earlier version, which sent texts that were cut at each token of the draft.
         listed: number of other tokens that the draft listed at each place; None if no lists were requested.
         hidden_states: width of the draft's hidden states; None for samples without them.
         failed: the examples for which an endpoint failed.
         usage: requests and tokens of this run, by endpoint (`"draft"` and `"assistant"`).
-        warnings: problems that a reader should know about.
+        warnings: problems with the samples, in words.
         there: number of the given examples whose samples were already in the file.
     """
 
@@ -97,7 +97,7 @@ class Samples(Strict):
 
         Raises:
             OSError: the file cannot be read.
-            SettingError: the file is of another kind, of a newer version or broken.
+            SettingError: the file is of another kind or a newer version, or it is invalid.
         """
         file = SamplesFile.read(Path(path))
         if not isinstance(file, SamplesFile):
@@ -212,7 +212,7 @@ def read_examples(path: str | Path, *, hint: str = "") -> list[Example]:
 
 
 def check_examples(given: Iterable[Example | Mapping[str, Any]], *, graded: bool = False) -> dict[int, Example]:
-    """Validate examples, and return them by their number, counted from 1, without duplicates.
+    """Validate examples; return them without duplicates, indexed by their number, which is counted from 1.
 
     Args:
         given: the examples.
@@ -339,7 +339,7 @@ class SamplesFile:
 
     @classmethod
     def read(cls, path: Path) -> Self | JsonLines:
-        """Read a file; if it has no header yet, return its bare lines.
+        """Read a samples file; if it has no header yet, return only its lines.
 
         Raises:
             OSError: the file cannot be read.
@@ -395,7 +395,7 @@ def _header(path: Path, line: JsonLine) -> Header:
     except ValidationError as error:
         reason = f"its header is broken: {problem(error, [*Header.model_fields])}"
         raise line_error(path, line.number, reason) from None
-    # For models that accept only text, version 2 compared words after texts that were cut at each token of the draft.
+    # For models that accept only text, version 2 compared words and sent texts that were cut at each draft token.
     cut = header.schema_version == 2 and (header.contexts, header.unit) == ("text", "word")
     return header.model_copy(update={"contexts": None}) if cut else header
 

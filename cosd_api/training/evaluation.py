@@ -48,7 +48,7 @@ ALWAYS_DRAFT, ALWAYS_ASSISTANT = "always draft", "always assistant"
 TUNED_RULE, TREE = "tuned rule", "tree"
 
 DEFAULT, PAPER = RuleVerifier(), RuleVerifier.paper()
-"""The rules with the default alpha and beta, and with those that the paper chose."""
+"""The rule with the default alpha and beta, and the rule with the paper's alpha and beta."""
 DEFAULT_RULE, PAPER_RULE = (f"rule ({pair.alpha:g}, {pair.beta:g})" for pair in (DEFAULT, PAPER))
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 """The values of alpha and of beta in the paper's Figure 2."""
@@ -113,8 +113,8 @@ class Score(BaseModel):
     distinguishes the two cases. It does not depend on how often each model is right, which varies from text to text.
 
     Attributes:
-        matrix: the confusion matrix, `matrix[label][replaced]`. Row 0 counts the places where the draft is right, row 1
-            those where the assistant is right. Column 0 counts kept words, column 1 replaced words.
+        matrix: the confusion matrix, `matrix[label][replaced]`. Row 0 counts places where the draft is right, and row 1
+            places where the assistant is right. Column 0 counts kept words, and column 1 replaced words.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -133,7 +133,10 @@ class Score(BaseModel):
 
     @property
     def balanced_accuracy(self) -> float:
-        """Mean of the accuracies for labels 0 and 1, or the only one if a label is missing; NaN without places."""
+        """Mean of the accuracies for labels 0 and 1.
+
+        If there are only places with one label, this is the accuracy for that label. Without places, it is NaN.
+        """
         shares = [row[label] / sum(row) for label, row in enumerate(self.matrix) if sum(row)]
         return sum(shares) / len(shares) if shares else float("nan")
 
@@ -145,7 +148,7 @@ class Score(BaseModel):
 
 
 def score(places: Sequence[LabelledPlace], decide: Decide) -> Score:
-    """Score `decide` at these places, except for places where both models agree."""
+    """Count the right and wrong decisions of `decide` at these places, without places where both models are right."""
     matrix = [[0, 0], [0, 0]]
     for place in places:
         if not place.agreed:
@@ -190,7 +193,7 @@ def _distance(pair: RuleVerifier) -> float:
 def best_rule(
     places: Sequence[LabelledPlace], alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUARTERS
 ) -> RuleVerifier:
-    """Return the most accurate pair of `check_grid`; if several are equally accurate, the first."""
+    """Return the most accurate of the pairs from `check_grid`; if several are equally accurate, the first of them."""
     return max(check_grid(alphas, betas), key=lambda rule: score(places, rule.replaces).accuracy)
 
 
@@ -295,7 +298,7 @@ def split(
 
 
 def deciding(places: Sequence[LabelledPlace]) -> dict[int, set[int]]:
-    """Return the labels that occur in each example at places where the models differ; skip examples without any."""
+    """Return the labels in each example at places where exactly one model is right; skip examples without labels."""
     found: dict[int, set[int]] = {}
     for place in places:
         if not place.agreed:

@@ -58,7 +58,7 @@ ClassWeight = Literal["balanced"]
 COMPARING = "comparing the rule with a tree on held-out examples"
 """The task for which tuning needs scikit-learn, for the error message of `check_sklearn`."""
 DEEPEST = 12
-"""Maximum depth of a tree. A full tree of this depth has 4,096 leaves, which `TreeVerifier` still accepts."""
+"""Maximum depth of a tree. `TreeVerifier` still accepts a full tree of this depth, which has 4,096 leaves."""
 _DEPTHS = (1, 2, 3, 4)
 _LEAVES = (20, 5, 1)
 # Limits that are used with too few examples. A tree of depth 2 can express the rule: is p low, and is q high?
@@ -228,7 +228,10 @@ class TreeFit:
         return (*depth, "min_leaf") if self.min_leaf is not None else depth
 
     def measure(self, score: Score) -> float:
-        """Return the measure by which depth and leaf size are chosen: balanced accuracy if the classes are balanced."""
+        """Return the accuracy by which depth and leaf size are chosen.
+
+        This is the balanced accuracy, unless `class_weight` is None.
+        """
         return score.accuracy if self.class_weight is None else score.balanced_accuracy
 
     def fit(self, places: Sequence[LabelledPlace]) -> FittedTree:
@@ -397,7 +400,7 @@ def digest_of(digests: Sequence[str]) -> str:
 
 
 def _contexts(sets: Sequence[Samples]) -> Contexts | None:
-    """Return `"text"` if texts were sent for any of the data sets, else `"ids"`; None if this is unknown for any."""
+    """Return `"text"` if any data set was collected with text, else `"ids"`; None if this is unknown for a data set."""
     ways = {one.contexts for one in sets}
     return None if None in ways else "text" if "text" in ways else "ids"
 

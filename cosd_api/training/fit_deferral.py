@@ -77,7 +77,7 @@ class DeferralCounts(BaseModel):
 
     Attributes:
         examples: number of examples.
-        places: number of tokens in the reference answers whose probabilities are known.
+        places: number of tokens in the reference answers for which both models' probabilities are known.
         handed: number of places where the assistant is right and the draft is not.
         skipped: number of tokens whose probabilities are unknown.
     """
@@ -141,8 +141,9 @@ def train_deferral(
     """Train a gate of `Defer` on samples that were collected for gates. Sends no request.
 
     The same samples, in any order, and the same arguments produce the same gate. The threshold `eta` is chosen on
-    held-out examples; for a gate on hidden states, the penalty is, too. This requires at least five examples, of which
-    two have a token to be handed over. With fewer examples, `eta` is chosen on the training examples.
+    held-out examples, and so is the penalty of a gate on hidden states. This requires at least five examples, at least
+    two of which contain a token that should be handed over. With fewer examples, `eta` is chosen on the training
+    examples.
 
     Args:
         samples: samples from `collect(..., listed=...)`, one data set or several with equal `listed`. For a gate on
@@ -258,7 +259,7 @@ class _Data:
         return fitted.weights(), {"counts": self.counts, "losses": losses, "score": score, "warnings": doubts}
 
     def trained_on(self, **more: JsonValue) -> dict[str, JsonValue]:
-        """Return a description of the training for the gate's file, which records it."""
+        """Return the description of the training that the gate's file records."""
         return {
             "pairs": pairs_of(self.sets),
             "data": digest_of([one.deferral_digest for one in self.sets]),

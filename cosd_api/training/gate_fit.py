@@ -29,12 +29,12 @@ __all__ = [
 ]
 
 PENALTY = 1e-3
-"""Factor of the penalty (half the sum of the squared weights of standardised features) if there are few features."""
+"""Factor of the penalty for gates with few features. The penalty is half the sum of the squared weights."""
 ENOUGH_HANDED = 2
-"""Minimum number of examples with a token to be handed over that holding out examples requires."""
+"""Minimum number of examples that must contain a token to be handed over, if examples are to be held out."""
 
 _LEAST = 1e-12  # lower bound on a likelihood, so that its logarithm is finite
-_DIGITS = 9  # significant digits of a weight: few enough that all processors write the same file despite rounding
+_DIGITS = 9  # significant digits of a weight: few enough that all processors, despite rounding, write the same file
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class GateFit:
         return np.column_stack([np.ones(len(shown)), (shown - self.mean) / self.scale])
 
     def probabilities(self, places: Sequence[GatePlace]) -> list[float]:
-        """The probability of deferral at each place."""
+        """Return the probability of deferral at each place."""
         shown, *_ = _arrays(places)
         found: list[float] = _sigmoid(self._standardised(shown) @ self.theta).tolist()
         return found
@@ -215,7 +215,7 @@ class HeldOutPlaces:
 
 
 def held_out(places: Sequence[GatePlace], folds: int, seed: int, penalty: float = PENALTY) -> HeldOutPlaces:
-    """Compute the probability of deferral at each place, by gates trained on other examples if there are enough."""
+    """Compute the probability of deferral at each place, with gates trained on other examples if there are enough."""
     groups = {place.group for place in places}
     handed = {place.group for place in places if place.label}
     if len(groups) < ENOUGH_EXAMPLES or len(handed) < ENOUGH_HANDED:
@@ -240,7 +240,7 @@ def youden(found: HeldOutPlaces) -> tuple[float, GateScore]:
     """
     labels = found.labels
     positives, negatives = sum(labels), len(labels) - sum(labels)
-    best = (0.0, 1.0, 0, 0)  # Youden's index, eta, and the counts found and wasted, for a gate that never opens
+    best = (0.0, 1.0, 0, 0)  # Youden's index, eta, and the counts of found and wasted places for a gate never opened
     right = wasted = 0
     ranked = sorted(zip(found.scores, labels, strict=True), reverse=True)
     for at, (score, label) in enumerate(ranked):

@@ -102,7 +102,7 @@ def file_kind(path: str | Path) -> str | None:
 
 
 def foreign_kind(path: str | Path, *, wanted: str) -> str | None:
-    """Describe a file of another kind and the command for it; None if the file is, or may be, of the wanted kind.
+    """If a file is of another kind than the wanted one, describe it and name the command for it; else return None.
 
     Raises:
         OSError: the file cannot be read.
@@ -122,7 +122,7 @@ class LineReader:
 
     Attributes:
         start: byte offset of the most recently read line.
-        content: the content read so far, except that its `lines` are left out.
+        content: the content that has been read so far, without its `lines`.
     """
 
     def __init__(self, path: Path, *, may_be_cut: bool, hint: str = "") -> None:
@@ -244,7 +244,7 @@ class Appender:
             self._file.close()
             words = f"{self._path} is open in another run, which writes to it"
             raise SettingError(f"{words}: wait until that one has ended, or give another place")
-        # False if the file was deleted or replaced after it was opened.
+        # This is False if the file was deleted or replaced after it was opened.
         there = self._path.exists() and samestat(os.fstat(self._file.fileno()), self._path.stat())
         if not there or self._file.seek(0, io.SEEK_END) != lines.size + len(lines.rest):
             self._file.close()

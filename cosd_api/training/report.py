@@ -35,7 +35,7 @@ _SURE = 0.5  # a model counts as confident of a word if it gives the word a high
 
 
 def about_dropped(labelled: int, dropped: int) -> list[str]:
-    """Return a warning if more places were dropped, because neither model is right, than labelled; else nothing."""
+    """Return a warning if neither model is right at more places than are labelled; else an empty list."""
     if dropped <= labelled:
         return []
     where = f"at {dropped} of {counted(labelled + dropped, 'place')} where the models differ neither is right"
@@ -129,7 +129,7 @@ class Training(BaseModel):
 
     @property
     def unsafe(self) -> str | None:
-        """A reason not to use the tree: it replaces words of which the draft is confident. None if it does not."""
+        """A reason not to use the tree, if it wrongly replaces words of which the draft is confident; else None."""
         return replaces_the_sure(self.tree)
 
     def report(self) -> str:
@@ -155,8 +155,9 @@ class Training(BaseModel):
 def replaces_the_sure(tree: TreeVerifier) -> str | None:
     """Describe a case in which a tree wrongly replaces a word of which the draft is confident; None if there is none.
 
-    A model is confident of a word if the word's probability is above 0.5. Two kinds of replacements count as wrong: for
-    the same q, the tree keeps a less probable word of the draft; or the assistant is not confident of its own word.
+    A model is confident of a word if the word's probability is above 0.5. A replacement counts as wrong in two cases:
+    the assistant is not confident of its own word; or, with the same q, the tree would keep a less probable word of the
+    draft.
     """
     ps, qs = (_between_thresholds(tree, feature) for feature in ("p", "q"))
     for q in qs:
@@ -179,7 +180,7 @@ def _between_thresholds(tree: TreeVerifier, feature: Literal["p", "q"]) -> list[
 
 
 def _depth(tree: TreeVerifier) -> int:
-    """Return the largest number of tests on a path from the root to a leaf."""
+    """Return the largest number of tests on any path from the root to a leaf."""
     depths = [0] * len(tree.nodes)
     for at, node in enumerate(tree.nodes):  # children come after their parents
         for child in (node.left, node.right):
@@ -215,7 +216,7 @@ class Heatmap:
     In its text, alpha increases to the right and beta upwards, and `*` marks the best pair.
 
     Attributes:
-        title: title, which says what the numbers mean.
+        title: description of the numbers.
         values: numbers from 0 to 1, indexed by alpha and then by beta; not every alpha has every beta.
         best: the best alpha and beta.
     """
@@ -295,7 +296,7 @@ class GridTuning(BaseModel):
         default: accuracy of the default pair, `RuleVerifier()`.
         paper: accuracy of the paper's pair, `RuleVerifier.paper()`.
         gain_interval: 95 % interval for `gain` on new examples, by the same bootstrap; None with a single example.
-        best_share: share of the resamples in which `best` is again the best pair; None with a single example.
+        best_share: share of the resamples in which `best` is again the most accurate pair; None with a single example.
         examples: number of examples on which the accuracy was measured.
         resamples: number of bootstrap resamples.
         seed: seed of the resamples.
@@ -305,7 +306,7 @@ class GridTuning(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     measured: ClassVar[str] = ""
-    """Plural noun that says what the accuracy is measured on, such as "answers"."""
+    """Plural noun for the things that are right or wrong, such as "answers"."""
 
     accuracy: dict[float, dict[float, float]]
     best: RuleVerifier
@@ -341,7 +342,7 @@ class GridTuning(BaseModel):
 
     @property
     def panel(self) -> Heatmap:
-        """The accuracies as a heatmap."""
+        """The accuracies, as a heatmap."""
         return Heatmap(f"right {self.measured}", self.accuracy, (self.best.alpha, self.best.beta))
 
     def report(self) -> str:

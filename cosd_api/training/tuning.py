@@ -132,13 +132,13 @@ def tune(
 
 
 def _counts(places: Sequence[LabelledPlace], pairs: Sequence[RuleVerifier]) -> NDArray[np.int64]:
-    """Make the counts for `grid_tuning`: a row per example, with each pair's right decisions, and the total."""
+    """Build the counts for `grid_tuning`: an example's row has the right decisions of each pair, and the total."""
     import numpy as np  # noqa: PLC0415
 
     p, q, label, group = (np.array([getattr(place, name) for place in places]) for name in ("p", "q", "label", "group"))
     examples, row = np.unique(group, return_inverse=True)
     counts = np.empty((len(examples), len(pairs) + 1), dtype=np.int64)
-    with np.errstate(invalid="ignore"):  # 0 times an infinite beta is NaN, which is fine: no q is greater than NaN
+    with np.errstate(invalid="ignore"):  # 0 times an infinite beta is NaN, and rightly no q is greater than NaN
         for at, pair in enumerate(pairs):
             replaces = (p < pair.alpha) & (q > pair.beta * p)  # this is RuleVerifier.replaces for all places at once
             counts[:, at] = np.bincount(row[replaces == label], minlength=len(examples))
@@ -157,7 +157,7 @@ def _nothing_to_tune_on(samples: Sequence[Samples]) -> str:
     return "; ".join([f"there is nothing to tune on: {words}", more, *about_dropped(0, dropped)])
 
 
-# The best pair and its certainty, also for `tune_answers`.
+# Choice of the best pair, and measurement of its certainty. `tune_answers` uses these functions, too.
 
 
 def grid_tuning(pairs: Sequence[RuleVerifier], counts: NDArray[np.int64], resamples: int, seed: int) -> GridTuning:
@@ -210,7 +210,7 @@ def by_grid(pairs: Sequence[RuleVerifier], values: Iterable[float]) -> dict[floa
     """Arrange the values of the pairs by alpha and then by beta, in ascending order."""
     found = {alpha: dict[float, float]() for alpha in sorted({pair.alpha for pair in pairs})}
     for pair, value in sorted(zip(pairs, values, strict=True), key=lambda one: one[0].beta):
-        found[pair.alpha][pair.beta] = float(value)  # it may be a NumPy scalar
+        found[pair.alpha][pair.beta] = float(value)  # the value may be a NumPy scalar
     return found
 
 
