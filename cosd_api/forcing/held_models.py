@@ -72,7 +72,7 @@ class HeldDraft(Protocol):
         """Ask the draft for further tokens after each of its own paths.
 
         Returns:
-            The tokens after each path, by `OwnPath.wrong`. A None ends a list: no further token can be found out.
+            The tokens after each path, indexed by `OwnPath.wrong`. None as the last token means that no more are known.
 
         Raises:
             ProviderError: the server failed.
@@ -85,7 +85,7 @@ class _Draft:
 
     Args:
         turn: the model and its prompt.
-        usage: the usage to which requests and tokens are added.
+        usage: record to which requests and tokens are added.
     """
 
     def __init__(self, turn: RenderedPrompt, usage: Usage) -> None:
@@ -103,7 +103,7 @@ class DraftByIds(_Draft):
 
 
 class DraftByText(_Draft):
-    """A draft that accepts only text. One request per path asks it to continue the reference up to that path."""
+    """A draft that accepts only text. One request per path asks it to continue the text before its own tokens."""
 
     async def go_on(self, paths: Iterable[OwnPath]) -> dict[int, list[Token | None]]:
         """See `HeldDraft`."""
@@ -114,8 +114,8 @@ class DraftByText(_Draft):
     async def _written(self, own: OwnPath) -> list[Token]:
         """Return all tokens that the draft writes after a path.
 
-        The draft continues the reference, so it must first write its own tokens in the path again. If it writes other
-        tokens this time, the result is empty.
+        The draft is asked to continue the reference before its own tokens, so it must first write these tokens again.
+        If it writes other tokens this time, the result is empty.
         """
         tokens, before = list[Token](), own.path.tokens[own.wrong : own.written]
         context = Context(self._turn.prompt, bytes(own.path.text[: own.path.offset(own.wrong)]))

@@ -58,7 +58,7 @@ class WantedSamples:
 async def hold_on_paths(
     turns: Turns, example: Example, wanted: WantedSamples, ledgers: Ledgers, takes_ids: tuple[bool, bool]
 ) -> ExampleSamples:
-    """Teacher-force both models along a reference. As in a fusion, each is sent its own ids of the answer, or text.
+    """Teacher-force both models along a reference. As in a fusion, each is sent its own ids, or text.
 
     Each model needs one scoring request. Further requests are needed if the draft would write something other than the
     reference, or if a unit does not begin at a token boundary of the assistant's own encoding.

@@ -23,9 +23,9 @@ def deferral_samples(
     """Create a sample for each token of a reference that occurs in both models' encodings.
 
     Args:
-        proposals: the most probable tokens of the draft and of the assistant, each at every boundary of the model's own
-            encoding; the draft's also list alternatives.
-        scores: the tokens of the reference in the draft's encoding, and in the assistant's, with their probabilities.
+        proposals: the most probable tokens of the draft and of the assistant, at every boundary of each model's own
+            encoding. The draft's proposals also list alternatives.
+        scores: the tokens of the reference, with their probabilities, in the draft's encoding and in the assistant's.
         listed: maximum number of other tokens to list with each of the draft's choices.
         states: the draft's hidden states, by byte offset; None if the samples should not contain any.
 

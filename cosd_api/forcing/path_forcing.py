@@ -76,7 +76,7 @@ class PathForcing:
         self._behind: dict[int, list[Token | None]] = {}  # the tokens that `HeldDraft.go_on` returned for each path
 
     async def samples(self) -> tuple[tuple[Sample, ...], int]:
-        """Return samples of the units that can be judged, in text order, and the number of units that cannot.
+        """Return samples of all units that can be judged, in text order, and the number of all other units.
 
         Raises:
             ProviderError: a server failed.
@@ -114,7 +114,7 @@ class PathForcing:
         return not is_own(choice, token.id) and not ties(choice, token.id, 0.0)
 
     def _written(self, wrong: int) -> OwnPath:
-        """Return the path that leaves the reference at index `wrong` for the draft's own tokens, as far as known."""
+        """Return the path that consists of the reference up to index `wrong`, then of the draft's known tokens."""
         path = DraftPath()
         for token in (*self._reference.tokens[:wrong], self._choices[wrong], *self._behind.get(wrong, ())):
             if token is None:
@@ -151,7 +151,7 @@ class PathForcing:
         return unit.last if walked.difference is None else next_start(path, unit, walked.difference.end)
 
     def _sample(self, path: DraftPath, unit: PathUnit, walked: Walk, own: OwnPath | None) -> Sample | None:
-        """Create the sample of a unit; None if a probability is unknown, or too little of a text to compare them."""
+        """Create the sample of a unit; None if a probability is unknown, or if too little text is known to judge it."""
         differs = walked.difference
         over = unit.last if differs is None else begun_before(path, unit.first, differs.end)
         wrong = own if own is not None and _holds(own, over, differs) else None

@@ -1,4 +1,4 @@
-"""A model's choices at all places in a reference answer, which it is sent as its own ids or as text."""
+"""A model's most probable tokens at all places in a reference answer. The model is sent its own ids, or text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LISTED = 2  # number of tokens to list at each place in a path; the path's own 
 
 @dataclass(frozen=True, slots=True)
 class PathReading:
-    """The tokens that a model finds most probable along a reference answer in its own ids.
+    """The tokens that a model finds most probable along a reference answer that it is sent as ids.
 
     Attributes:
         choices: the model's most probable token at the place of each token of the path, and after the last token; None
@@ -98,7 +98,10 @@ class TextReading:
         return found
 
     def with_answers(self, answers: Mapping[int, Proposal | None]) -> TextReading:
-        """Return `certain()`, with choices from each answer up to its first token that differs from the text."""
+        """Return `certain()` with choices from the answers to `questions`.
+
+        The choices after an answer's first token that differs from the text are not used.
+        """
         choices = [*self.certain().choices]
         for first, answer in answers.items():
             for at, token in enumerate(answer.tokens if answer is not None else (), first):

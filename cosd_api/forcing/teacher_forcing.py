@@ -50,7 +50,7 @@ class TeacherForcing:
             self._assistant[asked.start] = None if answer is None else answer.tokens[0]
 
     def samples(self) -> tuple[tuple[Sample, ...], int]:
-        """Return samples of the places that can be judged, in text order, and the number of places that cannot."""
+        """Return samples of all places that can be judged, in text order, and the number of all other places."""
         found = [_sample(start, token, choice, self._assistant.get(start)) for start, token, choice in self._places()]
         known = tuple([one for one in found if one is not None])
         return known, len(found) - len(known)

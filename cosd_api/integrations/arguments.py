@@ -1,4 +1,4 @@
-"""Arguments of a fusion, as evaluation tools pass them: names with plain values."""
+"""Arguments of a fusion in the form that evaluation tools use: names with plain values."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FusionArguments:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Self:
-        """Read the arguments.
+        """Create a fusion and its limits from a tool's arguments.
 
         Raises:
             OSError: a file cannot be read.

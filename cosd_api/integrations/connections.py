@@ -18,7 +18,7 @@ __all__ = ["LoopFusions"]
 
 
 class _Open:
-    """A fusion that is opened only once and closed only once, even if several callers try at the same time."""
+    """A fusion that is opened and closed only once, even if several callers open or close it at the same time."""
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
@@ -28,7 +28,7 @@ class _Open:
         self._closed = False
 
     async def open(self, owner: LoopFusions) -> None:
-        """Open the fusion until its owner is garbage-collected or its loop ends."""
+        """Open the fusion. It stays open until its owner is garbage-collected or its loop ends."""
         async with self._lock:
             if self._holder is not None:
                 return
@@ -53,7 +53,7 @@ class _Open:
             await self._holder.aclose()
 
     async def _held(self) -> AsyncGenerator[None]:
-        """Close the fusion when this generator ends: at the latest when the loop shuts down its async generators."""
+        """Close the fusion when this generator is closed, which an ending loop does with all its async generators."""
         try:
             yield
         finally:
@@ -75,7 +75,7 @@ def _close_in(loop: asyncio.AbstractEventLoop, one: _Open) -> None:
         _closing.add(task)
         task.add_done_callback(_closing.discard)
 
-    with suppress(RuntimeError):  # raised if the loop is closed; then, so is everything that was opened in it
+    with suppress(RuntimeError):  # raised if the loop is closed, and with it everything that was opened in it
         loop.call_soon_threadsafe(close)
 
 
@@ -83,7 +83,7 @@ _closing: set[_Closing] = set()
 
 
 class LoopFusions:
-    """The fusions of a tool's model: one for each event loop, with the same settings and the same providers.
+    """The fusions of one model of a tool: one for each event loop, all with the same settings and providers.
 
     Because the providers are shared, each server is discovered only once. A fusion is opened for the first answer in
     its loop. It is closed when the loop ends, by `asyncio.run` or another caller of `shutdown_asyncgens`, or when the

@@ -55,12 +55,12 @@ class ConversationText(str):
 
     @classmethod
     def of(cls, messages: Sequence[Mapping[str, Any]]) -> Self:
-        """Encode messages."""
+        """Encode messages as JSON text."""
         return cls(json.dumps(list(messages), ensure_ascii=False))
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The decoded messages."""
+        """The messages, decoded from the JSON text."""
         return cast("list[dict[str, Any]]", json.loads(self))
 
 
@@ -100,7 +100,7 @@ def answer_options(given: Mapping[str, Any], *, max_gen_toks: int, temperature: 
 
 
 def _whole(name: str, value: Any) -> int:
-    """Convert a length, given as a number or as text, to a whole number, as the harness does; drop decimals."""
+    """Convert a length to an int as the harness does: a number loses its decimals, and text must be a whole number."""
     try:
         return int(value)
     except (TypeError, ValueError, OverflowError):
@@ -176,7 +176,7 @@ class HarnessFusion:
         return self._all(answer, len(requests), done, "generate_until", where)
 
     def _repeated(self, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
-        """Return the limits on each answer. If a task repeats a request (`repeats`), each repetition has a new seed."""
+        """Return the limits on each answer. If a task has `repeats`, each repetition of a request has its own seed."""
         limits, seen = self._arguments.limits, Counter[str]()
         seed = limits.get("seed")
         if seed is None:
@@ -256,7 +256,7 @@ class HarnessFusion:
             infos = [await one.describe() for one in (fusion.endpoints.draft, *fusion.endpoints.assistants)]
             known = [bound for info in infos for bound in (info.longest_prompt, info.context) if bound]
             length = min(known, default=None)
-        if length is None or len(text.encode()) <= length - _BESIDE:  # fits for certain: tokens have at least one byte
+        if length is None or len(text.encode()) <= length - _BESIDE:  # the text fits, as each token has at least a byte
             return [("", text)]
         pieces = await fusion.endpoints.draft.tokenize(text)
         if b"".join(piece.data for piece in pieces) != text.encode():
@@ -325,7 +325,7 @@ def windows(pieces: Sequence[Piece], size: int) -> list[tuple[str, str]]:
     word = [at == len(pieces) or one for at, one in enumerate(space)]
 
     def last(places: range) -> int | None:
-        """Return the last of these places at which a word begins; if there is none, the last at a character."""
+        """Return the last of these places where a word begins; if no word begins, the last where a character begins."""
         back = places[::-1]
         return next((at for at in back if word[at]), next((at for at in back if text[at]), None))
 

@@ -74,7 +74,7 @@ class FusionAPI(ModelAPI):
         tool_choice: Any,  # noqa: ARG002
         config: Any,
     ) -> tuple[Any, Any]:
-        """Write one answer; return it, and the request with its result for the transcript."""
+        """Write one answer. Return it and, for the transcript, the request with its result."""
         if tools:
             raise SettingError("tools are not supported: a fusion writes text and calls no tools. Leave them out")
         messages = [_message(one) for one in input]
@@ -91,7 +91,7 @@ class FusionAPI(ModelAPI):
         return output, ModelCall.create(request, {"text": result.text, **shown})
 
     def max_tokens(self) -> int | None:
-        """Return the model argument `max_tokens`: the maximum number of tokens if the task sets no limit."""
+        """Return the maximum number of tokens in an answer if the task sets no limit (model argument `max_tokens`)."""
         return self._max_tokens
 
     def _output(self, result: FusionResult | None, reason: str, error: str | None = None) -> Any:

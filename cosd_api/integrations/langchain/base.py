@@ -75,7 +75,7 @@ class AnswerSettings:
     Attributes:
         limits: arguments for `Fusion.stream`.
         retries: number of retries after the first attempt.
-        model: the name of the model in metadata; with None, it is made of the names of the servers' models.
+        model: the model's name in metadata. With None, the names of the servers' models are used.
     """
 
     limits: Mapping[str, Any]
@@ -128,8 +128,8 @@ class LangChainFusion(BaseLanguageModel[Any]):
     @model_validator(mode="before")
     @classmethod
     def _check_names(cls, given: Any) -> Any:
-        """Refuse unknown names; read servers that are not given from the environment."""
-        if not isinstance(given, dict):  # pydantic passes a model object if it validates a field of another object
+        """Refuse unknown names. If servers are not given, read them from the environment."""
+        if not isinstance(given, dict):  # an existing model, which is used as a field of another object
             return given
         fields = cast("dict[str, Any]", given)
         refuse_settings({name: value for name, value in fields.items() if name not in cls.model_fields}, cls)
@@ -200,7 +200,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         return Fusion(draft=draft, assistant=assistants, **settings)
 
     def _with_key(self, servers: Sequence[Any]) -> list[Any]:
-        """Return the servers. The key is given to servers that are URLs, which must all be on one host."""
+        """Return the servers. Those that are URLs are given the API key, and must therefore all be on one host."""
         if self.api_key is None:
             return list(servers)
         hosts = sorted({_host(one) for one in servers if isinstance(one, str)})
@@ -222,7 +222,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         return self._fresh(super().__deepcopy__(memo))
 
     def _fresh(self, copied: Self) -> Self:
-        """Give a copy of the model no fusions, because its servers may be changed."""
+        """Remove the fusions from a copy of the model, because the copy may be given other servers."""
         copied._fusions, copied._mark = LoopFusions(), uuid4().hex
         return copied
 
@@ -245,7 +245,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
     @property
     def lc_attributes(self) -> dict[str, Any]:
-        """The verifier, tuning and method as JSON. A custom verifier, or the verifier of a `CoSD(...)`, is left out."""
+        """The verifier, tuning and method as JSON. Custom verifiers, and verifiers in a `CoSD(...)`, are left out."""
         known = describe_verifier(self.verifier) if self.verifier is not None else None
         saved: dict[str, Any] = {} if self.tuning is None else {"tuning": asdict(self.tuning)}
         if known is not None and not isinstance(known, CustomVerifier):
@@ -299,7 +299,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         return urls and known and not (isinstance(self.method, Method) and self.method.hoisted)
 
     def _model_name(self) -> str:
-        """Return the model's name; by default, the names of its endpoints, which are known before an answer."""
+        """Return the model's name or, if it has none, the names of its endpoints, which are known without requests."""
         endpoints = self._pattern().endpoints
         return self.model or "+".join(one.name for one in [endpoints.draft, *endpoints.assistants])
 

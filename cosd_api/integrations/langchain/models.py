@@ -81,7 +81,7 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
         return "cosd-chat"
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
-        """Return the key of an answer in a cache. It also distinguishes between models that cannot be saved."""
+        """Return an answer's key in a cache. The key also distinguishes between models that cannot be saved."""
         named = _without_own(kwargs)
         return super()._get_llm_string(stop=stop, **named) + repr(sorted(self._identifying_params.items()))
 
@@ -174,7 +174,7 @@ class CoSDLLM(LangChainFusion, LLM):
 
         async def take(at: int, chunk: GenerationChunk) -> None:
             answers[at].append(chunk)
-            if at == 0 and run_manager is not None:  # LangChain's manager belongs to the first prompt only
+            if at == 0 and run_manager is not None:  # LangChain passes only the manager of the first prompt
                 await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
 
         await self._answered(prompts, stop, kwargs, take)

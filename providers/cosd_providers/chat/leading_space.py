@@ -1,4 +1,4 @@
-"""Views of a model that hide the white space that its chat template writes before each answer.
+"""Views of a model that hide the white space before each answer, if its chat template writes such a space.
 
 After the prompt `"[INST] Q[/INST]"`, such a model writes `" The"`. Another model, with another template, begins the
 same answer with `"The"`. So the first model's own text consists of the space and the answer, while the models share
@@ -122,7 +122,7 @@ class WithoutLeadingSpace(Forwarding):
             if not (end.reason == "limit" and left and strip.held):
                 yield end
                 return
-            continuation, strip.held = end.continuation, 0  # tokens of space do not count, so more can be written
+            continuation, strip.held = end.continuation, 0  # held tokens do not count, so more tokens can be written
             options |= _given(seed=other_seed(options.get("seed"), 1))
 
     async def propose(
@@ -325,7 +325,7 @@ def _rest(left: bytes, token: Token) -> bytes:
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """Return the options that differ from their defaults, because providers for earlier versions lack some options."""
+    """Return the options that differ from their defaults. Others are left out, as older providers may lack them."""
     return {name: value for name, value in options.items() if value or (name == "seed" and value is not None)}
 
 

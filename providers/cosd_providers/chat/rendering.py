@@ -1,4 +1,4 @@
-"""Rendering of conversations, by a model's chat template, to the text that the model continues.
+"""Rendering of conversations with a model's chat template, to the text that the model continues.
 
 Not every template accepts every conversation. Some refuse a system message or successive messages of one role; some
 silently drop a system message. In such cases, the conversation is folded into a form that every template accepts:

@@ -40,5 +40,5 @@ class HttpAnswer(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close the connection or, if the whole answer has been read, keep it. Only httpx's answers wait here."""
+        """Close the connection or, if the whole answer has been read, keep it. This takes time only with httpx."""
         ...

@@ -50,7 +50,7 @@ def common_headers() -> Mapping[str, str]:
 
 
 def certificates() -> ssl.SSLContext:
-    """Return the certificates that httpx trusts. They are read once per value of `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+    """Return the certificates that httpx trusts. They are read again if `SSL_CERT_FILE` or `SSL_CERT_DIR` changes.
 
     Raises:
         OSError: the file that `SSL_CERT_FILE` names cannot be read.
@@ -73,7 +73,7 @@ class Outgoing:
         headers: headers in addition to `common_headers`, with lower-case names.
         content: the JSON body; empty if there is none.
         timeout: the time limits.
-        extensions: httpx's extensions, from which errors can be explained; see `errors.FIXED_WAIT`.
+        extensions: extensions of httpx, which are used in error messages; see `errors.FIXED_WAIT`.
     """
 
     method: str
@@ -96,7 +96,7 @@ class Outgoing:
 
 
 class Carrier(Protocol):
-    """An HTTP library's sender of requests, for one event loop."""
+    """An object that sends the requests of one event loop with an HTTP library."""
 
     async def exchange(self, outgoing: Outgoing) -> HttpAnswer:
         """Send a request and return the answer, whose body has not been read yet.

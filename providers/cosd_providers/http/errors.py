@@ -1,4 +1,4 @@
-"""The errors of a server: failed connections, HTTP statuses and bad answers become `cosd_providers.errors`."""
+"""The errors of a server: failed connections, HTTP statuses and bad answers, as errors of `cosd_providers.errors`."""
 
 from __future__ import annotations
 
@@ -197,8 +197,8 @@ class Errors:
         Args:
             response: the answer.
             text: the body of the answer.
-            generated: whether the model generated the answer. If not, an `error` in the answer is left to the caller,
-                because some servers report a missing route by such an answer.
+            generated: whether the model generated the answer. If not, the caller handles an `error` in the answer,
+                because some servers report a missing route in this way.
 
         Raises:
             StatusError: the answer contains an error.
@@ -283,7 +283,7 @@ def _words(error: OSError) -> tuple[str, str]:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the number of seconds that the server asks the client to wait; None if it does not ask for a wait."""
+    """Return the number of seconds for which the server asks the client to wait; None if it does not ask."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "")
         if value.isascii() and value.replace(".", "", 1).isdigit():

@@ -1,6 +1,7 @@
 """A carrier that sends requests with aiohttp (extra `fast`), in a third of the processor time that httpx needs.
 
-aiohttp's errors are translated into the errors of httpx's transport. Its other peculiarities, observed in aiohttp 3.14:
+aiohttp's errors are translated into the errors of httpx's transport. This module also handles other peculiarities of
+aiohttp, as observed in version 3.14:
 
 - aiohttp has no time limit for writing a request, no time limit after an interim answer such as `100 Continue`, and no
   limit on the number of idle connections. This module enforces all three limits.
@@ -45,8 +46,8 @@ class AiohttpCarrier:
     """A carrier that uses aiohttp in one event loop; it must be created within that loop.
 
     Args:
-        idle: function that returns the maximum number of idle connections to keep. Of the requests in progress, up to
-            this number keep their connections afterwards; further requests close theirs.
+        idle: function that returns the maximum number of idle connections to keep. If more requests are in progress,
+            the connections of the later ones are closed after use.
     """
 
     def __init__(self, idle: Callable[[], int]) -> None:
@@ -152,7 +153,7 @@ class _Answer(httpx.AsyncByteStream):
         content, limit, loop = self._answer.content, self._outgoing.timeout.read, None
         if limit is not None and (connection := self._answer.connection) and connection.protocol is not None:
             connection.protocol.read_timeout = None
-            connection.protocol.start_timeout()  # as there is no limit now, this only cancels aiohttp's timer
+            connection.protocol.start_timeout()  # without a limit, this only cancels aiohttp's timer
             loop = asyncio.get_running_loop()  # without a connection, the whole answer has arrived: no timer is needed
         try:
             while True:

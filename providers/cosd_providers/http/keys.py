@@ -77,7 +77,7 @@ def only_keys(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 class Strike:
-    """A filter that replaces header values, and the single words in them, with `***`. It ignores case.
+    """A filter that replaces header values, and the individual words in them, with `***`. It ignores case.
 
     Args:
         values: possible secrets. Values and words of at most three characters are not replaced.

@@ -133,7 +133,7 @@ class Slot:
         self._loop.over(self._usage)
 
     def pause(self) -> None:
-        """Record that the caller is not reading the stream, until `resume`."""
+        """Record that the caller is not reading the stream, until `resume` is called."""
         if self._pauses and not self._paused:
             self._paused = True
             self._queue.paused += 1
@@ -195,7 +195,7 @@ class _Queue:
 
 
 class _Loop:
-    """The state for one event loop, because the limiters of the limiter library belong to a single loop."""
+    """The state for one event loop. It is separate, because the limiter library's limiters belong to a single loop."""
 
     def __init__(self, limits: Limits) -> None:
         self.queue = _Queue(limits.concurrency)

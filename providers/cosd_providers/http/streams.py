@@ -22,7 +22,7 @@ __all__ = ["close", "events", "read"]
 
 _LONGEST = 64 << 20  # maximum number of bytes in an answer, or in one event
 _LONGEST_ERROR = 64 << 10  # maximum number of bytes that are read from an error answer
-_LAST_SECONDS = 0.05  # time in which a stream must end after `[DONE]` for its connection to be kept
+_LAST_SECONDS = 0.05  # time within which a stream must end after `[DONE]`, so that its connection can be kept
 _LINES = "application/x-ndjson"  # content type of a stream with one JSON object per line
 
 
@@ -61,8 +61,8 @@ async def events(
         response: the answer.
         errors: factory for the errors.
         usage: record that notes when the first event arrives.
-        slot: the request's slot, which is paused while the caller is not waiting for the next event; None without
-            limits.
+        slot: the request's slot, which is paused while the caller is not waiting for the next event; None if there are
+            no limits.
 
     Raises:
         StatusError: an event is an error.

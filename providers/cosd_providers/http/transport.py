@@ -188,8 +188,8 @@ class Transport:
             usage: the record that counts the request.
             keep_alive: False for servers that close the connection after a stream. This option is ignored with a user's
                 client, which may use HTTP/2, where it does not exist.
-            attempt: the number of the attempt, counted from 1, if the caller itself retries (`retries.resumed`). With
-                0, this method retries the request until an answer begins.
+            attempt: the number of the attempt, counted from 1, if the caller itself retries (`retries.resumed`). If
+                this is 0, the method retries the request until an answer begins.
             draft: whether the reader may wait for other requests before it continues to read (see `limits`).
         """
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
@@ -216,7 +216,10 @@ class Transport:
             await self._end(call)
 
     async def _begin(self, call: _Call) -> tuple[HttpAnswer, Any]:
-        """Send a request and count it; return the answer and, unless it is a stream, its JSON. Call `_end` later."""
+        """Send a request, and count it. Return the answer and, unless it is a stream, its JSON.
+
+        The caller must call `_end` afterwards.
+        """
         usage = call.usage
         if usage is not None:
             call.slot = await self._limiter.enter(usage, draft=call.draft)

@@ -25,9 +25,9 @@ if not TYPE_CHECKING:
 async def probe(server: str | Provider, *, prompt: str = "", **options: Unpack[ConnectOptions]) -> ProbeReport:
     """Find out what a server can really do, at the cost of a few dozen short requests.
 
-    A server's name proves nothing. Each line of the report states a question and its result. The question has a known
-    answer, or several of its answers must be consistent. If there is no evidence, the result is unknown, and the line
-    gives the reason.
+    A server's name proves nothing. So the probe asks questions whose answers are known or must be consistent. Each line
+    of the report contains a question and its result. If there is no evidence, the line says that the result is unknown,
+    and why.
 
     Args:
         server: a URL or a provider. A custom provider is checked only through its contract (`cosd_providers.contract`).

@@ -39,9 +39,9 @@ _COSTS: dict[str, tuple[str, str, tuple[int, int]]] = {
     "list": ("1", "K x C", (1, EXAMPLE[1])),
     "singles": ("K", "K x C", (EXAMPLE[1], EXAMPLE[1])),
 }
-"""The cost of each strategy: formulas for its requests and billed prompt tokens, and two numbers for the example.
+"""The cost of each strategy: formulas for its requests and billed prompt tokens, and two numbers for `EXAMPLE`.
 
-The numbers are the requests, and the billed tokens as a multiple of the context, for one verification.
+The numbers are for one verification: the requests, and the billed tokens as a multiple of the context's tokens.
 """
 
 
@@ -76,7 +76,7 @@ async def draft(inquiry: Inquiry) -> Finding:
 
 
 def _correct_logprobs(inquiry: Inquiry) -> None:
-    """Correct the line `logprobs` by the evidence of a streamed draft, because its own check did not use a stream."""
+    """Correct the line `logprobs` if the streamed draft contradicts it, because its own check did not use a stream."""
     shown = _has_probs(inquiry.draft)
     asked = "one token with 5 alternatives, and a streamed draft"
     if inquiry.value("logprobs") is True and not shown and not inquiry.short:
@@ -199,8 +199,8 @@ def _questions(tokens: Sequence[Token]) -> list[Question]:
 async def _judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[bool, str]:
     """Compare the proposals at places in the model's own answer with that answer.
 
-    Each proposal must equal the answer's token. If it does not, because the answer's text is encoded as other tokens
-    than the model wrote, it must equal the first token of a new draft from that place.
+    Each proposal must equal the answer's token at its place. It may differ if the answer's text is encoded as other
+    tokens than the model wrote; then, the proposal must equal the first token of a new draft from that place.
     """
     same, other, wrong = 0, 0, list[int]()
     for (at, (start, own)), proposal in zip(places(inquiry.own).items(), found, strict=True):

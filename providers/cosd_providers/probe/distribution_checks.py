@@ -164,7 +164,7 @@ def _close(one: State, other: State) -> bool:
 
 
 async def _unsure(inquiry: Inquiry) -> tuple[str, bytes, _Listed] | None:
-    """Find a prompt and a text after which the model is unsure; return them with its distribution, or None."""
+    """Find a prompt and a text after which the model is unsure. Return them and its distribution; None if not found."""
     tokens = [token for token in inquiry.draft if not token.end and token.prob is not None]
     least = min(tokens, key=lambda token: token.prob or 0.0, default=None)
     before = text_of(inquiry.draft[: inquiry.draft.index(least)]) if least is not None else b""
@@ -179,7 +179,7 @@ async def _unsure(inquiry: Inquiry) -> tuple[str, bytes, _Listed] | None:
 def _chance(count: int, draws: int, prob: float) -> float:
     """Return the probability of drawing a token at most `count` times, or at least `count` times if that is lower.
 
-    Each of the `draws` yields the token with probability `prob`.
+    In each of the `draws`, the token has the probability `prob`.
     """
     each = [math.comb(draws, n) * prob**n * (1 - prob) ** (draws - n) for n in range(draws + 1)]
     return min(sum(each[: count + 1]), sum(each[count:]))
@@ -230,7 +230,7 @@ def _has(one: _Listed, other: _Listed) -> bool:
 
 
 def _is_raw(token: Token, listed: _Listed) -> bool:
-    """Test whether a drawn token has its listed probability; or, if unlisted, no more than the list leaves for it."""
+    """Test whether a drawn token has its listed probability or, if it is not listed, at most what the list leaves."""
     if token.prob is None:
         return False
     expected = listed.get((token.data, token.end))

@@ -1,4 +1,4 @@
-"""Checks of contexts by ids: compare each token that a model writes with its choice when it is sent the ids before."""
+"""Checks of contexts by ids: a model that is sent the ids before one of its own tokens must choose that token again."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class _Seen:
         tied: number of places at which the written token is the second choice, and nearly as probable as the first.
         wrong: descriptions of the differences at all other places.
         apart: for each place, how much the difference between two tokens' log probabilities changes from writing to
-            reading. This change decides which token comes first. If one token has a probability of 0.99, it is a
-            hundred times as large as the change of that token's own log probability.
+            reading. This change decides which token comes first. If one of the tokens has a probability of 0.99, the
+            change is a hundred times as large as the change in that token's own log probability.
     """
 
     equal: int = 0
@@ -121,7 +121,7 @@ async def _written(inquiry: Inquiry, prompt: str) -> list[Token]:
 
 
 def _at_once(inquiry: Inquiry) -> IdContexts:
-    """Return the provider, set to ask about several places in one request, if possible, so that they form a batch."""
+    """Return a provider that, if possible, asks about several places in one request, so that they form a batch."""
     provider: Any = inquiry.provider
     several: IdContexts = provider.with_strategy("list") if "list" in getattr(provider, "strategies", ()) else provider
     return several

@@ -34,7 +34,7 @@ EXAMPLE = (100, 4, 4000)
 """Example for the costs of strategies: number of verifications, places in each of them, and tokens of context."""
 
 UNTRUSTED = "; with servers of this kind a fusion does not rely on it, and says so"
-"""Words that are added if the server reports the end of sequence, but its adapter does not rely on that."""
+"""Words that are added if the server reports the probability of the end, but its adapter does not rely on it."""
 
 _WIDTH, _INDENT = 80, 19
 _SHOWN = 4  # maximum number of models to name
@@ -136,7 +136,7 @@ class Way(BaseModel):
     Attributes:
         name: the strategy.
         proved: whether the strategy's answers agreed with the model's own answer and with the other strategies.
-        wrong: whether the server answered, but with other answers.
+        wrong: whether the strategy's answers differed from the answers that were expected.
         seen: the result of the comparison, or the error.
         requests: formula for the number of requests in a verification of K places; o is the number of places that the
             strategy leaves open.
@@ -271,8 +271,8 @@ class Definition:
     """The way in which models are fused by default, and the reason for it.
 
     Attributes:
-        contexts: `"ids"` if all models continue ids; `"text"` if at least one model can only continue text, and
-            therefore be asked only at single spaces.
+        contexts: `"ids"` if all models continue ids; `"text"` if at least one model can continue only text, and is
+            therefore asked only at single spaces.
         unit: the unit that is judged: a token or a word.
         reason: the reason, in words.
         tie: the greatest `tie` of the reports, for `Fusion(tie=...)`; None if no report has one, or if `contexts` is

@@ -1,4 +1,4 @@
-"""The course of a probe, from a URL to the report."""
+"""Run of a probe, from the URL of a server to the report."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ _ADVICE: dict[str, Sequence[tuple[str, str]]] = {
     "tgi": (("scoring", "--enable-prefill-logprobs: it then scores a prompt"),),
     "ollama": (("context", "OLLAMA_CONTEXT_LENGTH: the model was trained for a longer context than it is given"),),
 }
-"""Advice for each missing ability, by the kind of server; `""` means all servers."""
+"""Advice for each missing ability, by the kind of server; the key `""` applies to all kinds."""
 
 _SINCE = {"--logprobs-mode": (0, 10)}
-"""The first version that has each flag, for flags that are missing from versions still in use."""
+"""The first version that has each flag, for flags that versions still in use lack."""
 
 
 async def run(server: str | Provider, prompt: str, options: Mapping[str, Any]) -> ProbeReport:
@@ -170,7 +170,7 @@ async def _reported(inquiry: Inquiry, began: float) -> ProbeReport:
 
 
 def _digest(shown: object) -> str | None:
-    """Compute a digest of the information that a server gives about its tokenizer; None without such information."""
+    """Compute a digest of the information that a server gives about its tokenizer; None if it gives none."""
     return sha256(repr(shown).encode()).hexdigest() if shown else None
 
 
@@ -185,7 +185,7 @@ def _spent(inquiry: Inquiry, began: float) -> Spent:
 
 
 def _refused(provider: Provider, error: UnsupportedError, began: float) -> ProbeReport:
-    """Create the report on a server that its adapter refuses, after only the requests that discover the server."""
+    """Create the report on a server that its adapter refuses. It counts only the requests that discover the server."""
     engine, options = _connected(provider)
     line = Line(name="server", value=False, asked="what it is, and whether it can be used at all", seen=reason(error))
     return ProbeReport(

@@ -32,7 +32,7 @@ _JOINT = 4  # allowance in tokens, since a repeated text may be split differentl
 _PLACES, _TRIED = 3, 6  # number of places to compare in a scored text, and maximum number of places to try
 _SHIFTS = (0, 1, -1)
 _FEW_IDS = [10, 11, 12]
-_MESSAGE = "Hello!"  # models answer this confidently; if unsure, they might not continue half of an answer as before
+_MESSAGE = "Hello!"  # models answer this confidently, so they should continue half of their answer as before
 _REPLY = 12  # number of tokens in the reply
 _LEAST = 3  # minimum number of characters that must agree
 
@@ -60,7 +60,7 @@ async def logprobs(inquiry: Inquiry) -> Finding:
 
 @check("depth", "one token, with more and more alternatives")
 async def depth(inquiry: Inquiry) -> Finding | None:
-    """Find out how many alternatives the server lists at most."""
+    """Find the maximum number of alternatives that the server lists."""
     if not inquiry.first.positions:
         return None
     got = _count(inquiry.first)
@@ -80,7 +80,7 @@ async def depth(inquiry: Inquiry) -> Finding | None:
 
 @check("probabilities", "the same first token at temperature 0, 1 and 0.5")
 async def probabilities(inquiry: Inquiry) -> Finding | None:
-    """Compare the probabilities at a place for several temperatures. The model's own probabilities never change."""
+    """Compare the probabilities at a place for several temperatures, which do not change the model's own ones."""
     if not inquiry.value("logprobs"):
         return None
     tables = [listed(inquiry.first.positions[0])]
@@ -201,7 +201,7 @@ def _entry(scores: RawScores, at: int) -> Position | None:
 
 @check("bytes", f"an answer that can only be {_KNOWN!r}")
 async def exact_bytes(inquiry: Inquiry) -> Finding:
-    """Make the server write a text with multi-byte characters. Joined, its tokens must have exactly the text's bytes.
+    """Make the server write a text with multi-byte characters. The joined bytes of its tokens must equal the text.
 
     Also record whether the end of this answer is reported.
     """
@@ -244,7 +244,7 @@ def _end_shown(reply: RawReply) -> str | None:
 
 @check("whole", "a text, the same text twice in a row, and with line breaks at its end: how many tokens are read")
 async def reading(inquiry: Inquiry) -> Finding:
-    """Send prompts of several lengths, of which the server must read all tokens. Also record tokens from its cache."""
+    """Send prompts of several lengths. The server must read all their tokens. Also record tokens from its cache."""
     took: list[float] = []
     reply: list[RawReply] = []
     fitting = ((inquiry.info.context or 1 << 30) - len(_READ)) // len(_READ) // 2
@@ -314,7 +314,7 @@ async def prefill(inquiry: Inquiry) -> Finding:
 
 
 def _new(reply: RawReply, started: str, first: RawReply) -> str:
-    """Return the part of a reply that is new if the reply repeats the partial reply; else the whole reply."""
+    """Return the new part of a reply. If the reply does not repeat the partial reply, this is the whole reply."""
     fewer = reply.written is not None and first.written is not None and reply.written < first.written
     repeats = reply.text.startswith(started) and (len(reply.text) > len(first.text) or fewer)
     return reply.text.removeprefix(started) if repeats else reply.text
@@ -336,7 +336,7 @@ def _unsure(table: Mapping[tuple[bytes, bool], float]) -> bool:
 
 
 def _power(one: Mapping[tuple[bytes, bool], float], other: Mapping[tuple[bytes, bool], float]) -> float | None:
-    """Return the exponent that turns the largest ratio of probabilities in `other` into the corresponding one in `one`.
+    """Return the exponent that turns the largest ratio of probabilities in `other` into the same ratio in `one`.
 
     Return None if too few tokens are known, or if the ratio is too small to compare.
     """
