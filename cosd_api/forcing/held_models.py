@@ -193,7 +193,7 @@ class AssistantByIds:
         if self._encoder is None:
             return next_token(path, first)
         unit = await next_unit(path, first, self._encoder)
-        assert unit is not None  # the path has an end
+        assert unit is not None  # because the path ends with an end of sequence
         return unit
 
     def walk(self, path: DraftPath, unit: PathUnit, *, ended: bool) -> Walk | None:  # noqa: ARG002
@@ -238,7 +238,7 @@ class AssistantByText:
     async def unit(self, path: DraftPath, first: int) -> PathUnit:
         """See `HeldAssistant`."""
         unit = next_text_unit(path, first, self._words)
-        assert unit is not None  # the path has an end
+        assert unit is not None  # because the path ends with an end of sequence
         return unit
 
     def walk(self, path: DraftPath, unit: PathUnit, *, ended: bool) -> Walk | None:
@@ -250,7 +250,7 @@ class AssistantByText:
             return None
         tokens = self._answers[question] if tokens is None else tokens
         walked = walk_text(path, unit, len(path.text) + (not ended), tokens)
-        assert walked is not None  # the path has an end
+        assert walked is not None  # because the path ends with an end of sequence
         return walked
 
     def _read(self, question: Question) -> Sequence[Token] | None:

@@ -89,7 +89,7 @@ async def hold_on_paths(
             return await read_draft(turn, text, usage=usage)
         if not takes_ids[model]:
             return TextReading.of(text, await read_text(turn, text, usage=usage)).certain()
-        if path is None:  # the assistant's tokenizer changes the text, so it cannot be asked along the reference
+        if path is None:  # the assistant's tokenizer changes the text, so the assistant cannot be asked along it
             return PathReading(())
         return await read(turn, text, path, end=example.ends, listed=more, usage=usage)
 

@@ -1,4 +1,4 @@
-"""Send answers to a client, whole or as a stream, until the client disconnects or the gateway stops."""
+"""Answers to a client, sent whole or as a stream, and cancelled if the client disconnects or the gateway stops."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ class Gateway:
                 raise ApiError(words, status=503, kind="server_error", code="stopping", retryable=True)
             fusion = self._fusion(asked.model)
             exchange.model, exchange.stream = asked.model, asked.stream
-            place = ExitStack()  # closed before the end of the answer is sent, so that the client's next request fits
+            place = ExitStack()  # closed before the end of the answer is sent, to be free for the client's next request
             answering = Answering(fusion, asked, self.limits, exchange, self._stop, self._upstreams, place.close)
             place.push(admitted.pop_all())
             place.callback(
@@ -358,7 +358,7 @@ class Gateway:
 
 
 def _check_framing(scope: Scope) -> None:
-    """Refuse a request that states its length in two ways (RFC 9112, 6.1), because a proxy may rely on the other one.
+    """Refuse a request that states its length in two ways (RFC 9112, 6.1), because a proxy may use the other length.
 
     Raises:
         HTTPException: the request has both a content length and a transfer encoding.

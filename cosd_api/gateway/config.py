@@ -145,7 +145,7 @@ class GatewayConfig(BaseModel):
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a gateway's settings file, or the settings file of a single fusion, whose model name is then `cosd`.
 
-        Sends no request.
+        This sends no request.
 
         Raises:
             OSError: the file, or a file to which it refers, cannot be read.

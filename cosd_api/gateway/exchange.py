@@ -29,7 +29,7 @@ Outcome = Literal["ok", "error", "disconnected", "stopped"]
 
 
 def request_id(given: str) -> str:
-    """Return the request id that the client has sent; if it has other characters than `_ID` allows, a new id."""
+    """Return the client's own request id if it matches `_ID`; otherwise, return a new id."""
     return given if _ID.fullmatch(given) else f"req-{uuid4().hex}"
 
 

@@ -108,7 +108,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _temperature(left: dict[str, Any]) -> float:
-    """Return a task's temperature by the harness's rule: without `do_sample`, a task with a temperature samples."""
+    """Return a task's temperature as the harness does: without `do_sample`, a task samples if it has a temperature."""
     asked, drawn = left.pop("temperature", None), left.pop("do_sample", None)
     if drawn is None:
         return float(asked or 0)

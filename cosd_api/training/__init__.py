@@ -1,4 +1,4 @@
-"""Verifiers from data: collect decision samples of two models, train trees and gates, and tune thresholds."""
+"""Learning of verifiers: collect decision samples of two models, train trees and gates, and tune thresholds."""
 
 from __future__ import annotations
 

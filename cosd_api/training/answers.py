@@ -1,6 +1,6 @@
 """Tuning of alpha and beta by the number of right answers, as in the paper's Figure 2.
 
-Every example is answered with every pair of alpha and beta.
+The answer to every example is found for every pair of alpha and beta.
 """
 
 from __future__ import annotations

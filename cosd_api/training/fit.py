@@ -77,12 +77,12 @@ def train_tree(
     folds: int = 5,
     seed: int = 0,
 ) -> Training:
-    """Train a decision tree on `[p, q]` that chooses between the draft's word and the assistant's. Sends no request.
+    """Train a decision tree on `[p, q]` that chooses between the draft's word and the assistant's.
 
     Three examples are enough, as in the paper. If at least five examples have a place where exactly one model is right,
     depth and leaf size are chosen by cross-validation over whole examples, and the tree is compared with the rule on
     held-out examples. With fewer examples, the depth is 2, and the accuracy of the tree is unknown. The same samples,
-    in any order, and the same arguments produce the same tree.
+    in any order, and the same arguments produce the same tree. No requests are sent.
 
     Args:
         samples: samples from `collect`, one data set or several. An example that occurs in several data sets is held

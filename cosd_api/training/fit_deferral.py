@@ -138,7 +138,7 @@ class DeferralTraining(BaseModel):
 def train_deferral(
     samples: Samples | Sequence[Samples], *, hidden_states: bool = False, folds: int = 5, seed: int = 0
 ) -> DeferralTraining:
-    """Train a gate of `Defer` on samples that were collected for gates. Sends no request.
+    """Train a gate of `Defer` on samples that were collected for gates. This sends no request.
 
     The same samples, in any order, and the same arguments produce the same gate. The threshold `eta` is chosen on
     held-out examples, and so is the penalty of a gate on hidden states. This requires at least five examples, at least

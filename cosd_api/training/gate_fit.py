@@ -123,7 +123,7 @@ class GateFit:
 
         minimize: Any = getattr(import_module("scipy.optimize"), "minimize")  # noqa: B009 - it has no types
         x = self._standardised(shown)
-        counts = np.array([0.0] + [1.0] * shown.shape[1])  # the bias has no penalty
+        counts = np.array([0.0] + [1.0] * shown.shape[1])  # the bias is not penalised
 
         def penalised(theta: Any) -> tuple[float, Any]:
             value, slope = loss(theta, x)
@@ -240,7 +240,7 @@ def youden(found: HeldOutPlaces) -> tuple[float, GateScore]:
     """
     labels = found.labels
     positives, negatives = sum(labels), len(labels) - sum(labels)
-    best = (0.0, 1.0, 0, 0)  # Youden's index, eta, and the counts of found and wasted places for a gate never opened
+    best = (0.0, 1.0, 0, 0)  # a gate that never opens: Youden's index, eta, and the counts of found and wasted places
     right = wasted = 0
     ranked = sorted(zip(found.scores, labels, strict=True), reverse=True)
     for at, (score, label) in enumerate(ranked):

@@ -100,7 +100,7 @@ def tune(
     resamples: int = 1000,
     seed: int = 0,
 ) -> RuleTuning:
-    """Measure the rule's decisions for every pair of alpha and beta, and recommend a pair. Sends no request.
+    """Measure the rule's decisions for every pair of alpha and beta, and recommend a pair. This sends no request.
 
     Right decisions do not guarantee a right answer; `tune_answers` counts right answers instead. The default pair and
     the paper's pair are always measured as well. If several pairs are equally good, the one nearest to the default is

@@ -407,7 +407,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
 
 def _several(assistant: Any) -> list[Any]:
-    """Return one assistant or several as a list; empty for None."""
+    """Return the assistants as a list, even if there is only one; empty for None."""
     if assistant is None:
         return []
     several = isinstance(assistant, Sequence) and not isinstance(assistant, str)

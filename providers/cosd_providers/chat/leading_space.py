@@ -196,7 +196,10 @@ class WithoutLeadingSpace(Forwarding):
         return [token for one in scored for token in strip.feed(one)]
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """See `contract.Provider`. The text after the prompt is encoded with the space, which is then removed."""
+        """See `contract.Provider`.
+
+        A text that begins with the prompt is encoded with the space after the prompt, which is then removed.
+        """
         answer = text.removeprefix(self._prompt)
         if not self._prompt or answer in ("", text):
             return await self._provider.tokenize(text)

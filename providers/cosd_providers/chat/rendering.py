@@ -68,8 +68,8 @@ _HTML = re.compile(
 _THOUGHT = re.compile(r"</?[\w:]*(think|thought|reason)[\w:]*>|\[/?THINK\]", re.IGNORECASE)
 """Tags around a model's thoughts."""
 
-_QUOTED = 12  # number of characters of a message that an error must not quote
-_WHOLE = 4  # minimum length of a message that an error must not quote as a whole
+_QUOTED = 12  # an error quotes fewer than this number of successive characters of a message
+_WHOLE = 4  # an error does not quote a whole message, unless the message has fewer characters than this
 
 
 class ChatAdapter(Protocol):
@@ -257,7 +257,7 @@ def _holds(text: str, messages: Sequence[Message]) -> bool:
 
 
 async def _marks_appear(render: Render, messages: Sequence[Message]) -> bool:
-    """Test, by a mark at the end of each message, whether the template keeps all messages, even if it rewrites them."""
+    """Test whether the template keeps all messages, even if it rewrites them, by adding a mark to the end of each."""
     marked = [replace(one, content=f"{one.content} {_MARKS[0]}{at}.") for at, one in enumerate(messages)]
     text = await render(_dictionaries(marked))
     return all(f"{_MARKS[0]}{at}." in text for at, one in enumerate(messages) if one.role != "assistant")

@@ -195,7 +195,7 @@ class _Queue:
 
 
 class _Loop:
-    """The state for one event loop. It is separate, because the limiter library's limiters belong to a single loop."""
+    """The state for one event loop. Each loop has its own, because a limiter of the limiter library serves one loop."""
 
     def __init__(self, limits: Limits) -> None:
         self.queue = _Queue(limits.concurrency)

@@ -25,7 +25,7 @@ _ROUNDED = 1.001
 _SAMPLED = 8  # number of tokens in the draft that is drawn twice
 _DRAWS = 16  # number of times that a single token is drawn
 _UNSURE = 0.6  # maximum probability of the best token at a place where draws should vary
-_SELDOM = 1e-3  # if an outcome of the draws is less probable than this, it is not due to chance
+_SELDOM = 1e-3  # an outcome of the draws that is less probable than this is not attributed to chance
 _CLOSE = 0.05  # allowed relative difference of two states, since batches and quantised caches round differently
 _OPENINGS = "The", "Her name was"  # texts that most models could continue in many ways
 

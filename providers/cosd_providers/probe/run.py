@@ -124,7 +124,7 @@ async def _settings(client: ProbeClient) -> dict[str, int]:
 
 
 def _fill(inquiry: Inquiry) -> None:
-    """Add the missing lines with an unknown value, each with a reason."""
+    """Add each missing line, with an unknown value and the reason for it."""
     asked = {check.name: check.asked for check in _CHECKS}
     unended = f"no answer ended within {DRAFTED} tokens; give a prompt with a short answer"
     for name in _ORDER:
