@@ -102,7 +102,7 @@ def file_kind(path: str | Path) -> str | None:
 
 
 def foreign_kind(path: str | Path, *, wanted: str) -> str | None:
-    """If a file is of another kind than the wanted one, describe it and name the command for it; else return None.
+    """If a file is known to be of another kind, describe the kind and name the command for it; else return None.
 
     Raises:
         OSError: the file cannot be read.
