@@ -1,1 +1,1 @@
-"""Teacher forcing: the tokens that two models would write at each place of a given text."""
+"""Teacher forcing: find the tokens that two models would write at each place in a given text."""

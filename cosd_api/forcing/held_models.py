@@ -1,7 +1,7 @@
-"""Requests to a draft and an assistant along a reference answer, after ids or after texts.
+"""Requests to a draft and an assistant along a reference answer.
 
-Each model is asked as in a fusion: after ids (`cosd_api.paths`) or after texts (`cosd_api.text_paths`). A walk along
-the reference collects the places that are unknown, and then asks about all of them together.
+As in a fusion, each model is sent its context as ids (`cosd_api.paths`) or as text (`cosd_api.text_paths`). A walk
+along the reference collects the places with unknown answers, and then asks about all of these places together.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ __all__ = [
 
 
 def known_end(token: Token, end_ids: frozenset[int]) -> Token:
-    """Return the token, as an end of sequence if its id is among `end_ids`."""
+    """Return the token. If its id is among `end_ids`, convert it to an end of sequence."""
     return replace(token, data=b"", end=True) if token.id in end_ids else token
 
 
 @dataclass(frozen=True, slots=True)
 class OwnPath:
-    """A path that leaves the reference: from one token on, it consists of the draft's own tokens.
+    """A path that begins with tokens of the reference and continues with the tokens that the draft would write instead.
 
     Attributes:
-        path: the tokens of the reference, then the draft's own tokens, then an end of sequence.
+        path: tokens of the reference, followed by the draft's own tokens and an end of sequence.
         wrong: index of the draft's first own token.
         written: index after the draft's last own token.
     """
@@ -56,23 +56,23 @@ class OwnPath:
 
     @property
     def ended(self) -> bool:
-        """True if the draft would end there. If False, the path's end of sequence marks an unknown continuation."""
+        """True if the draft would end its answer here. If False, the continuation after the path is unknown."""
         return self.path.tokens[self.written - 1].end
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The ids of the path, without the end of sequence after the draft's own tokens."""
+        """The ids of the path, without the end of sequence that follows the draft's own tokens."""
         return tuple([token.id or 0 for token in self.path.tokens[: self.written]])
 
 
 class HeldDraft(Protocol):
-    """The draft model."""
+    """The draft model, asked to continue its own paths."""
 
     async def go_on(self, paths: Iterable[OwnPath]) -> dict[int, list[Token | None]]:
-        """Ask for the draft's further tokens after its own paths.
+        """Ask the draft for further tokens after each of its own paths.
 
         Returns:
-            The tokens after each path, by `OwnPath.wrong`. A None in a list means that no token is known from there on.
+            The tokens after each path, indexed by `OwnPath.wrong`. None as the last token means that no more are known.
 
         Raises:
             ProviderError: the server failed.
@@ -85,7 +85,7 @@ class _Draft:
 
     Args:
         turn: the model and its prompt.
-        usage: the usage to which requests and tokens are added.
+        usage: record to which requests and tokens are added.
     """
 
     def __init__(self, turn: RenderedPrompt, usage: Usage) -> None:
@@ -93,7 +93,7 @@ class _Draft:
 
 
 class DraftByIds(_Draft):
-    """A draft that takes ids: a batch asks it for one more token after each path."""
+    """A draft that accepts ids. One batch of requests asks it for one more token after each path."""
 
     async def go_on(self, paths: Iterable[OwnPath]) -> dict[int, list[Token | None]]:
         """See `HeldDraft`."""
@@ -103,7 +103,7 @@ class DraftByIds(_Draft):
 
 
 class DraftByText(_Draft):
-    """A draft that takes text only: one request for each path lets it continue the reference."""
+    """A draft that accepts only text. One request per path asks it to continue the text before its own tokens."""
 
     async def go_on(self, paths: Iterable[OwnPath]) -> dict[int, list[Token | None]]:
         """See `HeldDraft`."""
@@ -112,7 +112,11 @@ class DraftByText(_Draft):
         return {one.wrong: [*tokens, None] for one, tokens in zip(asked, found, strict=True)}
 
     async def _written(self, own: OwnPath) -> list[Token]:
-        """All tokens that the draft writes after a path; none if this time it does not write the path itself."""
+        """Return all tokens that the draft writes after a path.
+
+        The draft is asked to continue the reference before its own tokens, so it must first write these tokens again.
+        If it writes other tokens this time, the result is empty.
+        """
         tokens, before = list[Token](), own.path.tokens[own.wrong : own.written]
         context = Context(self._turn.prompt, bytes(own.path.text[: own.path.offset(own.wrong)]))
         written = self._turn.provider.generate(context, max_tokens=LONGEST, usage=self._usage)
@@ -125,10 +129,10 @@ class DraftByText(_Draft):
 
 
 class HeldAssistant(Protocol):
-    """The assistant."""
+    """The assistant, asked what it would write in the units of a path."""
 
     async def unit(self, path: DraftPath, first: int) -> PathUnit:
-        """Find the unit that begins at index `first` of a path, which must have an end.
+        """Find the unit that begins at index `first` of a path that ends with an end of sequence.
 
         Raises:
             ProviderError: the server that encodes texts failed.
@@ -136,17 +140,17 @@ class HeldAssistant(Protocol):
         ...
 
     def walk(self, path: DraftPath, unit: PathUnit, *, ended: bool) -> Walk | None:
-        """Compare the assistant's tokens with a unit; None if the assistant has to be asked first.
+        """Compare the assistant's tokens with a unit; None if the assistant must be asked first (`ask`).
 
         Args:
             path: the path.
-            unit: the unit; it must be one that is judged.
-            ended: whether the path really ends. If False, its end of sequence marks an unknown continuation.
+            unit: the unit, for which `PathUnit.judged` must be true.
+            ended: whether the answer really ends with the path. If False, its continuation is unknown.
         """
         ...
 
     async def ask(self) -> bool:
-        """Ask about the places that were unknown to `walk`; return False if there were none.
+        """Ask about the places whose answers `walk` did not know; return False if there were no such places.
 
         Raises:
             ProviderError: the server failed.
@@ -155,15 +159,15 @@ class HeldAssistant(Protocol):
 
 
 class AssistantByIds:
-    """An assistant that takes ids, asked at the boundaries of its own tokens.
+    """An assistant that accepts ids and is asked at the boundaries of its own tokens.
 
     Args:
         turn: the model and its prompt.
-        encoder: encoder of the assistant; None if it has the draft's ids.
-        answers: the answers that are already known, by the assistant's own ids of the answer up to that point; None if
-            the assistant has no answer there.
+        encoder: the assistant's encoder; None if it has the same ids as the draft.
+        answers: the tokens that are already known, each indexed by the assistant's own ids before it; None if the
+            assistant gave no answer.
         end_ids: ids that end an answer of either model; empty if the models have different ids.
-        usage: the usage to which requests and tokens are added.
+        usage: record to which requests and tokens are added.
     """
 
     def __init__(
@@ -189,7 +193,7 @@ class AssistantByIds:
         if self._encoder is None:
             return next_token(path, first)
         unit = await next_unit(path, first, self._encoder)
-        assert unit is not None  # the path has an end
+        assert unit is not None  # because the path ends with an end of sequence
         return unit
 
     def walk(self, path: DraftPath, unit: PathUnit, *, ended: bool) -> Walk | None:  # noqa: ARG002
@@ -210,17 +214,17 @@ class AssistantByIds:
 
 
 class AssistantByText:
-    """An assistant that takes text only, asked for its tokens from the beginning of a unit.
+    """An assistant that accepts only text and is asked for its tokens from the beginning of a unit.
 
-    No question is needed as long as the assistant would write the reference: its reading of the reference then contains
-    the answer.
+    As long as the assistant would write the reference itself, its reading of the reference already contains its tokens,
+    and no further question is needed.
 
     Args:
         turn: the model and its prompt.
         text: the reference.
         reading: the assistant's reading of the reference.
-        words: word ends of the assistant's tokenizer, if that is known.
-        usage: the usage to which requests and tokens are added.
+        words: word ends of the assistant's tokenizer; None if the tokenizer is unknown.
+        usage: record to which requests and tokens are added.
     """
 
     def __init__(
@@ -234,7 +238,7 @@ class AssistantByText:
     async def unit(self, path: DraftPath, first: int) -> PathUnit:
         """See `HeldAssistant`."""
         unit = next_text_unit(path, first, self._words)
-        assert unit is not None  # the path has an end
+        assert unit is not None  # because the path ends with an end of sequence
         return unit
 
     def walk(self, path: DraftPath, unit: PathUnit, *, ended: bool) -> Walk | None:
@@ -246,11 +250,11 @@ class AssistantByText:
             return None
         tokens = self._answers[question] if tokens is None else tokens
         walked = walk_text(path, unit, len(path.text) + (not ended), tokens)
-        assert walked is not None  # the path has an end
+        assert walked is not None  # because the path ends with an end of sequence
         return walked
 
     def _read(self, question: Question) -> Sequence[Token] | None:
-        """Look up the answer to a question in the reading, as far as it matters; None if the reading lacks it."""
+        """Look up the tokens that answer a question in the reading; None if the reading does not contain them all."""
         wanted, at, tokens = b"".join(question.tokens), question.start, list[Token]()
         while at in self._own:
             own, choice = self._own[at]
@@ -259,7 +263,7 @@ class AssistantByText:
             tokens.append(choice)
             rest = wanted[at - question.start :]
             if choice.end or not (rest.startswith(choice.data) and len(rest) > len(choice.data)):
-                return tokens  # the answer ends, differs, or covers the question
+                return tokens  # the answer ends, differs from the reference, or covers the whole question
             if choice.data != own.data:
                 return None
             at += len(own.data)

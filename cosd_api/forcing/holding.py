@@ -1,4 +1,4 @@
-"""Teacher forcing of two models over their APIs: the requests along one reference, and samples from their answers."""
+"""Teacher forcing of two models over their APIs: ask both along a reference, and make samples from their answers."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from cosd_providers.usage import Usage
 __all__ = ["WantedSamples", "hold_by_tokens", "hold_on_paths"]
 
 Turns = tuple[RenderedPrompt, RenderedPrompt]
-"""Draft and assistant, each with its prompt."""
+"""The draft and the assistant, each with its prompt."""
 Ledgers = tuple[Usage, Usage]
 
 
 @dataclass(frozen=True, slots=True)
 class WantedSamples:
-    """Settings of the samples to collect.
+    """Settings that say which samples to collect.
 
     Attributes:
         unit: the unit that is judged.
         same: whether the models have the same ids.
         end_ids: ids that end an answer of either model; empty if the models have different ids.
         listed: number of other tokens to list in deferral samples; None if no lists are wanted.
-        states: whether deferral samples have hidden states.
+        states: whether deferral samples should contain hidden states.
     """
 
     unit: Unit
@@ -58,17 +58,17 @@ class WantedSamples:
 async def hold_on_paths(
     turns: Turns, example: Example, wanted: WantedSamples, ledgers: Ledgers, takes_ids: tuple[bool, bool]
 ) -> ExampleSamples:
-    """Teacher-force both models along a reference, each asked as in a fusion: after its own ids, or after the text.
+    """Teacher-force both models along a reference. As in a fusion, each is sent its own ids, or text.
 
-    Each model gets one scoring request. Further requests are needed if the draft would write something else than the
-    reference, or if a unit does not begin at a boundary of the assistant's own encoding.
+    Each model needs one scoring request. Further requests are needed if the draft would write something other than the
+    reference, or if a unit does not begin at a token boundary of the assistant's own encoding.
 
     Args:
-        turns: the models.
-        example: the reference.
+        turns: the draft and the assistant, each with its prompt.
+        example: the prompt and the reference.
         wanted: the samples to collect.
-        ledgers: the usage of each model, to which its requests and tokens are added.
-        takes_ids: whether each model is asked after ids; if either is not, there are no deferral samples.
+        ledgers: records of usage to which the requests and tokens of the draft and of the assistant are added.
+        takes_ids: whether the draft and the assistant are sent ids. Deferral samples require that both are.
 
     Raises:
         ProviderError: a server failed.
@@ -79,7 +79,7 @@ async def hold_on_paths(
         for turn, takes in zip(turns, takes_ids, strict=True)
     ]
     own = None if encoders[0] is None else await encoders[0].upto(text, len(text))
-    if takes_ids[0] and own is None:  # the tokenizer changes the text, so there is no path through it
+    if takes_ids[0] and own is None:  # the draft's tokenizer changes the text, so it has no encoding of the reference
         return ExampleSamples(example=example, samples=(), skipped=1)
     theirs = None if encoders[1] is None else own if wanted.same else await encoders[1].upto(text, len(text))
 
@@ -89,7 +89,7 @@ async def hold_on_paths(
             return await read_draft(turn, text, usage=usage)
         if not takes_ids[model]:
             return TextReading.of(text, await read_text(turn, text, usage=usage)).certain()
-        if path is None:  # the assistant's tokenizer changes the text, so there are no answers along it
+        if path is None:  # the assistant's tokenizer changes the text, so the assistant cannot be asked along it
             return PathReading(())
         return await read(turn, text, path, end=example.ends, listed=more, usage=usage)
 
@@ -107,7 +107,7 @@ async def hold_on_paths(
     if isinstance(mine, TextReading):
         tokens, draft = mine.tokens, DraftByText(turns[0], ledgers[0])
     else:
-        assert own is not None  # `mine` is its reading
+        assert own is not None  # because `mine` is the reading of `own`
         tokens, draft = _tokens(text, own), DraftByIds(turns[0], ledgers[0])
     forcing = PathForcing(
         tokens,
@@ -122,7 +122,7 @@ async def hold_on_paths(
     found = ExampleSamples(example=example, samples=samples, skipped=skipped)
     if listed is None or own is None or theirs is None:
         return found
-    assert isinstance(mine, PathReading) and isinstance(other, PathReading)  # both models take ids
+    assert isinstance(mine, PathReading) and isinstance(other, PathReading)  # because both models accept ids
     return _with_deferral(
         found,
         deferral_samples((_placed(mine, own), _placed(other, theirs)), (mine.scores, other.scores), listed=listed),
@@ -130,19 +130,19 @@ async def hold_on_paths(
 
 
 def _tokens(text: bytes, path: Encoded) -> list[Token]:
-    """The tokens of a path through a text, and the end of sequence."""
+    """Return the tokens of a path through a text, followed by the end of sequence."""
     spelled = (text[path.offset(at) : path.offset(at + 1)] for at in range(len(path.ids)))
     return [*(Token(data, None, id=one) for data, one in zip(spelled, path.ids, strict=True)), END]
 
 
 def _placed(reading: PathReading, path: Encoded) -> list[Proposal | None]:
-    """Pair the choices of a reading with their byte offsets."""
+    """Convert the choices of a reading to proposals at their byte offsets."""
     pairs = enumerate(reading.choices)
     return [None if token is None else Proposal(path.offset(count), (token,)) for count, token in pairs]
 
 
 def _remembered(encode: Encode) -> Encode:
-    """Wrap an encoder so that each text is requested only once."""
+    """Wrap an encoder so that it encodes each text only once."""
     known: dict[str, Sequence[Piece]] = {}
 
     async def remembered(text: str) -> Sequence[Piece]:
@@ -154,9 +154,10 @@ def _remembered(encode: Encode) -> Encode:
 
 
 async def hold_by_tokens(turns: Turns, example: Example, wanted: WantedSamples, ledgers: Ledgers) -> ExampleSamples:
-    """Teacher-force both models along a reference, asked after texts and compared token by token.
+    """Teacher-force both models along a reference. The models are sent text and compared token by token.
 
-    Each model gets one scoring request. The assistant gets one more if the draft has boundaries inside its tokens.
+    Each model needs one scoring request. The assistant needs another if a token of the draft ends inside one of its
+    tokens.
 
     Raises:
         ProviderError: a server failed.
@@ -190,11 +191,11 @@ async def _scores(turn: RenderedPrompt, text: bytes, ledger: Usage, end: bool) -
     if end:
         try:
             return await turn.provider.score(Context(turn.prompt, text), end=True, usage=ledger)
-        except UnsupportedError:  # the server does not report the end's probability, so the end gets no sample
+        except UnsupportedError:  # the server does not report the end's probability, so there is no sample for the end
             pass
     return await turn.provider.score(Context(turn.prompt, text), usage=ledger)
 
 
 async def _hidden_states(turn: RenderedPrompt, text: bytes, ledger: Usage) -> dict[int, State]:
-    assert isinstance(turn.provider, HiddenStates)  # its capabilities were checked before
+    assert isinstance(turn.provider, HiddenStates)  # its capabilities have been checked
     return await turn.provider.hidden_states(Context(turn.prompt, text), usage=ledger)

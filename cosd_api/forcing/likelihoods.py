@@ -23,14 +23,14 @@ def deferral_samples(
     """Create a sample for each token of a reference that occurs in both models' encodings.
 
     Args:
-        proposals: the choices of the draft and of the assistant, each at every boundary of its own encoding; the
-            draft's choices have lists.
-        scores: the tokens of the reference with their probabilities, by the draft and by the assistant.
-        listed: maximum number of other tokens that are listed with each of the draft's choices.
-        states: the draft's hidden states by byte offset; None if the samples should have none.
+        proposals: the most probable tokens of the draft and of the assistant, at every boundary of each model's own
+            encoding. The draft's proposals also list alternatives.
+        scores: the tokens of the reference, with their probabilities, in the draft's encoding and in the assistant's.
+        listed: maximum number of other tokens to list with each of the draft's choices.
+        states: the draft's hidden states, by byte offset; None if the samples should not contain any.
 
     Returns:
-        The samples, and the number of the draft's tokens without a sample.
+        The samples, and the number of the draft's tokens for which there is no sample.
     """
     mine, theirs = ({one.start: one.tokens[0] for one in several if one is not None} for several in proposals)
     read = {(start, token.data, token.end): token.prob for start, token in _placed(scores[1])}

@@ -1,12 +1,13 @@
-"""Teacher forcing: the decisions of a fusion along a reference answer, and the model that is right in each.
+"""Teacher forcing: find the decisions of a fusion along a reference answer, and the model that is right in each.
 
-The reference replaces the draft's text. Its path is the draft model's own encoding of the reference, and the assistant
-has the same units and places as in a fusion along that path (`paths`, `text_paths`, `differences`). A unit that the
-draft would write itself is judged as it is. In any other unit, the draft's path continues with the draft's own token
-instead of the reference's, and ends there. So a verifier is trained on the decisions that it will have to make: if the
-draft would write the whole text itself, the samples are the decisions of the fusion.
+The reference takes the place of the draft's text. The draft's path is the draft model's own encoding of the reference,
+and the assistant has the same units and places as in a fusion along this path (`paths`, `text_paths`, `differences`). A
+unit that the draft would write itself is judged unchanged. In any other unit, the path continues with the draft's own
+token instead of the reference's token, and ends after it. Thus, a verifier is trained on the decisions that it will
+face in a fusion. If the draft would write the whole reference itself, the samples are exactly the fusion's decisions.
 
-If the models have the same ids, a unit is one token after the reference's own ids (equations 1, 2 and 7 of the paper).
+If the models have the same ids, a unit is one token, and both models are sent the reference's own ids before that token
+(equations 1, 2 and 7 of the paper).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class _Found:
     Attributes:
         samples: a sample for each unit that could be judged.
         skipped: number of units that could not be judged.
-        short: paths that the draft has to continue before they can be judged, by `OwnPath.wrong`.
+        short: paths that the draft must continue before they can be judged, by `OwnPath.wrong`.
     """
 
     samples: list[Sample] = field(default_factory=list[Sample])
@@ -45,13 +46,13 @@ class PathForcing:
     """Teacher forcing of two models, each on its own path through a reference (section 3.2, equation 7 of the paper).
 
     Args:
-        tokens: the draft model's encoding of the reference, and the end of sequence; without ids if the draft takes
-            text only.
-        choices: the draft's most probable token in place of each token; None if it has no answer.
+        tokens: the draft model's encoding of the reference, and the end of sequence; without ids if the draft accepts
+            only text.
+        choices: the draft's most probable token at the place of each token; None if the draft gave no answer.
         draft: the draft.
         assistant: the assistant.
         same: whether the models have the same ids, so that tokens are compared by id.
-        ends: whether an end of sequence is right after the answer. If False, that place does not count.
+        ends: whether the answer must end after the reference. If False, the place after the reference is not judged.
         end_ids: ids that end an answer of either model; empty if the models have different ids.
     """
 
@@ -72,10 +73,10 @@ class PathForcing:
         for token, choice in zip(tokens, self._choices, strict=True):
             self._reference.add(replace(token, prob=None if choice is None else choice.prob))
         self._text = bytes(self._reference.text)
-        self._behind: dict[int, list[Token | None]] = {}  # the draft's further tokens, by `OwnPath.wrong`
+        self._behind: dict[int, list[Token | None]] = {}  # the tokens that `HeldDraft.go_on` returned for each path
 
     async def samples(self) -> tuple[tuple[Sample, ...], int]:
-        """Return samples of the units that can be judged, in the order of the text, and the number of other units.
+        """Return samples of all units that can be judged, in text order, and the number of all other units.
 
         Raises:
             ProviderError: a server failed.
@@ -90,7 +91,10 @@ class PathForcing:
                 return tuple(found.samples), found.skipped
 
     async def _judge(self, first: int, found: _Found) -> int:
-        """Judge the unit that begins at index `first` of the reference; return the index at which the next begins."""
+        """Judge the unit that begins at index `first` of the reference; return the index at which the next unit begins.
+
+        If the draft would write another token somewhere in the unit, judge the units of the draft's own path instead.
+        """
         unit = await self._assistant.unit(self._reference, first)
         wrong = next((at for at in range(unit.first, unit.last) if self._is_wrong(at)), None)
         if wrong is None:
@@ -101,7 +105,7 @@ class PathForcing:
         return max(next_start(self._reference, unit, self._reference.ends[wrong]), wrong + 1)
 
     def _is_wrong(self, at: int) -> bool:
-        """True if the draft would write another token than the reference. In a tie it writes the reference's token."""
+        """Test whether the draft would write another token than the reference. In a tie, the reference's token wins."""
         choice, token = self._choices[at], self._reference.tokens[at]
         if choice is None:
             return False
@@ -110,7 +114,7 @@ class PathForcing:
         return not is_own(choice, token.id) and not ties(choice, token.id, 0.0)
 
     def _written(self, wrong: int) -> OwnPath:
-        """The path of the reference up to index `wrong`, then of the draft's own tokens, as far as they are known."""
+        """Return the path that consists of the reference up to index `wrong`, then of the draft's known tokens."""
         path = DraftPath()
         for token in (*self._reference.tokens[:wrong], self._choices[wrong], *self._behind.get(wrong, ())):
             if token is None:
@@ -129,7 +133,7 @@ class PathForcing:
             path: the draft's path.
             unit: the unit.
             found: the results, to which the sample is added.
-            own: the path again if it leaves the reference; else None.
+            own: the same path, if it leaves the reference; else None.
         """
         walked: Walk | None = Walk((), silent=True)
         if unit.judged:
@@ -147,7 +151,7 @@ class PathForcing:
         return unit.last if walked.difference is None else next_start(path, unit, walked.difference.end)
 
     def _sample(self, path: DraftPath, unit: PathUnit, walked: Walk, own: OwnPath | None) -> Sample | None:
-        """The sample of a unit; None if a probability is unknown, or not enough of the draft's own text is known."""
+        """Create the sample of a unit; None if a probability is unknown, or if too little text is known to judge it."""
         differs = walked.difference
         over = unit.last if differs is None else begun_before(path, unit.first, differs.end)
         wrong = own if own is not None and _holds(own, over, differs) else None
@@ -172,12 +176,12 @@ class PathForcing:
         return Sample(p, q, label, differs is None, start, readable(mine), readable(theirs), readable(reference))
 
     def _is_short(self, own: OwnPath, differs: Difference | None) -> bool:
-        """Test whether the draft has to be asked to continue its own text."""
+        """Test whether the draft must be asked to continue its own text."""
         known = own.ended or None in self._behind.get(own.wrong, ()) or own.written - own.wrong >= LONGEST
         return not known and self._is_beginning(own, differs)
 
     def _is_beginning(self, own: OwnPath, differs: Difference | None) -> bool:
-        """Test whether the draft's own text is a prefix of the reference or of the assistant's text there."""
+        """Test whether the draft's own text is a prefix of the reference or of the text with the assistant's token."""
         if self._same or own.ended:
             return False
         text = bytes(own.path.text)
@@ -187,7 +191,7 @@ class PathForcing:
         return any(one.startswith(text) for one in others)
 
     def _is_open(self, own: OwnPath, differs: Difference | None) -> bool:
-        """Test whether only a continuation could decide, because one text is a prefix of another, in other tokens."""
+        """Test whether the unit cannot be judged without a continuation, because one text is a prefix of another."""
         if self._same:
             return False
         if self._is_beginning(own, differs) or differs is None or differs.theirs.end:
@@ -195,20 +199,20 @@ class PathForcing:
         return own.path.text.startswith(own.path.text[: differs.at] + differs.theirs.data)
 
     def _goes_on(self, differs: Difference | None) -> bool:
-        """Test whether the assistant's text reaches past a reference after which more text may follow."""
+        """Test whether the assistant's token contains the end of a reference after which more text may follow."""
         if self._same or self._ends or differs is None or differs.theirs.end:
             return False
         return (self._text[: differs.at] + differs.theirs.data).startswith(self._text)
 
     def _is_spelled(self, path: DraftPath, over: int, end: int) -> bool:
-        """Test whether the path spells the reference, up to the token before index `over` and at least byte `end`."""
+        """Test whether the path's text equals the reference, up to token index `over` and at least up to byte `end`."""
         stop = max(path.offset(over), end)
         if self._same or (path.tokens[over - 1].end and not self._ends):
             return False
         return bytes(path.text[:stop]) == (self._text if path.tokens[over - 1].end else self._text[:stop])
 
     def _has(self, own: OwnPath, differs: Difference) -> bool:
-        """Test whether the reference contains the assistant's token there."""
+        """Test whether the reference continues with the assistant's token at the difference."""
         theirs, before = differs.theirs, bytes(own.path.text[: differs.at])
         if theirs.end:
             return self._ends and before == self._text
@@ -218,7 +222,7 @@ class PathForcing:
 
 
 def _holds(own: OwnPath, over: int, differs: Difference | None) -> bool:
-    """Test whether the draft's wrong token is among the judged tokens, or within the assistant's token."""
+    """Test whether the draft's wrong token is among the judged tokens, or begins within the assistant's token."""
     if over > own.wrong:
         return True
     return differs is not None and differs.at + len(differs.theirs.data) > own.path.offset(own.wrong)

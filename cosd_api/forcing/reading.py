@@ -1,4 +1,4 @@
-"""A model's choices at all places of a reference answer, after its own ids or after the text."""
+"""A model's most probable tokens at all places in a reference answer. The model is sent its own ids, or text."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["END", "PathReading", "TextReading", "ask_after", "read", "read_draft
 
 END = Token(b"", None, end=True)
 """The end of sequence after a reference answer."""
-_LISTED = 2  # number of tokens to list at each place of a path; the path's own token may be one of them
+_LISTED = 2  # number of tokens to list at each place in a path; the path's own token may be one of them
 
 
 @dataclass(frozen=True, slots=True)
 class PathReading:
-    """A model's reading of its own path through a reference answer.
+    """The tokens that a model finds most probable along a reference answer that it is sent as ids.
 
     Attributes:
-        choices: the model's most probable token in place of each token of the path, and after the last; None if it is
-            not known.
+        choices: the model's most probable token at the place of each token of the path, and after the last token; None
+            if it is unknown.
         scores: the tokens of the path and the end of sequence, with their probabilities and alternatives; empty if the
             server does not score ids.
     """
@@ -38,19 +38,19 @@ class PathReading:
     scores: tuple[Token, ...] = ()
 
     def answers(self, ids: Sequence[int]) -> dict[tuple[int, ...], Token | None]:
-        """The known choices, by the ids before them."""
+        """Return the known choices, each indexed by the ids before it."""
         return {tuple(ids[:count]): one for count, one in enumerate(self.choices) if one is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class TextReading:
-    """A reading of a reference answer by a model that is asked after texts.
+    """The tokens that a model finds most probable along a reference answer that it is sent as text.
 
     Attributes:
-        tokens: the tokens of the model's own encoding of the text, joined to whole characters, and the end of sequence;
-            without ids and probabilities.
+        tokens: the tokens of the model's own encoding of the text, joined to whole characters, followed by the end of
+            sequence. They have no ids and no probabilities.
         starts: byte offset of each token.
-        choices: the token that the model would write in place of each; None if it is not known.
+        choices: the token that the model would write at the place of each token; None if it is unknown.
     """
 
     tokens: tuple[Token, ...]
@@ -68,17 +68,17 @@ class TextReading:
                 known[last] = proposal.tokens[0]
             elif at < len(
                 proposals
-            ):  # without a proposal, the place of a boundary is unknown, except for the last, which is the text's end
+            ):  # without a proposal, the offset of a boundary is unknown, except that the last is the text's end
                 known[last] = None
         starts = sorted(known)
         tokens = [Token(text[start:end], None) for start, end in pairwise(starts)]
         return cls((*tokens, END), tuple(starts), tuple([known[start] for start in starts]))
 
     def certain(self) -> TextReading:
-        """Return the reading without choices after white space.
+        """Return the reading without the choices at places that follow white space.
 
-        At each place the model was asked after a text that is cut there. If this text ends in white space, the model
-        may encode the white space differently from the tokens that it would write.
+        At each place, the model was asked to continue the text up to that place. If this text ends in white space, the
+        model may encode the white space differently from how it would write it.
         """
         known = [None if self._is_doubtful(at) else choice for at, choice in enumerate(self.choices)]
         return replace(self, choices=tuple(known))
@@ -87,18 +87,21 @@ class TextReading:
         return at > 0 and last_character(self.tokens[at - 1].data).isspace()
 
     def questions(self) -> dict[int, Question]:
-        """Questions about the places after white space, by the index of the place at which the question begins."""
+        """Return questions about the places after white space, indexed by the place at which each question begins."""
         found, first = dict[int, Question](), 0
         for at in range(1, len(self.tokens)):
             if not self._is_doubtful(at):
                 first = at
                 continue
-            data = [token.data or b" " for token in self.tokens[first : at + 1]]  # the end counts as a character
+            data = [token.data or b" " for token in self.tokens[first : at + 1]]  # a space represents the end
             found[first] = Question(self.starts[first], tuple(data), word=True)
         return found
 
     def with_answers(self, answers: Mapping[int, Proposal | None]) -> TextReading:
-        """Return the certain reading with choices from the answers, up to the first that is not in the text."""
+        """Return `certain()` with choices from the answers to `questions`.
+
+        The choices after an answer's first token that differs from the text are not used.
+        """
         choices = [*self.certain().choices]
         for first, answer in answers.items():
             for at, token in enumerate(answer.tokens if answer is not None else (), first):
@@ -117,7 +120,7 @@ async def read_text(turn: RenderedPrompt, text: bytes, *, listed: int = 0, usage
         turn: the model and its prompt.
         text: the text.
         listed: number of other tokens to list with each proposal.
-        usage: the usage to which requests and tokens are added.
+        usage: record to which requests and tokens are added.
 
     Raises:
         ProviderError: the server failed.
@@ -127,7 +130,7 @@ async def read_text(turn: RenderedPrompt, text: bytes, *, listed: int = 0, usage
 
 
 async def read_draft(turn: RenderedPrompt, text: bytes, *, usage: Usage) -> TextReading:
-    """Read a text by a draft that is asked after texts; places after white space need one more request.
+    """Read a text with a draft that is sent text. Places after white space need one more request.
 
     Raises:
         ProviderError: the server failed.
@@ -150,16 +153,16 @@ async def read(
         text: the text of the path.
         path: the model's own ids of the text.
         end: whether the place after the text is read, too.
-        listed: number of tokens to list with each token of the path; if given, scores are required.
-        usage: the usage to which requests and tokens are added.
+        listed: number of tokens to list with each token of the path; if given, the server must score ids.
+        usage: record to which requests and tokens are added.
 
     Raises:
-        UnsupportedError: scores are required, but the server does not score ids.
+        UnsupportedError: `listed` is given, but the server does not score ids.
         ProviderError: the server failed.
     """
     provider = turn.on_path
     can = (await provider.describe()).capabilities
-    # Unless the server reports the end's probability, a list does not show if the end is the most probable token.
+    # Unless the server reports the end's probability, its lists do not show whether the end is the most probable token.
     able = isinstance(provider, IdScores) and can.score and can.score_top_k >= _LISTED and can.end_prob
     if able or listed is not None:
         try:
@@ -167,7 +170,7 @@ async def read(
             found = await by_given_ids(provider).score_ids(
                 context, 0, alternatives=max(_LISTED, listed or 0), end=end, usage=usage
             )
-        except UnsupportedError:  # a wrapper has the method even if the wrapped provider does not
+        except UnsupportedError:  # a wrapper has the method even if the provider that it wraps does not
             if listed is not None:
                 raise
         else:
@@ -187,7 +190,7 @@ async def read(
 async def ask_after(
     turn: RenderedPrompt, places: Mapping[tuple[int, ...], bytes], *, usage: Usage
 ) -> dict[tuple[int, ...], Token | None]:
-    """Ask a model for its most probable token after each sequence of ids; `places` maps ids to the text they spell.
+    """Ask a model for its most probable token after each sequence of ids; `places` maps the ids to their text.
 
     Raises:
         ProviderError: the server failed.
@@ -198,7 +201,10 @@ async def ask_after(
 
 
 def _chosen(token: Token) -> Token | None:
-    """The most probable token in place of a scored token; among equals the scored one. None if it is not known."""
+    """Return the most probable token at the place of a scored token; None if it is unknown.
+
+    If several tokens are equally probable, return the scored token.
+    """
     if token.prob is None:
         return None
     first, *others = sorted((token, *token.alternatives), key=lambda one: -(one.prob or 0.0))

@@ -1,7 +1,7 @@
 """Samples of a reference text: the tokens of two models at each place (section 3.2 of the CoSD paper).
 
-An example is a prompt and its reference answer. At each place of the reference, each model has a token that it would
-write next, and a probability of it. A decision sample records both probabilities and which model is right.
+An example is a prompt and its reference answer. At each place in the reference, each model would write some token next,
+with some probability. A decision sample records both probabilities, and which model is right.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from cosd_providers.messages import Message
 __all__ = ["DeferralSample", "Example", "ExampleSamples", "Label", "Sample", "Strict", "sha256_of"]
 
 Label = Literal[0, 1]
-"""0 if the draft's word is right, 1 if only the assistant's is."""
+"""0 if the draft's word is right, 1 if only the assistant's word is right."""
 _Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class Strict(BaseModel):
-    """A record in a file. Unknown fields are refused, because they may be misspelt."""
+    """Base of the records in files. Unknown fields are refused, because their names may be misspelt."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,15 +34,17 @@ class Example(Strict):
 
     Attributes:
         prompt: text for the models to continue, or a conversation, which each model reads through its chat template.
-        answer: the reference, exactly as a model would write it after the prompt, including any leading space. Not
-            empty.
-        target: text that a right answer must contain as whole words; None for the whole answer with white space
-            normalized. `tune_answers` and graders use it; decision samples do not.
+        answer: the reference, exactly as a model would write it after the prompt, including any leading space. It must
+            not be empty.
+        target: text that a right answer must contain as whole words. With None, a right answer must equal `answer`
+            except for white space. `tune_answers` and graders use the target; decision samples do not.
         ends: whether the answer must end after the reference. If False, more text may follow.
         choices: texts of the options A, B, C, ... of a multiple-choice question, for the grader `choice`.
-        tests: Python source that raises an error if the program before it is wrong, for the grader `program`.
+        tests: Python source for the grader `program`. It is run after the answer's program, and raises an error if that
+            program is wrong.
         group: name of a subject that several questions share, such as a fact that they ask for in different wordings.
-            Comparisons and advice count the questions of a group as one piece of evidence. The models do not see it.
+            Comparisons and advice count the questions of a group as one piece of evidence. The models are not sent the
+            name.
     """
 
     prompt: str | tuple[Message, ...]
@@ -77,17 +79,19 @@ class Example(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One place of a reference answer, with the text that each model would write there.
+    """A place in a reference answer, with the text that each model would write at this place.
 
     Attributes:
-        p: the draft's probability of its own text, in [0, 1]; for several tokens, the lowest of their probabilities.
-        q: the assistant's probability of its own text, in [0, 1]; for several tokens, the lowest of them.
+        p: the draft's probability of its own text, in [0, 1]. If the text has several tokens, the lowest of their
+            probabilities.
+        q: the assistant's probability of its own text, in [0, 1], computed like `p`.
         label: 0 if the draft would write the reference, 1 if only the assistant would, None if neither would.
-        agreed: whether both would have written the same, so that no decision is needed. The label is then 0 or None.
+        agreed: whether both models would have written the same text. Then, no decision is needed, and the label is 0
+            or None.
         start: byte offset in the answer at which the models differ or, if they agree, at which the unit begins.
         draft: text that the draft would have written; empty for its end of sequence.
         assistant: text that the assistant would have written; empty for its end of sequence.
-        reference: text of the answer at this place; empty for its end.
+        reference: text of the reference answer at this place; empty for its end.
     """
 
     p: _Probability
@@ -102,16 +106,18 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class DeferralSample:
-    """One token of a reference answer: its probabilities, and the draft's list or hidden state at its place.
+    """A token of a reference answer: its probabilities, and the draft's list or hidden state at its position.
 
     Attributes:
-        start: byte offset in the answer.
-        draft: text that the draft would have written; empty for its end of sequence.
-        listed: the draft's probability of its own token, then of the other tokens that it listed, in descending order.
+        start: byte offset of the token in the answer.
+        draft: text of the token that the draft would have written; empty for its end of sequence.
+        listed: the draft's probability of its own token, followed by the probabilities of the other tokens that it
+            listed, in descending order.
         p: the draft's probability of the reference's token.
         q: the assistant's probability of the reference's token.
         handed: whether the assistant would have written the reference's token and the draft would not.
-        state: the draft's last hidden state there, in base64 (`states.state_in_text`); None if none were collected.
+        state: the draft's last hidden state at this position, in base64 (see `states.state_in_text`); None if hidden
+            states were not collected.
     """
 
     start: int
@@ -129,11 +135,12 @@ class ExampleSamples(Strict):
     Attributes:
         example: the prompt and its answer.
         samples: a sample for each place that could be judged, in the order of the text.
-        skipped: number of places that could not be judged: only one of the models has a token boundary there, a model
-            reported no answer or no probability, or one model's text is the beginning of the other's.
-        deferral: a sample for each token of the answer whose probabilities are known; None unless `collect` listed
-            tokens or collected hidden states.
-        deferral_skipped: number of tokens whose probabilities are not known.
+        skipped: number of places that could not be judged, because only one of the models has a token boundary at the
+            place, because a model reported no answer or no probability, or because one model's text is the beginning of
+            the other's.
+        deferral: a sample for each token of the answer whose probabilities are known; None unless `collect` collected
+            lists of tokens or hidden states.
+        deferral_skipped: number of tokens whose probabilities are unknown.
     """
 
     example: Example
@@ -144,5 +151,5 @@ class ExampleSamples(Strict):
 
 
 def sha256_of(value: object) -> str:
-    """SHA-256 (hex) of a value as JSON without spaces."""
+    """Return the SHA-256 digest (hex) of a value's JSON without spaces."""
     return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Hidden states in samples, encoded as base64; the text is a third longer than the 32-bit numbers."""
+"""Hidden states in samples, encoded as base64. The text is a third longer than the 32-bit numbers that it encodes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SIZE = 4
 
 
 def state_in_text(state: State) -> str:
-    """Encode a state: base64 of its numbers as 32-bit IEEE 754 floats, little-endian."""
+    """Encode a state: the base64 encoding of its numbers as little-endian 32-bit IEEE 754 floats."""
     return b64encode(struct.pack(f"<{len(state)}f", *state)).decode()
 
 
 def state_from_text(text: str, width: int) -> State:
-    """Decode a state from its text, as an array of 32-bit numbers.
+    """Decode the text of a state to an array of 32-bit numbers.
 
     Raises:
         SettingError: the text is not base64, or the state does not have `width` numbers.

@@ -1,11 +1,12 @@
-"""Teacher forcing after texts, token by token: the choices of two models in place of each token of a reference.
+"""Teacher forcing of two models that are sent text, token by token.
 
-The reference is cut into the draft's tokens. In place of each token, the draft's most probable token is compared with
-the assistant's by text, as in a fusion of models with one tokenizer that are asked after texts (equations 3, 4 and 7 of
-the paper).
+The reference is cut into the draft's tokens. At the place of each token, the draft's most probable token and the
+assistant's are compared by their text, as in a fusion of models that share a tokenizer and are sent text (equations 3,
+4 and 7 of the paper).
 
-One scoring request to each model returns its choices at every boundary of its own encoding of the reference. If a token
-of the draft ends inside a token of the assistant, that place is `missing`, and needs a separate question.
+One scoring request to each model returns its choices at every token boundary of its own encoding of the reference. If a
+token of the draft ends inside a token of the assistant, the assistant's choice at that place is `missing`, and must be
+asked for separately.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ __all__ = ["TeacherForcing"]
 
 
 class TeacherForcing:
-    """Teacher forcing of two models along one reference answer (section 3.2 and equation 7 of the paper).
+    """Teacher forcing of two models along a reference answer (section 3.2 and equation 7 of the paper).
 
     Args:
         draft: the draft's reading of the reference.
         assistant: the assistant's reading of the reference.
-        ends: whether an end of sequence is right after the answer. If False, that place does not count.
+        ends: whether the answer must end after the reference. If False, the place after the reference is not judged.
 
     Attributes:
         missing: questions that the assistant's reading does not answer; pass the answers to `add_answers`.
@@ -44,18 +45,18 @@ class TeacherForcing:
         ]
 
     def add_answers(self, proposals: Sequence[Proposal | None]) -> None:
-        """Add the assistant's answers to the `missing` questions, in their order."""
+        """Add the assistant's answers to the questions in `missing`, in the same order."""
         for asked, answer in zip(self.missing, proposals, strict=True):
             self._assistant[asked.start] = None if answer is None else answer.tokens[0]
 
     def samples(self) -> tuple[tuple[Sample, ...], int]:
-        """Return samples of the places that can be judged, in the order of the text, and the number of other places."""
+        """Return samples of all places that can be judged, in text order, and the number of all other places."""
         found = [_sample(start, token, choice, self._assistant.get(start)) for start, token, choice in self._places()]
         known = tuple([one for one in found if one is not None])
         return known, len(found) - len(known)
 
     def _places(self) -> Iterator[tuple[int, Token, Token | None]]:
-        """Yield each place that counts: its byte offset, the reference's token, and the draft's choice."""
+        """Yield the byte offset, the reference's token and the draft's choice for each place that is to be judged."""
         read = self._draft
         for start, token, choice in zip(read.starts, read.tokens, read.choices, strict=True):
             if self._ends or not token.end:
@@ -63,7 +64,7 @@ class TeacherForcing:
 
 
 def _sample(start: int, token: Token, mine: Token | None, theirs: Token | None) -> Sample | None:
-    """The sample of one place; None if a choice or its probability is unknown."""
+    """Create the sample of a place; None if one of the choices or its probability is unknown."""
     if mine is None or theirs is None or mine.prob is None or theirs.prob is None:
         return None
     agreed = same(mine, theirs)

@@ -1,6 +1,6 @@
-"""An OpenAI-compatible server in front of fusions: `cosd serve`. Extra: `cosd-api[gateway]`.
+"""An OpenAI-compatible server for fusions: `cosd serve`. It requires the extra `cosd-api[gateway]`.
 
-Only `Gateway` imports the web server. The modules for requests, answers and settings work without it.
+Only `Gateway` imports the web framework, so the modules for requests, answers and settings work without the extra.
 """
 
 from __future__ import annotations

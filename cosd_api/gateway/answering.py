@@ -1,4 +1,4 @@
-"""Sending answers to a client, whole or as a stream; cancelled when the client leaves or the gateway stops."""
+"""Answers to a client, sent whole or as a stream, and cancelled if the client disconnects or the gateway stops."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ __all__ = ["Answering", "StopSignal"]
 
 _log = logging.getLogger("cosd_api.gateway")
 
-_TOGETHER = 8  # answers of one request that are written at the same time
-_GRACE_SECONDS = 2.0  # time after the limit for sending an error, also to a client that reads nothing
+_TOGETHER = 8  # maximum number of answers to one request that are written at the same time
+_GRACE_SECONDS = 2.0  # time for sending an error after the time limit, even if the client reads nothing
 _LEAST_SECONDS = 0.001
-_WRITE_BYTES = 16_384  # size at which collected events are sent; the next write waits if the client's buffers are full
+_WRITE_BYTES = 16_384  # collected events are sent at this size, in bytes, even if more tokens are ready
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", "x-accel-buffering": "no"}
 
 _HEARTBEAT = b": waiting\n\n"  # a comment, which clients ignore
@@ -43,7 +43,7 @@ _Numbered: TypeAlias = tuple[int, FusedToken | FusionResult]
 
 
 class StopSignal:
-    """Signal that cancels the requests in progress when the gateway stops and their time is over."""
+    """Signal that cancels requests in progress if they take too long when the gateway stops."""
 
     def __init__(self) -> None:
         self._scopes: set[anyio.CancelScope] = set()
@@ -57,7 +57,7 @@ class StopSignal:
 
     @asynccontextmanager
     async def cancels(self) -> AsyncGenerator[anyio.CancelScope]:
-        """Run a block that the signal cancels."""
+        """Run a block that is cancelled when the signal is sent."""
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
             if self._sent:
@@ -69,7 +69,7 @@ class StopSignal:
 
 
 class _Silence:
-    """Limit on the time without a token: a cancel scope that ends when the silence is too long.
+    """Time limit for the next token: a cancel scope that is cancelled if no token arrives in time.
 
     Args:
         limits: limits of the gateway.
@@ -84,7 +84,7 @@ class _Silence:
             self.scope.deadline = anyio.current_time() + began + self._first - time.perf_counter()
 
     def heard(self) -> None:
-        """Restart the clock because a token has come."""
+        """Restart the clock, because a token has arrived."""
         self._heard = True
         if self._idle is not None:
             self.scope.deadline = anyio.current_time() + self._idle
@@ -92,12 +92,12 @@ class _Silence:
             self.pause()
 
     def pause(self) -> None:
-        """Stop the clock until the next `heard`, so that a slow client does not count as silence."""
+        """Stop the clock until `heard` is called, so that the time for sending to a slow client does not count."""
         self.scope.deadline = math.inf
 
     @property
     def error(self) -> ApiError:
-        """The error after too long a silence."""
+        """The error that is sent if no token arrived in time."""
         if self._heard:
             words, code = f"no token came for {self._idle:g} seconds", "idle_timeout"
         else:
@@ -106,7 +106,7 @@ class _Silence:
 
 
 class Answering:
-    """The answers to one request.
+    """The answers to one request, as an ASGI application.
 
     Args:
         fusion: the fusion that writes the answers.
@@ -114,8 +114,9 @@ class Answering:
         limits: limits of the gateway.
         exchange: the record of the request.
         stop: the signal that ends the request early.
-        upstreams: record of which models' servers fail and answer.
-        complete: called before the last part is sent, so that the client may send another request at once.
+        upstreams: the record of models' servers that have failed.
+        complete: function that is called before the last part of the answer is sent, so that the client can send its
+            next request at once.
     """
 
     def __init__(
@@ -155,14 +156,14 @@ class Answering:
         self._ended = False
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer as an ASGI application. If the client leaves, every request to the models is cancelled at once."""
+        """Send the answers. If the client disconnects, all requests to the models are cancelled at once."""
         exchange = self._exchange
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch, receive, group.cancel_scope)
                 try:
                     await self._respond(scope, receive, send)
-                except OSError:  # some ASGI servers raise it after the client has left
+                except OSError:  # some ASGI servers raise it after the client has disconnected
                     self._left = True
                 finally:
                     group.cancel_scope.cancel()
@@ -170,19 +171,19 @@ class Answering:
             self._over()
             for result in exchange.results:
                 self._upstreams.answered(exchange.model, result)
-                for warning in result.warnings:  # only at level debug, as a warning may name a server
+                for warning in result.warnings:  # logged only at level debug, because a warning may name a server
                     _log.debug("%s: %s", exchange.id, warning)
             if self._left and exchange.outcome == "ok" and not self._ended:
                 exchange.outcome = "disconnected"
 
     def _over(self) -> None:
-        """Add the cost of each answer to the record once, and free the request's place."""
+        """Add the cost of each answer to the record, but only once, and release the request's places."""
         while self._streams:
             self._exchange.account(self._streams.pop())
         self._complete()
 
     async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
-        """Wait until the client has left, then cancel everything."""
+        """Wait until the client disconnects, then cancel everything."""
         while (await receive())["type"] != "http.disconnect":
             pass
         self._left = True
@@ -200,7 +201,7 @@ class Answering:
                         error = self._silence.error
                 except Exception as failed:
                     if isinstance(failed, OSError) and not isinstance(failed, ProviderError):
-                        raise  # the connection failed, not the answer
+                        raise  # the connection to the client failed, not the answer
                     error = self._failed(failed)
             if stopped.cancelled_caught and not self._ended:
                 self._exchange.outcome = "stopped"
@@ -210,7 +211,7 @@ class Answering:
             words = f"the answer was not complete, or not received, within {self._limits.timeout:g} seconds"
             error = ApiError(words, status=504, kind="timeout_error", code="timeout")
         if error is not None:
-            with anyio.move_on_after(_GRACE_SECONDS):  # a client that reads nothing gets no error
+            with anyio.move_on_after(_GRACE_SECONDS):  # do not wait for a client that reads nothing
                 await self._refuse(error, scope, receive, send)
         self._ended = True
 
@@ -229,7 +230,7 @@ class Answering:
         return error
 
     async def _refuse(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send an error: as a response with its status, or as an event if a stream has begun."""
+        """Send an error: as an event if a stream has begun, else as a response with the error's status."""
         exchange = self._exchange
         exchange.error = error.code or str(error.status)
         if exchange.outcome == "ok":
@@ -272,7 +273,7 @@ class Answering:
             raise failed[0]
 
     async def _beat(self, send: Send, seconds: float, failed: list[Exception], scope: anyio.CancelScope) -> None:
-        """Send a comment whenever the stream has been silent for `seconds`."""
+        """Send a comment whenever nothing has been sent for `seconds`."""
         self._written = anyio.current_time()
         try:
             while not self._finished:
@@ -281,21 +282,21 @@ class Answering:
                     await anyio.sleep(left)
                 else:
                     await self._write(send, b"")
-        except OSError as error:  # some ASGI servers raise it after the client has left
+        except OSError as error:  # some ASGI servers raise it after the client has disconnected
             failed.append(error)
             scope.cancel()
 
     async def _write(self, send: Send, data: bytes, *, last: bool = False) -> None:
         """Send a part of the stream, or a comment if `data` is empty; the first call also sends the headers."""
         waited_since = self._written
-        async with self._writing:  # acquiring the lock takes time if the client reads slowly
+        async with self._writing:  # if the client reads slowly, another part may be sent before the lock is acquired
             if self._finished or (not data and self._written != waited_since):
                 return
             self._finished = last
             if not self._started:
                 await self._start(send)
             await send({"type": "http.response.body", "body": data or _HEARTBEAT, "more_body": not last})
-            self._ended = last  # set before the next await, during which the client may leave or the time may end
+            self._ended = last  # set before any further await, during which the client may disconnect
             self._written = anyio.current_time()
 
     async def _events(self, send: Send) -> None:
@@ -334,11 +335,18 @@ class Answering:
         await self._write(send, end, last=True)
 
     def _more_is_there(self) -> bool:
-        """True if there is only one answer and its next token is ready, since a verdict may release several tokens."""
+        """Test whether another token is already available, so that both can be sent together.
+
+        This is common, because one verdict may release several tokens. If there are several answers, the result is
+        always False.
+        """
         return len(self._asked.prompts) == 1 and self._streams[0].unread > 0
 
     async def _start(self, send: Send) -> None:
-        """Send the headers. This waits for the first part, because until then an error can have its own status."""
+        """Send the headers.
+
+        They are sent only with the first part of the stream, because an earlier error is sent with its own status.
+        """
         self._started = True
         headers = [(name.encode(), value.encode()) for name, value in {**_EVENTS, **self._ignored}.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -347,12 +355,12 @@ class Answering:
 
     @property
     def _ignored(self) -> Mapping[str, str]:
-        """The header that names the ignored fields of the request; empty if there are none."""
+        """The header that names the ignored fields of the request; empty if no field was ignored."""
         return {"cosd-ignored": ", ".join(self._shape.ignored)} if self._shape.ignored else {}
 
     @asynccontextmanager
     async def _answers(self) -> AsyncGenerator[AsyncIterator[_Numbered]]:
-        """Yield the tokens of all answers if they are streamed, and then the results, each with the answer's index."""
+        """Provide an iterator over the tokens (if streamed) and results of all answers, with the answers' indices."""
         prompts = self._asked.prompts
         if len(prompts) == 1:
             async with aclosing(self._answer(0)) as items:
@@ -382,7 +390,7 @@ class Answering:
         failed: list[Exception],
         scope: anyio.CancelScope,
     ) -> None:
-        """Send one of several answers into the common stream; the first error ends all answers."""
+        """Write one of several answers into their common stream; the first error ends all of them."""
         async with into, limiter:
             try:
                 async with aclosing(self._answer(index)) as items:
@@ -393,7 +401,7 @@ class Answering:
                 scope.cancel()
 
     async def _answer(self, index: int) -> AsyncGenerator[_Numbered]:
-        """Write one answer; yield its tokens, if they are streamed, and its result."""
+        """Write one answer; yield its tokens, if the answer is streamed, and then its result."""
         options: AnswerOptions = {**self._options}
         left = self._limits.timeout - (time.perf_counter() - self._exchange.began)
         given = options.get("timeout")
@@ -412,7 +420,7 @@ class Answering:
 
 
 def _headers(results: Sequence[FusionResult]) -> Mapping[str, str]:
-    """The headers with facts about whole answers."""
+    """Return the headers with facts about answers that are sent whole."""
     billed = sum(one.billed_tokens for result in results for one in result.usage.values())
     found = {"cosd-billed-tokens": str(billed)}
     found["cosd-unverified-tokens"] = str(sum(one.unverified_tokens for one in results))

@@ -1,4 +1,4 @@
-"""Errors in the form of OpenAI's API, for clients and metrics."""
+"""Errors in the format of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _UPSTREAM = "upstream_error"
 
 
 class ApiError(Exception):
-    """An error in the form of OpenAI's API.
+    """An error in the format of OpenAI's API.
 
     Attributes:
         status: the HTTP status.
         kind: the `type` of the error.
-        code: the code by which programs recognise the error.
-        param: the field of the request that the error is about.
-        retry_after: seconds after which the same request may succeed.
+        code: the error code, for programs; None if it has none.
+        param: the field of the request that caused the error, if any.
+        retry_after: seconds to wait before sending the same request again.
         retryable: whether the same request may succeed later.
     """
 
@@ -65,7 +65,7 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of the error response; OpenAI's client obeys both."""
+        """Headers of the error response that control retries; OpenAI's client obeys them."""
         found = {"x-should-retry": "true" if self.retryable else "false"}
         if self.retry_after is not None:
             found["retry-after"] = str(max(1, math.ceil(self.retry_after)))
@@ -73,7 +73,7 @@ class ApiError(Exception):
 
 
 def api_error(error: Exception) -> ApiError:
-    """Convert an error of the library to the error that a client sees, which names no server, key or text."""
+    """Convert an error of the library to the error that is sent to a client, which names no server, key or text."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, SettingError):
@@ -86,7 +86,7 @@ def api_error(error: Exception) -> ApiError:
         words = "the answer was not complete within the time that is allowed"
         return ApiError(words, status=504, kind="timeout_error", code="timeout")
     for kind, status, code, name in _OF_REQUESTS:
-        if isinstance(error, kind):  # its message is kept, but not the server's name nor the hint to the operator
+        if isinstance(error, kind):  # the message is kept, but not the server's name or the hint for the operator
             return ApiError(str(error.args[0]), status=status, kind=name, code=code)
     _, status, code, words = next(found for found in _OF_SERVERS if isinstance(error, found[0]))
     wait = error.retry_after
@@ -98,10 +98,10 @@ _OF_REQUESTS: Sequence[tuple[type[ProviderError], int, str, str]] = (
     (BudgetError, 400, "limit_of_answer", _REFUSED),
     (UnsupportedError, 400, "unsupported", _REFUSED),
 )
-"""Errors about a request: class, status, code and type."""
+"""Errors that a request causes: class, status, code and type."""
 
 ABOUT_REQUESTS = tuple([kind for kind, *_ in _OF_REQUESTS])
-"""Classes of errors about a request, which do not mean that a model's server failed."""
+"""Classes of errors that a request causes; they do not mean that a model's server has failed."""
 
 _OF_SERVERS: Sequence[tuple[type[ProviderError], int, str, str]] = (
     (RateLimitError, 429, "rate_limit_exceeded", "a model's server limits its rate"),

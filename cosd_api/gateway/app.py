@@ -1,4 +1,4 @@
-"""The gateway as an ASGI application: OpenAI's routes in front of fusions."""
+"""The gateway as an ASGI application: it offers fusions through the routes of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ __all__ = ["Gateway"]
 _log = logging.getLogger("cosd_api.gateway")
 
 _OPEN = ("/health", "/ready")
-"""Routes that need no key, because the programs that call them have none."""
+"""Routes that require no key, because load balancers and health checks have none."""
 
 _ANSWERS = ("/v1/chat/completions", "/v1/completions")
 
 _QUIET = ("/health", "/ready", "/metrics")
-"""Routes that are called every few seconds, and logged only if they fail."""
+"""Routes that monitoring calls every few seconds. Their requests are logged only if they fail."""
 
 _EXPOSED = (
     "x-request-id",
@@ -56,31 +56,32 @@ _EXPOSED = (
     "cosd-ignored",
     *(f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset")),
 )
-"""Headers that web pages of other origins may read."""
+"""Response headers that web pages from other origins may read."""
 
 _BODY_SECONDS = 30.0
-_SHORT = 65_536  # largest body, in bytes, that is parsed in the event loop
-_DRAINED = 4_000_000  # a body that is too large is received up to this number of bytes
+_SHORT = 65_536  # maximum size, in bytes, of a body that is parsed in the event loop
+_DRAINED = 4_000_000  # maximum number of bytes that are received from a body that is too large
 
 
 class Gateway:
     """An ASGI application that offers fusions over OpenAI's protocol.
 
-    `cosd serve` runs it on uvicorn; any other ASGI server works, too. Its lifespan opens and closes the fusions.
+    `cosd serve` runs it on uvicorn; any other ASGI server works, too. The ASGI lifespan opens and closes the fusions.
 
     Args:
-        fusions: the fusions, by the model names that clients request. They must not be open yet.
-        keys: names and limits of keys, by the text of the key. Without keys, only clients on this machine are served.
+        fusions: the fusions, by the model names under which clients request them. They must not be open yet.
+        keys: the name and the limits of each key, by the key's text. Without keys, only clients on this machine are
+            served.
         limits: limits on requests.
         cors: origins of web pages that may call the gateway.
-        ignore: request fields to ignore, such as `temperature`; otherwise a request with such a field is refused. An
-            answer names the ignored fields of its request in `cosd.ignored` and in the header `cosd-ignored`.
+        ignore: request fields to ignore, such as `temperature`; by default, a request with such a field is refused.
+            Each answer names the ignored fields of its request in `cosd.ignored` and in the header `cosd-ignored`.
 
     Attributes:
         limits: limits on requests.
 
     Raises:
-        SettingError: a field cannot be ignored.
+        SettingError: `ignore` contains a field that cannot be ignored.
     """
 
     def __init__(
@@ -115,20 +116,20 @@ class Gateway:
         self._paths = frozenset(route.path for route in routes)
         self._router = Router(routes, redirect_slashes=False, lifespan=self._lifespan)
         self._app: ASGIApp = self._serve
-        if cors:  # this middleware is plain ASGI, so the gateway still sees disconnects
+        if cors:  # this middleware is plain ASGI, so the gateway still notices when a client disconnects
             self._app = CORSMiddleware(
                 self._serve, cors, allow_methods=("GET", "POST"), allow_headers=("*",), expose_headers=_EXPOSED
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or handle the lifespan of the server."""
+        """Serve a request, or handle the ASGI lifespan."""
         if scope["type"] != "http":
             await self._router(scope, receive, send)
             return
         given = Headers(scope=scope).get("x-request-id", "")
         exchange = Exchange(id=request_id(given), method=scope["method"], path="")
         exchange.path = scope["path"] if scope["path"] in self._paths else ""
-        scope["exchange"], scope["app"] = exchange, self  # if "app" is set, the router raises errors for us to answer
+        scope["exchange"], scope["app"] = exchange, self  # "app" makes the router raise errors, which `_serve` answers
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -152,22 +153,22 @@ class Gateway:
         """Probe every model's server once, in the background, and report the results to the gateway's operator.
 
         Args:
-            say: function that is called with a line for each server that does not answer, including its URL, or with
-                one line that lists the models if all answer. It is called after all probes, within about 15 seconds,
-                and only during the lifespan.
+            say: function that receives the report: a line with the URL of each server that does not answer, or a single
+                line that lists the models if all servers answer. It is called when all probes have ended, within about
+                15 seconds, and only during the ASGI lifespan.
         """
         self._readiness.report(say)
 
     def change_keys(self, keys: Mapping[str, ClientKey]) -> None:
         """Replace the keys; may be called from any thread.
 
-        The counts of a key continue under its name, and requests in progress are not affected.
+        A key that keeps its name keeps its counts. Requests in progress are not affected.
 
         Args:
-            keys: names and limits of the keys, by the text of the key.
+            keys: the name and the limits of each key, by the key's text.
 
         Raises:
-            SettingError: `keys` is empty although the gateway had keys. Otherwise any client could use the models.
+            SettingError: `keys` is empty although the gateway had keys. Without keys, any client could use the models.
         """
         if self._clients.secured and not keys:
             raise SettingError(
@@ -176,19 +177,19 @@ class Gateway:
         self._clients.change(keys)
 
     def draining(self) -> None:
-        """Report not ready, so that a load balancer sends no more requests; requests that still come are answered."""
+        """Report "not ready", so that a load balancer sends no more requests. Requests are still answered."""
         self._draining = True
 
     def stopping(self) -> None:
-        """Refuse further requests for answers."""
+        """Refuse new requests for answers."""
         self._draining = self._stopping = True
 
     def end_requests(self) -> None:
-        """End the requests in progress with an error."""
+        """Abort the requests in progress with an error."""
         self._stop.send()
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Identify the client and serve the route; every error is answered in the form of the API."""
+        """Identify the client and call the route's handler; send every error in the format of OpenAI's API."""
         exchange: Exchange = scope["exchange"]
         try:
             _check_framing(scope)
@@ -198,7 +199,7 @@ class Gateway:
             await self._router(scope, receive, send)
         except ClientDisconnect:
             exchange.outcome = "disconnected"
-        except Exception as failed:  # noqa: BLE001 - every error is answered in the form of the API
+        except Exception as failed:  # noqa: BLE001 - every error is sent in the format of OpenAI's API
             error = _of_route(failed) if isinstance(failed, HTTPException) else api_error(failed)
             exchange.outcome, exchange.error = "error", error.code or str(error.status)
             if error.code == "internal":
@@ -243,7 +244,7 @@ class Gateway:
                 raise ApiError(words, status=503, kind="server_error", code="stopping", retryable=True)
             fusion = self._fusion(asked.model)
             exchange.model, exchange.stream = asked.model, asked.stream
-            place = ExitStack()  # closed before the client gets the end of its answer and may send another request
+            place = ExitStack()  # closed before the end of the answer is sent, to be free for the client's next request
             answering = Answering(fusion, asked, self.limits, exchange, self._stop, self._upstreams, place.close)
             place.push(admitted.pop_all())
             place.callback(
@@ -272,24 +273,25 @@ class Gateway:
         return self._fusions[name]
 
     async def _read(self, data: bytes, read: Callable[[bytes, GatewayLimits, Collection[str]], Asked]) -> Asked:
-        """Check a body. A long body is checked in a thread, because other requests wait for the event loop."""
+        """Check a body. A long body is checked in a thread, so that the event loop can serve other requests."""
         if len(data) <= _SHORT:
             return read(data, self.limits, self._ignore)
         return await to_thread.run_sync(read, data, self.limits, self._ignore)
 
     def _most(self, path: str) -> BodyLimit:
-        """The limit on the size of a body for one of the routes."""
+        """Return the limit on the size of a body for one of the routes."""
         rooms = [fusion.endpoints.room for fusion in self._fusions.values()]
         return body_limit(self.limits, rooms, 1 if path == _ANSWERS[0] else self.limits.prompts)
 
     async def _body(self, request: Request, admission: Admission) -> bytes:
-        """Receive the body of a request, and take places for its bytes.
+        """Receive the body of a request, and take as many places as its size requires.
 
         Raises:
-            ApiError: the body is too large, is not declared as JSON, or does not arrive; or too few places are free.
+            ApiError: the body is too large, is not declared as JSON, or does not arrive in time; or too few places are
+                free.
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # a foreign web page cannot send this type without the gateway's permission
+        if kind != "application/json":  # a web page from another origin needs permission (CORS) to send this type
             raise ApiError("the body must be JSON, with the header content-type: application/json", status=415)
         most = self._most(request.scope["path"])
         length = request.headers.get("content-length", "")
@@ -299,13 +301,13 @@ class Gateway:
             if announced <= max(_DRAINED, most.bytes):
                 async for part in request.stream():
                     size += len(part)
-                    if max(size, announced) > most.bytes:  # keep reading: many clients read answers after sending all
+                    if max(size, announced) > most.bytes:  # keep reading, since many clients read only after sending
                         data.clear()
                         if size > max(_DRAINED, most.bytes):
                             break
                     else:
                         data += part
-                        admission.weigh(size)  # not by the announced length, which costs a client nothing
+                        admission.weigh(size)  # by the bytes received, since announcing a length costs a client nothing
         if late.cancelled_caught:
             raise ApiError("the body did not come in time", status=408, code="body_timeout")
         if max(size, announced) > most.bytes:
@@ -338,7 +340,7 @@ class Gateway:
             exchange: Exchange = request.scope["exchange"]
             exchange.outcome, exchange.error = "error", status.replace(" ", "_")
         answer: dict[str, Any] = {"status": status}
-        with suppress(ApiError):  # a client without a key learns only the status
+        with suppress(ApiError):  # a client without a valid key is sent only the status
             self._recognized(request.scope)
             answer |= {"fusions": found, "age_seconds": None if age is None else round(age, 3)}
         return JSONResponse(answer, 200 if ready else 503)
@@ -356,10 +358,10 @@ class Gateway:
 
 
 def _check_framing(scope: Scope) -> None:
-    """Refuse a request with two lengths (RFC 9112, 6.1), because a proxy may use the other length.
+    """Refuse a request that states its length in two ways (RFC 9112, 6.1), because a proxy may use the other length.
 
     Raises:
-        HTTPException: the request has two lengths.
+        HTTPException: the request has both a content length and a transfer encoding.
     """
     headers = Headers(scope=scope)
     if "transfer-encoding" in headers and "content-length" in headers:

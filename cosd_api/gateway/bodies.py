@@ -1,4 +1,4 @@
-"""Validation of request bodies in OpenAI's form: requests that a fusion can answer, and reasons for refusing others."""
+"""Validation of request bodies in OpenAI's format, and the reasons for refusing what a fusion cannot do."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from cosd_providers import Message
 __all__ = ["Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion"]
 
 _MOST_STOPS = 16
-_MOST_FIELDS = 100  # limit for a body, because each invalid field costs time
-_MOST_VALUES = 100_000  # limit for a body, because parsing a million JSON values takes seconds
-_VALUES = 10  # JSON values allowed for each message and prompt, if the limits allow many
+_MOST_FIELDS = 100  # maximum number of fields in a body, because each invalid field costs time
+_MOST_VALUES = 100_000  # maximum number of JSON values in a body, because parsing a million takes seconds
+_VALUES = 10  # JSON values per message and prompt; with many of them allowed, the maximum is higher than _MOST_VALUES
 _LONGEST_NAME = 40
 _SEEDS = 2**31  # number of seeds that a fusion accepts; a client's seed is taken modulo this number
 
@@ -57,7 +57,7 @@ _PART = {
 
 
 def _message(*roles: str, **more: Any) -> dict[str, Any]:
-    """The JSON schema of a message with one of these roles; `more` adds properties."""
+    """Return the JSON schema of a message with one of these roles; `more` adds properties."""
     return {
         "type": "object",
         "properties": {
@@ -113,14 +113,14 @@ _REASONS: Mapping[str, str] = {
     "own": "a model's own messages come before a conversation: give messages, not a text as the prompt",
     "stop": f"it must be text, or a list of up to {_MOST_STOPS} texts, none of them empty",
 }
-"""Reasons for refusing a field or its value."""
+"""Reasons for refusing a field or its value, by the name of the field."""
 
 _Zero = Annotated[float, Field(ge=0, le=0)]
 _Text = Annotated[str, Field(min_length=1)]
 
 
 def _whole(value: object) -> object:
-    """Convert a float without a fraction, such as 5.0, to an int, because JSON does not distinguish the two."""
+    """Convert a whole float, such as 5.0, to an int, because JSON does not distinguish between the two."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -173,7 +173,7 @@ class RequestBody(BaseModel):
     user: _Ignored = None
 
     def options(self) -> AnswerOptions:
-        """The limits of an answer that are given in the body."""
+        """Return the limits on an answer that the body contains."""
         found: AnswerOptions = {}
         length = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         if length is not None:
@@ -218,17 +218,17 @@ class Asked:
     """A request for answers.
 
     Attributes:
-        chat: whether the request came to the chat route.
+        chat: whether the request was sent to the chat route.
         model: name of the requested fusion.
-        prompts: the prompts; each gets one answer.
-        options: the limits of each answer.
-        stream: whether the answer is sent while it is written.
+        prompts: the prompts; each of them is answered once.
+        options: the limits on each answer, and the other options that the request sets.
+        stream: whether the answers are sent while they are written.
         include_usage: whether a stream ends with the usage.
-        logprobs: whether each token comes with its log probability.
-        seed: seed of random draws; None if the request has none.
+        logprobs: whether each token is sent with its log probability.
+        seed: seed for drawing tokens at random; None if the request has none.
         temperature: the temperature; None if the request has none.
         passed_over: values of ignored fields, by name, except for values that change nothing.
-        strict: whether the request comes from a batch, where no operator can have fields ignored.
+        strict: whether the request comes from a batch. Batches have no setting that makes them ignore fields.
     """
 
     chat: bool
@@ -261,7 +261,7 @@ class Asked:
         if own:
             options["own"] = own
         if logprobs and listed > 1:
-            options["alternatives"] = listed - 1  # the token itself is the first in the list
+            options["alternatives"] = listed - 1  # the written token itself is the first in the list
         return cls(
             chat=isinstance(body, ChatBody),
             model=body.model,
@@ -277,21 +277,21 @@ class Asked:
         )
 
     def ignored(self, fusion: Fusion) -> list[str]:
-        """The names of ignored fields that would have changed something."""
+        """Return the names of ignored fields that would have changed the answer."""
         drawn = fusion.settings.temperature
         return [name for name, value in self.passed_over.items() if name != "temperature" or value != drawn]
 
     def options_for(self, fusion: Fusion, limits: GatewayLimits) -> AnswerOptions:
-        """The arguments of `Fusion.stream`: the request's options, within the limits of the fusion and the gateway.
+        """Return the arguments for `Fusion.stream`: the request's options, within the fusion's and gateway's limits.
 
         Raises:
-            ApiError: the temperature of the request differs from that of the fusion's method, or the request has
+            ApiError: the request's temperature differs from the temperature of the fusion's method, or the request has
                 messages for a model that is not in the fusion.
         """
         own, asked = fusion.limits, self.options
         found: AnswerOptions = {**own, **asked}
         if "alternatives" not in asked:
-            found.pop("alternatives", None)  # the fusion's setting would list tokens that no client sees
+            found.pop("alternatives", None)  # the fusion's own setting would request tokens that no client sees
         lengths = [one["max_tokens"] for one in (own, asked) if "max_tokens" in one] or [DEFAULT_MAX_TOKENS]
         found["max_tokens"] = min(*lengths, limits.max_tokens)
         stops = [*check_stop(own.get("stop")), *check_stop(asked.get("stop"))]
@@ -320,7 +320,7 @@ def read_chat(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
     Args:
         data: the body.
         limits: limits of the gateway.
-        ignore: fields of `IGNORABLE` to ignore; None if no operator can have fields ignored.
+        ignore: fields of `IGNORABLE` to ignore; None for a batch, which has no setting for them.
 
     Raises:
         ApiError: the body is invalid, or requests something that no fusion can do.
@@ -358,7 +358,7 @@ def read_completion(data: bytes, limits: GatewayLimits, ignore: Collection[str] 
 
 
 def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:
-    """Check the messages of single models, and return them by the model's name.
+    """Check the messages for single models, and return them by the model's name.
 
     Raises:
         ApiError: the messages are invalid, or there are more than `most`.
@@ -379,10 +379,10 @@ def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:
 
 
 def _after_those_of(fusion: Fusion, asked: OwnMessages) -> OwnMessages:
-    """Append the request's messages of single models to those in the fusion's limits.
+    """Append the request's messages for single models to the messages in the fusion's own limits.
 
     Raises:
-        ApiError: a name is not the name of a model of the fusion.
+        ApiError: the request has messages for a name that no model of the fusion has.
     """
     try:
         fusion.endpoints.check_own(asked)
@@ -398,7 +398,7 @@ _Body = TypeVar("_Body", bound=RequestBody)
 def _read(
     kind: type[_Body], data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
 ) -> tuple[_Body, dict[str, object]]:
-    """Parse and check a body; return it with the ignored fields whose values may change something."""
+    """Parse and check a body; return it, and the ignored fields that may have changed the answer."""
     most = max(_MOST_VALUES, _VALUES * (limits.messages + limits.prompts))
     if count_values(data, most) > most:
         raise ApiError(f"the body has more than {most} values, which is too large for a conversation")
@@ -429,7 +429,7 @@ def _read(
 
 
 def _refusal(kind: type[BaseModel], found: ErrorDetails, *, strict: bool) -> ApiError:
-    """The error for the first invalid field of a body; it repeats no text of the body."""
+    """Create the error for the first invalid field of a body; the error quotes no values from the body."""
     name = str(found["loc"][0])
     if found["type"] == "missing":
         return ApiError(f"{name} is required", param=name)
@@ -451,7 +451,7 @@ def _unknown(kind: type[BaseModel], name: str, *, strict: bool) -> ApiError:
 
 
 def _by_the_operator(name: str, *, strict: bool) -> str:
-    """The end of a refusal, which names the gateway's setting that ignores the field; empty if there is no setting."""
+    """Return the end of a refusal, which names the setting that would ignore the field; empty if there is none."""
     if strict or name not in IGNORABLE:
         return ""
     return f"; whoever runs the gateway can have it ignored (ignore: [{name}])"

@@ -17,14 +17,14 @@ from cosd_api.gateway.config import ClientKey
 __all__ = ["Admission", "Client", "Clients", "is_local"]
 
 _MINUTE = 60.0
-_SOON = 1.0  # seconds after which a refused client may find a free place
+_SOON = 1.0  # seconds after which a client that found no free place should try again
 
 
 class Client:
-    """The requests and tokens of one key.
+    """The counts of requests and tokens for one key.
 
     Args:
-        key: the key's name and limits; None for clients without keys.
+        key: the key's name and limits; None for clients without a key.
         clock: function that returns the time in seconds.
 
     Attributes:
@@ -38,29 +38,29 @@ class Client:
         self.in_progress = 0
 
     def change(self, key: ClientKey) -> None:
-        """Change the limits; the counts continue."""
+        """Change the limits, but keep the counts."""
         self._key = key
 
     @property
     def name(self) -> str:
-        """The name of the client's key; empty without one."""
+        """The name of the client's key; empty if the client has no key."""
         return "" if self._key is None else self._key.name
 
     def bill(self, tokens: int, cached: int = 0) -> None:
-        """Count tokens that were billed for the client, including estimates.
+        """Count tokens that were billed for the client, including estimated numbers.
 
         Args:
-            tokens: number of tokens in all.
-            cached: number of these tokens that came from a cache; they count less.
+            tokens: total number of tokens.
+            cached: number of these tokens that came from a cache. Cached tokens count less.
         """
         if self._key is not None and self._key.billed_tokens_per_minute is not None:
             self._tokens.add(tokens - cached * (1 - self._key.cached_weight))
 
     def check(self) -> None:
-        """Check the client's limits before a request is admitted.
+        """Check the client's limits on requests in progress and on tokens before a request is admitted.
 
         Raises:
-            ApiError: a limit is reached.
+            ApiError: a limit has been reached.
         """
         if self._key is None:
             return
@@ -77,7 +77,7 @@ class Client:
         """Count a request that `check` has admitted.
 
         Raises:
-            ApiError: the limit on requests per minute is reached.
+            ApiError: the limit on requests per minute has been reached.
         """
         most = None if self._key is None else self._key.requests_per_minute
         if most is None:
@@ -89,7 +89,7 @@ class Client:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of OpenAI's API: limits per minute, remaining amounts, and times until full reset."""
+        """Rate limit headers as in OpenAI's API: limits per minute, remaining amounts, and times to a full reset."""
         found: dict[str, str] = {}
         if self._key is not None:
             limits = {"requests": self._key.requests_per_minute, "tokens": self._key.billed_tokens_per_minute}
@@ -103,7 +103,7 @@ class Client:
 
 
 class _Minute:
-    """A sum over the last minute.
+    """A running sum of the amounts that were added in the last minute.
 
     Args:
         clock: function that returns the time in seconds.
@@ -115,7 +115,7 @@ class _Minute:
         self._sum = 0.0
 
     def add(self, count: float) -> None:
-        """Add to the sum."""
+        """Add an amount to the sum."""
         self._forget()
         if count:
             self._entries.append((self._clock(), count))
@@ -123,7 +123,7 @@ class _Minute:
 
     @property
     def sum(self) -> float:
-        """The sum of the last minute."""
+        """The sum of the amounts that were added in the last minute."""
         self._forget()
         return self._sum
 
@@ -143,7 +143,7 @@ class _Minute:
         while self._entries and self._entries[0][0] + _MINUTE <= self._clock():
             self._sum -= self._entries.popleft()[1]
         if not self._entries:
-            self._sum = 0.0  # removes accumulated rounding errors
+            self._sum = 0.0  # discard accumulated rounding errors
 
 
 def _duration(seconds: float) -> str:
@@ -159,8 +159,9 @@ class Clients:
     """All clients of a gateway.
 
     Args:
-        keys: names and limits of the keys, by the text of the key. Without keys, clients on this machine are served.
-        concurrency: number of places for all requests in progress; see `body_sizes.places`.
+        keys: the name and the limits of each key, by the key's text. Without keys, only clients on this machine are
+            served.
+        concurrency: total number of places for requests in progress; see `body_sizes.places`.
         clock: function that returns the time in seconds.
     """
 
@@ -175,14 +176,14 @@ class Clients:
         self._taken = 0
 
     def change(self, keys: Mapping[str, ClientKey]) -> None:
-        """Replace the keys. Requests in progress continue, and a key whose name stays keeps its counts."""
+        """Replace the keys. Requests in progress continue, and a key that keeps its name keeps its counts."""
         former = {client.name: client for _, client in self._known}
         known: list[tuple[bytes, Client]] = []
         for text, key in keys.items():
             client = former.get(key.name) or Client(key, self._clock)
             client.change(key)
             known.append((text.encode(), client))
-        self._known = known  # replaced in one step, because another thread may read it
+        self._known = known  # replaced in a single step, because another thread may be reading it
 
     @property
     def secured(self) -> bool:
@@ -195,11 +196,11 @@ class Clients:
         Args:
             authorization: the header `authorization`.
             host: the header `host`.
-            address: address of the client; None if it has none, as on a local socket.
+            address: address of the client; None if it has none, as with a Unix socket.
 
         Raises:
-            ApiError: the key is missing or wrong. If the gateway has no keys: the request came from another machine, or
-                it names a foreign host, as after DNS rebinding by a web page.
+            ApiError: the key is missing or wrong; or the gateway has no keys and the request comes from another machine
+                or names a foreign host. A foreign host is a sign of a web page's DNS rebinding attack.
         """
         known = self._known
         if not known:
@@ -213,7 +214,7 @@ class Clients:
         scheme, _, key = authorization.partition(" ")
         given = key.strip().encode() if scheme.lower() == "bearer" else b""
         found: Client | None = None
-        for text, client in known:  # all keys are compared, so that the time reveals nothing about a near match
+        for text, client in known:  # every key is compared, so that the time taken reveals nothing about the keys
             if hmac.compare_digest(text, given):
                 found = client
         if found is None:
@@ -223,10 +224,10 @@ class Clients:
 
     @contextmanager
     def admitted(self, client: Client) -> Iterator[Admission]:
-        """Admit a request while the block runs, with one place until the size of its body is known.
+        """Admit a request for as long as the block runs. It takes one place until the size of its body is known.
 
         Raises:
-            ApiError: a limit is reached.
+            ApiError: a limit has been reached.
         """
         client.check()
         admission = Admission(self)
@@ -239,7 +240,7 @@ class Clients:
             client.in_progress -= 1
 
     def take(self, count: int) -> None:
-        """Take places for a request.
+        """Take free places for a request.
 
         Raises:
             ApiError: too few places are free.
@@ -250,15 +251,15 @@ class Clients:
         self._taken += count
 
     def places(self, size: int) -> int:
-        """The number of places that a body of `size` bytes takes."""
+        """Return the number of places that a body of `size` bytes takes."""
         return places(size, self._concurrency)
 
 
 class Admission:
-    """The places of a request in progress.
+    """The places that a request in progress takes.
 
     Args:
-        clients: all clients, which share the places.
+        clients: all clients, which share the gateway's places.
 
     Attributes:
         places: number of places that the request takes.
@@ -269,7 +270,7 @@ class Admission:
         self.places = 0
 
     def weigh(self, size: int) -> None:
-        """Take the places that the request still lacks for a body of `size` bytes.
+        """Take the further places that the request needs for a body of `size` bytes.
 
         Raises:
             ApiError: too few places are free.
@@ -288,7 +289,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Test whether a host, with or without a port, is `localhost` or an address, which no web page can rebind."""
+    """Test whether a host, with or without a port, is `localhost` or an IP address. DNS rebinding can forge neither."""
     name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
     if name.lower() == "localhost":
         return True

@@ -1,4 +1,4 @@
-"""Settings file of the gateway: its fusions by name, the keys of its clients, and its limits."""
+"""The gateway's settings file: the fusions by name, the keys of clients, and the limits."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from cosd_api.gateway.ignorable import IGNORABLE, check_ignored
 __all__ = ["ALONE", "KEYS_VARIABLE", "ClientKey", "GatewayConfig", "GatewayLimits", "keys_of"]
 
 ALONE = "cosd"
-"""Model name of a fusion that is the only one served, from its own settings file."""
+"""Model name of a fusion that is served alone, from the settings file of a single fusion."""
 
 KEYS_VARIABLE = "COSD_SERVE_KEYS"
-"""Environment variable with the keys of clients."""
+"""Environment variable that contains the keys of clients."""
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,99}$"
@@ -50,26 +50,27 @@ class GatewayLimits(BaseModel):
     """Limits on the requests that the gateway accepts.
 
     Attributes:
-        body_bytes: maximum size of a request body. By default it follows from the models' contexts as soon as they are
-            known: 64 bytes for each token that a prompt may have, plus 64 KiB, but at most 4,000,000.
-        messages: maximum number of messages in one conversation, including messages of single models (`own`).
+        body_bytes: maximum size of a request body. By default, it is 64 KiB plus 64 bytes for each token that fits into
+            a request's prompts, but at most 4,000,000 bytes. Until the models' contexts are known, it is 4,000,000
+            bytes.
+        messages: maximum number of messages in one conversation, including messages for single models (`own`).
         prompts: maximum number of prompts in one request.
         max_tokens: maximum number of tokens in one answer. A request for more is refused.
-        concurrency: number of places for requests in progress. If too few are free, a request is refused with status
-            429. A body takes one place, and one more for every 64 KiB, but never more than the total. This limits the
-            memory for bodies.
-        timeout: seconds for one request, from its first byte to the last byte of its answer.
-        first_token_timeout: seconds from the first byte of a request to the first token of its answer. With None only
-            `timeout` applies.
-        idle_timeout: maximum number of seconds between two tokens while the client reads. With None only `timeout`
-            applies. By default, nginx closes a silent connection after half of this default.
-        heartbeat_seconds: seconds of silence after which a comment is sent in a stream, so that no proxy takes the
-            stream for dead. Before the first token, the comment comes with the headers. None sends no comments.
-        unread_tokens: maximum number of tokens that wait for a slow client. At this number the models pause until the
-            client reads some.
-        drain_seconds: seconds from the signal to stop until new connections are refused. Meanwhile `/ready` returns
-            503, so that a load balancer sends no more requests.
-        stop_seconds: seconds that requests in progress may still take when the gateway is stopped.
+        concurrency: number of places for requests in progress. A request takes one place, and another for every 64 KiB
+            of its body, but never more than there are. If too few places are free, the request is refused with status
+            429. Places limit the memory that bodies take.
+        timeout: maximum number of seconds for a request, from its first byte to the last byte of its answer.
+        first_token_timeout: maximum number of seconds from the first byte of a request to the first token of its
+            answer. With None, only `timeout` applies.
+        idle_timeout: maximum number of seconds between two tokens, while the client reads. With None, only `timeout`
+            applies. The default is twice the time after which nginx, by default, closes a silent connection.
+        heartbeat_seconds: seconds of silence after which a comment is sent in a stream, so that proxies do not close
+            the connection. Before the first token, the headers are sent with the comment. None sends no comments.
+        unread_tokens: maximum number of tokens that wait for a slow client. When it is reached, the models pause until
+            the client has read some tokens.
+        drain_seconds: seconds between the signal to stop and the refusal of new connections. Meanwhile, `/ready`
+            returns 503, so that a load balancer sends no more requests.
+        stop_seconds: maximum number of seconds that requests in progress may take to finish when the gateway stops.
     """
 
     model_config = _STRICT
@@ -89,7 +90,7 @@ class GatewayLimits(BaseModel):
 
 
 class ClientKey(BaseModel):
-    """A key that clients may use. The key itself is in an environment variable, or in a file.
+    """Settings of a key that clients may use. The key itself is in an environment variable or in a file.
 
     Attributes:
         name: name of the key in logs and metrics.
@@ -99,10 +100,11 @@ class ClientKey(BaseModel):
         concurrency: maximum number of requests in progress with this key.
         requests_per_minute: maximum number of requests for answers per minute, including requests that are refused for
             another reason. Further requests are refused with status 429.
-        billed_tokens_per_minute: maximum number of tokens per minute that the models read and write for this key. At
-            this number, requests are refused with status 429 until fewer tokens were billed in the last minute.
-        cached_weight: weight of a prompt token that came from a model's cache. A fusion reads the same prompt many
-            times, nearly always from the cache; providers usually charge a tenth for cached tokens.
+        billed_tokens_per_minute: maximum number of tokens per minute that the models read and write for this key. When
+            it is reached, requests are refused with status 429 until fewer tokens were billed in the last minute.
+        cached_weight: weight of a prompt token that came from a model's cache, compared with other tokens. A fusion
+            reads the same prompt many times, nearly always from the cache. Providers usually charge a tenth of the
+            price for cached tokens.
     """
 
     model_config = _STRICT
@@ -121,12 +123,13 @@ class GatewayConfig(BaseModel):
 
     Attributes:
         schema_version: version of the file format.
-        fusions: the fusions, by the model names that clients request; each has the fields of a settings file.
-        keys: keys of clients. Without keys, and without `COSD_SERVE_KEYS`, every client on this machine is served.
+        fusions: the fusions, by the model names under which clients request them. Each entry has the same fields as the
+            settings file of a single fusion.
+        keys: the keys of clients. Without keys, and without `COSD_SERVE_KEYS`, only clients on this machine are served.
         limits: limits on requests.
         cors: origins of web pages that may call the gateway, such as `https://app.example.com`; none by default.
-        ignore: request fields to ignore, such as `temperature`; otherwise a request with such a field is refused. An
-            answer names the ignored fields of its request.
+        ignore: request fields to ignore, such as `temperature`; by default, a request with such a field is refused.
+            Each answer names the ignored fields of its request.
     """
 
     model_config = _STRICT
@@ -140,12 +143,12 @@ class GatewayConfig(BaseModel):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file of several fusions, or the settings file of a single fusion, which is then named `cosd`.
+        """Read a gateway's settings file, or the settings file of a single fusion, whose model name is then `cosd`.
 
-        Sends no request.
+        This sends no request.
 
         Raises:
-            OSError: the file, or a file that it names, cannot be read.
+            OSError: the file, or a file to which it refers, cannot be read.
             SettingError: the file is invalid; the message names the file, the line, the field and a remedy.
         """
         path = Path(path)
@@ -186,20 +189,20 @@ class GatewayConfig(BaseModel):
 
     @classmethod
     def fields_of(cls, name: str) -> Sequence[str]:
-        """The names of the nested fields: in an entry of `keys` or in `limits`; empty for other fields."""
+        """Return the names of the fields in `limits` or in an entry of `keys`; empty for other fields."""
         parts: Mapping[str, type[BaseModel]] = {"keys": ClientKey, "limits": GatewayLimits}
         return [*parts[name].model_fields] if name in parts else []
 
 
 def keys_of(keys: Sequence[ClientKey]) -> dict[str, ClientKey]:
-    """Collect the keys of a settings file and of `COSD_SERVE_KEYS`; return their entries by the text of the key.
+    """Collect the keys from a settings file and from `COSD_SERVE_KEYS`; return their settings by the key's text.
 
-    The variable contains keys separated by commas. A name and limits may follow each key, such as
+    The variable contains keys separated by commas. Each key may be followed by a name and limits, as in
     `KEY;name=team-a;concurrency=4;billed_tokens_per_minute=100000`.
 
     Raises:
-        SettingError: a variable is not set, a file cannot be read, or a key is invalid; the message does not show the
-            key.
+        SettingError: a variable is not set, a file cannot be read, or a key is invalid; the message does not contain
+            the key.
     """
     found: dict[str, ClientKey] = {}
     for one in keys:
@@ -213,12 +216,12 @@ def keys_of(keys: Sequence[ClientKey]) -> dict[str, ClientKey]:
 
 
 def _beside(path: Path, key: ClientKey) -> ClientKey:
-    """Resolve the path of a key's file, if it has one, against the folder of the settings file."""
+    """Resolve the path of a key's file, if the key is in a file, against the folder of the settings file."""
     return key if key.file is None else key.model_copy(update={"file": str(path.parent / key.file)})
 
 
 def _text_of(key: ClientKey) -> tuple[str, str]:
-    """Return where a key is, and its text."""
+    """Return the name of the variable or file that contains a key, and the key's text."""
     if key.file is None:
         where = key.env or ""
         text = os.environ.get(where, "").strip()
@@ -230,7 +233,7 @@ def _text_of(key: ClientKey) -> tuple[str, str]:
     except OSError as error:
         raise SettingError(f"keys: {key.file}, which should contain a key: {error.strerror}") from None
     except UnicodeDecodeError:
-        return key.file, ""  # the caller refuses it as too short
+        return key.file, ""  # the caller refuses an empty key as too short
 
 
 def _client(number: int, options: Sequence[str]) -> ClientKey:

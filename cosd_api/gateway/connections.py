@@ -1,9 +1,9 @@
-"""Connections of clients, which are closed if a client sends no request or does not read its answer.
+"""Client connections that are closed if the client sends no request or does not read its answer.
 
-uvicorn never closes a connection on which no request comes, and when its limit (`limit_concurrency`) is reached, it
-refuses every client. Measured with 600 silent connections and a limit of 576: within 42 seconds uvicorn served none of
-three other requests, and all 600 stayed open. With the class below, all three were served, and no silent connection
-stayed open.
+uvicorn never closes a connection on which no request arrives, and when its limit (`limit_concurrency`) is reached, it
+refuses every client. In a test with 600 silent connections and a limit of 576, plain uvicorn served none of three other
+requests within 42 seconds, and all 600 connections stayed open. With `ClientConnection`, all three requests were
+served, and no silent connection stayed open.
 """
 
 from __future__ import annotations
@@ -23,21 +23,25 @@ if sys.platform == "linux":
 __all__ = ["ClientConnection"]
 
 HEAD_SECONDS = 10.0
-"""Time limit for the head of a request. It starts with the connection; for later requests, with their first byte."""
+"""Time limit for the head of a request.
 
-TAKING_SECONDS = 300.0
-"""Time within which a client with full buffers must read something. The operating system of a slow client requests data
-in large steps, which may be minutes apart.
+The time starts when the connection is opened; for later requests, it starts with their first byte.
 """
 
-_UNSENT = 0x5411  # Linux's SIOCOUTQ: number of bytes that the client's system has not acknowledged
+TAKING_SECONDS = 300.0
+"""Time within which a client with full buffers must read something.
+
+It is long because the operating system of a slow client requests data in large steps, which may be minutes apart.
+"""
+
+_UNSENT = 0x5411  # SIOCOUTQ on Linux, which returns the number of bytes that the client has not acknowledged
 
 
 class ClientConnection(H11Protocol):
-    """One client's connection, which is closed if it is not used.
+    """A client's connection, which is closed if the client does not use it.
 
     It is closed if the head of a request does not arrive in time, or if the client reads nothing of an answer for too
-    long. If there are too many connections, the one that has waited longest for a request is closed.
+    long. If there are too many connections, the one that has been idle longest is closed.
 
     Args:
         most: maximum number of open connections.
@@ -46,14 +50,14 @@ class ClientConnection(H11Protocol):
     def __init__(self, *args: Any, most: int, **options: Any) -> None:
         super().__init__(*args, **options)
         self._most = most
-        self._free_since = time.monotonic()  # has a finer resolution than the time of uvloop
+        self._free_since = time.monotonic()  # this clock has a finer resolution than uvloop's
         self._head_timer: asyncio.TimerHandle | None = None
         self._taking_timer: asyncio.TimerHandle | None = None
 
     @property
     def _waits(self) -> bool:
         """True while no request is in progress."""
-        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request, unlike uvicorn's type
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request, despite uvicorn's type
         return cycle is None or cycle.response_complete
 
     @property
@@ -62,23 +66,23 @@ class ClientConnection(H11Protocol):
         return self._waits and not self._unsent()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept a connection; if there are too many, close the one that has waited longest for a request."""
+        """Accept a connection. If there are now too many, close the one that has been idle longest."""
         super().connection_made(transport)
         if len(self.connections) > self._most:
             free = [one for one in self.connections if isinstance(one, ClientConnection) and one._free]
             oldest = min(free, key=lambda one: one._free_since)
-            self.connections.discard(oldest)  # a closing connection must not count
+            self.connections.discard(oldest)  # so that the connection does not count while it is being closed
             oldest.transport.close()
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers that wait for the client."""
+        """Cancel the timers of the connection."""
         self._cancel_head()
         self._cancel_taking()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Receive a part of a request."""
+        """Receive a part of a request; run the timer for the request's head until the head is complete."""
         super().data_received(data)
         if self._waits:
             self._await_head()
@@ -86,18 +90,18 @@ class ClientConnection(H11Protocol):
             self._cancel_head()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Start to wait for the next request, and for the client to read the rest of the answer."""
         self._free_since = time.monotonic()
         super().on_response_complete()
         self._await_taking()
 
     def pause_writing(self) -> None:
-        """Wait for a client whose buffers are full."""
+        """Start the timer for a client whose buffers are full."""
         super().pause_writing()
         self._await_taking()
 
     def resume_writing(self) -> None:
-        """Continue after the client has emptied the buffers."""
+        """Continue after the client has read from its full buffers."""
         self._cancel_taking()
         super().resume_writing()
         if self._waits:
@@ -124,11 +128,14 @@ class ClientConnection(H11Protocol):
             self._hang_up()
 
     def _unsent(self) -> int:
-        """Number of bytes that the client has not received, including the system's buffer if its content is known."""
+        """Return the number of bytes that the client has not received.
+
+        On Linux, this includes the bytes in the operating system's send buffer.
+        """
         left = self.transport.get_write_buffer_size()
         found: socket.socket | None = self.transport.get_extra_info("socket")
         if left and sys.platform == "linux" and found is not None:
-            with suppress(OSError, ValueError):  # raised if the socket was closed
+            with suppress(OSError, ValueError):  # raised if the socket has been closed
                 left += int.from_bytes(ioctl(found.fileno(), _UNSENT, bytes(4)), sys.byteorder)
         return left
 

@@ -1,4 +1,4 @@
-"""One request and its outcome, for the access log and the metrics; neither contains a prompt or an answer."""
+"""A request and its outcome, for the access log and the metrics, neither of which contains a prompt or an answer."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from cosd_api.types import EndpointUsage
 __all__ = ["ACCESS_LOG", "Exchange", "Outcome", "request_id"]
 
 ACCESS_LOG = "cosd_api.gateway.access"
-"""Name of the logger of the access log."""
+"""Name of the logger to which the access log is written."""
 
 _log = logging.getLogger(ACCESS_LOG)
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 Outcome = Literal["ok", "error", "disconnected", "stopped"]
-"""Outcome of a request: answered, failed, abandoned by its client, or ended because the gateway was stopped."""
+"""Outcome of a request: answered, failed, abandoned by its client, or aborted because the gateway stopped."""
 
 
 def request_id(given: str) -> str:
-    """Return the id that the client gave if it is a plain word, else a new id."""
+    """Return the client's own request id if it matches `_ID`; otherwise, return a new id."""
     return given if _ID.fullmatch(given) else f"req-{uuid4().hex}"
 
 
@@ -40,20 +40,20 @@ class Exchange:
     Attributes:
         id: id of the request.
         method: the HTTP method.
-        path: the route; empty if it is unknown.
-        client: the name of the client's key; empty without one.
+        path: the route; empty if the gateway has no such route.
+        client: the name of the client's key; empty if the client has no key.
         model: the name of the fusion that answers; empty until the body has been read.
         stream: whether the answer is sent while it is written.
-        status: the HTTP status; 0 if the client left before it was sent.
-        outcome: how the request ended.
-        error: the error's code, or its status if it has no code; empty without an error.
-        first_seconds: seconds until the first text was sent.
-        tokens: number of tokens that were sent, in all answers together.
+        status: the HTTP status; 0 if the client disconnected before a status was sent.
+        outcome: the way in which the request ended.
+        error: the code of the error, or its HTTP status if it has no code; empty if there was no error.
+        first_seconds: seconds from the start of the request to its first text; None if no text was written.
+        tokens: number of tokens in all answers together.
         usage: requests and billed tokens of each endpoint.
         never_billed: estimated number of tokens that each endpoint processed but did not bill.
         results: the complete answers.
-        gaps: seconds between the tokens of a stream.
-        last: time of the stream's last token.
+        gaps: seconds between successive tokens of a stream.
+        last: time of the most recent token of a stream; None before its first token.
         began: start of the request, as `time.perf_counter()` reported it.
     """
 
@@ -77,16 +77,16 @@ class Exchange:
 
     @property
     def billed(self) -> int:
-        """Number of billed tokens, plus the estimated number of tokens that are never billed."""
+        """Number of billed tokens, plus the estimated number of tokens that were processed but not billed."""
         return sum(one.billed_tokens for one in self.usage.values()) + sum(self.never_billed.values())
 
     def sent_text(self) -> None:
-        """Record the time of the first text."""
+        """Record the time of the first text; later calls have no effect."""
         if self.first_seconds is None:
             self.first_seconds = time.perf_counter() - self.began
 
     def wrote(self) -> None:
-        """Count a token of a stream."""
+        """Count a token of a stream, and record the time since the token before it."""
         now = time.perf_counter()
         if self.last is not None:
             self.gaps.append(now - self.last)
@@ -100,7 +100,7 @@ class Exchange:
             self.never_billed[name] = self.never_billed.get(name, 0) + tokens
 
     def log(self) -> None:
-        """Write the request's line of the access log, a JSON object."""
+        """Write the request's line to the access log, as a JSON object."""
         line: dict[str, Any] = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "request_id": self.id,
@@ -123,7 +123,7 @@ class Exchange:
 
 
 def _add(total: dict[str, EndpointUsage], more: Mapping[str, EndpointUsage]) -> None:
-    """Add usage to a total, by endpoint."""
+    """Add the usage of each endpoint to its total."""
     for name, one in more.items():
         known = total.get(name, EndpointUsage())
         counts = ("requests", "retries", "prompt_tokens", "completion_tokens", "cached_tokens")

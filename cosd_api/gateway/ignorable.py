@@ -1,8 +1,8 @@
 """Request fields that the gateway can be set to ignore: sampling parameters, and hints to a server.
 
-The list is fixed. If one of these fields is ignored, a fusion writes its usual answer, in the form that the client
-expects. Other fields cannot be ignored: a client that sends `n`, `stop`, `tools` or `response_format`, for example,
-would not get the answer that it requested. Names are checked, because a misspelt name would never match a field.
+The list of these fields is fixed. If one of them is ignored, the fusion writes its usual answer, in the format that the
+client expects. Other fields cannot be ignored: a client that sends `n`, `stop`, `tools` or `response_format`, for
+example, would not get the answer that it requested. Names are checked, because a misspelt name would match no field.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ IGNORABLE: Mapping[str, Collection[object]] = {
     "chat_id": (),
     "session_id": (),
 }
-"""Names of the fields, each with the values that change nothing."""
+"""Names of the fields that can be ignored, each with the values that have no effect on an answer."""
 
 
 def changes_nothing(name: str, value: object) -> bool:
-    """Test whether a field of `IGNORABLE` has a value without effect; null counts as absent."""
+    """Test whether a field of `IGNORABLE` has a value that has no effect; null counts as absent."""
     return value is None or value in IGNORABLE[name]
 
 

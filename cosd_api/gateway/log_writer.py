@@ -1,4 +1,4 @@
-"""Writing of log lines in a thread of their own, so that a stalled reader of the log delays no answer."""
+"""Log writing in a separate thread, so that answers do not have to wait if the reader of the log stalls."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _AGAIN_SECONDS = 0.01
 class LogLineFormatter(logging.Formatter):
     """Formatter that writes each record as a line of JSON.
 
-    A record of the access log is already such a line. For other logs the line has the time, the level and the message.
+    Records of the access log already are such lines. For other logs, the line has the time, the level and the message.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record. An exception is logged with its class and frames, but without its message.
+        """Format a record.
 
-        The message may quote a prompt.
+        Exceptions are logged with their class and frames, but without their message, which may quote a prompt.
         """
         message = record.getMessage()
         if record.name == ACCESS_LOG:
@@ -43,9 +43,9 @@ class LogLineFormatter(logging.Formatter):
 
 
 class LogWriter(logging.Handler):
-    """A handler of log records that never waits.
+    """A log handler whose caller never waits for the log to be written.
 
-    If too many lines wait, further lines are dropped; their number follows as a line of JSON.
+    If too many lines are waiting, further lines are dropped. Their number is written later, as a line of JSON.
 
     Args:
         descriptor: file descriptor to write to.
@@ -62,7 +62,7 @@ class LogWriter(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record for writing, or drop it if too many wait."""
+        """Queue a record for writing, or drop it if too many lines are waiting."""
         try:
             self._lines.put_nowait(f"{self.format(record)}\n".encode(errors="backslashreplace"))
         except queue.Full:
@@ -75,7 +75,7 @@ class LogWriter(logging.Handler):
             self._dropped += 1
 
     def close(self) -> None:
-        """Write the waiting lines; lines that the reader does not accept within two seconds are lost."""
+        """Write the waiting lines. Lines that the reader of the log does not accept within two seconds are lost."""
         if self._thread.is_alive():
             with suppress(queue.Full):
                 self._lines.put(None, timeout=_LAST_SECONDS)

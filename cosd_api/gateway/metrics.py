@@ -1,4 +1,4 @@
-"""Metrics of the gateway in the format of Prometheus."""
+"""Metrics of the gateway, in Prometheus's format."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _EACH = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
 class GatewayMetrics:
-    """Metrics of one gateway, in a registry of their own.
+    """Metrics of one gateway, in a separate registry.
 
     Attributes:
-        content_type: media type of the page.
+        content_type: media type of the page that `page` renders.
     """
 
     content_type = CONTENT_TYPE_LATEST
@@ -83,7 +83,7 @@ class GatewayMetrics:
 
     @contextmanager
     def in_flight(self, model: str) -> Iterator[None]:
-        """Count a request as in progress while the block runs."""
+        """Count a request as being in progress for as long as the block runs."""
         gauge = self._in_flight.labels(model)
         gauge.inc()
         try:

@@ -1,4 +1,4 @@
-"""Readiness: background probes check that every fusion's models are known and that their servers answer."""
+"""Readiness: background probes check that the models of all fusions are known and that their servers answer."""
 
 from __future__ import annotations
 
@@ -23,31 +23,35 @@ _log = logging.getLogger("cosd_api.gateway")
 _READY = "ready"
 _UNKNOWN = "unknown"
 _TIMEOUT = "timeout"
-_WAIT_SECONDS = 1.0  # longest wait of a check for results, because health checks commonly wait no longer
+_WAIT_SECONDS = 1.0  # maximum time that a check waits for results, since load balancers often wait no longer
 _EVERY_SECONDS = 2.0  # pause between two probes of one server
-_ALIVE_SECONDS = 3.0  # timeout of a probe if the server's model is known
-_MODEL_SECONDS = 15.0  # timeout of the probe that looks up the model
-_FRESH_SECONDS = 2.0 * (_EVERY_SECONDS + _ALIVE_SECONDS)  # age up to which a result counts; the next may be late
-_ASKED_SECONDS = 60.0  # time after the last check during which probes continue
+_ALIVE_SECONDS = 3.0  # timeout of a probe if the server's model is already known
+_MODEL_SECONDS = 15.0  # timeout of a probe that must look up the model
+_FRESH_SECONDS = 2.0 * (_EVERY_SECONDS + _ALIVE_SECONDS)  # age up to which a result is valid: time for two probes
+_ASKED_SECONDS = 60.0  # time for which probes continue after the last check
 
 Ready = Literal["ready", "degraded", "not ready"]
-"""State of all models together. `"degraded"`: some assistants are not ready, but answers continue without them."""
+"""State of all models together.
+
+`"degraded"` means that some assistants are not ready, but that answers continue without them.
+"""
 
 
 @dataclass
 class _Watched:
-    """One model's server, and the result of its last probe.
+    """A model's server, and the result of its most recent probe.
 
     Attributes:
         fusion: the name of the fusion.
         endpoint: the model's name in the fusion.
         provider: the provider for the server.
-        spared: whether answers continue without this model.
-        state: `"ready"`, the class of the error, `"timeout"`, or `"unknown"` before the first probe.
-        at: time of the last probe; None before the first.
-        error: the error of the last probe.
+        spared: whether answers continue without this model if it fails.
+        state: `"ready"`, the name of an error's class, `"timeout"`, `"internal"`, or `"unknown"` before the first
+            probe.
+        at: time at which the most recent probe ended; None before the first probe.
+        error: the error of the most recent probe; None if it had none.
         known: whether the server's model is known.
-        news: event that the next probe sets when it ends.
+        news: event that is set when the next probe ends.
     """
 
     fusion: str
@@ -62,11 +66,11 @@ class _Watched:
 
     @property
     def age(self) -> float:
-        """Seconds since the last probe."""
+        """Seconds since the most recent probe ended."""
         return float("inf") if self.at is None else anyio.current_time() - self.at
 
     async def probe(self) -> None:
-        """Look up the server's model, as an answer would, then check that the server is alive if it can be checked."""
+        """Look up the server's model, as for an answer; then, if possible, check that the server is alive."""
         state, self.error = _TIMEOUT, None
         with anyio.move_on_after(_ALIVE_SECONDS if self.known else _MODEL_SECONDS):
             try:
@@ -79,7 +83,7 @@ class _Watched:
                 state, self.error = type(error).__name__, error
             except Exception as error:  # noqa: BLE001 - a bug in one provider must not end the probes of others
                 state = "internal"
-                frames = "".join(traceback.format_tb(error.__traceback__))  # without the message, which may be private
+                frames = "".join(traceback.format_tb(error.__traceback__))  # the message is left out: it may be private
                 _log.error("a probe: unexpected %s raised at\n%s", type(error).__name__, frames)
         self.state, self.at = state, anyio.current_time()
         self.news.set()
@@ -87,11 +91,11 @@ class _Watched:
 
 
 class Readiness:
-    """Background probes of the models' servers, whose results clients can check.
+    """Background probes of the models' servers, and checks that return their results.
 
-    Each server is probed about every two seconds. A minute after the last check the probes pause, so that an unused
-    gateway sends the servers nothing. A check waits up to a second for recent results. A server that has not answered
-    by then keeps its last state; if that is ten seconds old, a ready server becomes unknown.
+    Each server is probed about every two seconds. A minute after the last check, the probes pause, so that an unused
+    gateway sends nothing to the servers. A check waits up to a second for recent results. A server whose probe has not
+    ended by then keeps its previous state, but `"ready"` becomes `"unknown"` after ten seconds.
 
     Args:
         fusions: the fusions, by name.
@@ -109,7 +113,7 @@ class Readiness:
 
     @asynccontextmanager
     async def watching(self) -> AsyncGenerator[None]:
-        """Run a block during which servers are probed, starting with the first check."""
+        """Probe the servers for as long as the block runs, beginning with the first check."""
         async with anyio.create_task_group() as group:
             for one in self._watched:
                 group.start_soon(self._watch, one)
@@ -124,17 +128,17 @@ class Readiness:
         """Probe every server once, in the background, and report the results to the operator.
 
         Args:
-            say: function that is called with a line for each server that does not answer, or with one line that lists
-                the models if all answer.
+            say: function that receives the report: a line for each server that does not answer, or a single line that
+                lists the models if all servers answer.
         """
         if self._group is not None:
             self._group.start_soon(self._report, say)
 
     async def check(self) -> tuple[Ready, dict[str, dict[str, str]], float | None]:
-        """Return the state of all models, the states by fusion and endpoint, and the oldest result's age in seconds.
+        """Return the overall state, the state of each endpoint by fusion, and the age of the oldest result in seconds.
 
-        The state of an endpoint is `"ready"`, the class of the error, `"timeout"`, or `"unknown"` if there is no recent
-        result.
+        The state of an endpoint is `"ready"`, the name of an error's class, `"timeout"`, `"internal"`, or `"unknown"`
+        if there is no recent result. The age is None if there is no result at all.
         """
         self._wake()
         with anyio.move_on_after(_WAIT_SECONDS):

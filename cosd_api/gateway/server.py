@@ -1,4 +1,4 @@
-"""The gateway on uvicorn, with a graceful stop: requests in progress may finish within a time limit."""
+"""The gateway on uvicorn, with a graceful stop that gives requests in progress some time to finish."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from cosd_api.gateway.connections import TAKING_SECONDS, ClientConnection
 
 __all__ = ["GatewayServer", "check_host", "listening", "run_gateway"]
 
-_SEND_BYTES = 16_384  # send buffer of each connection
-_LAST_SECONDS = 3.0  # time for sending errors after requests are ended; longer than the gateway itself tries
-_MORE_CONNECTIONS = 64  # in addition to two for each request in progress, for idle clients and health checks
+_SEND_BYTES = 16_384  # size of the send buffer of each connection
+_LAST_SECONDS = 3.0  # time for sending errors to aborted requests; the gateway itself gives up sooner
+_MORE_CONNECTIONS = 64  # for idle clients and health checks, in addition to two per request in progress
 
 
 class GatewayServer(uvicorn.Server):
@@ -30,7 +30,7 @@ class GatewayServer(uvicorn.Server):
 
     Args:
         gateway: the application.
-        ready: called when the server accepts connections.
+        ready: function that is called when the server accepts connections.
         loop: the kind of event loop that `run` starts.
     """
 
@@ -66,8 +66,8 @@ class GatewayServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop gracefully.
 
-        First a load balancer gets time to notice. Then no more connections are accepted, and requests that take too
-        long are ended.
+        First, a load balancer is given time to notice. Then, no more connections are accepted, and requests that take
+        too long are aborted.
         """
         self._gateway.draining()
         await self._drain()
@@ -78,7 +78,7 @@ class GatewayServer(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             timer.cancel()
-            for one in [*self.server_state.connections]:  # connections for which uvicorn's shutdown did not wait
+            for one in [*self.server_state.connections]:  # uvicorn's shutdown does not wait for these connections
                 one.transport.abort()
 
     async def _drain(self) -> None:
@@ -91,7 +91,7 @@ def check_host(host: str, *, secured: bool) -> None:
     """Check that a gateway without keys is not reachable from other machines.
 
     Raises:
-        SettingError: other machines could reach it.
+        SettingError: other machines could reach the gateway, and it has no keys.
     """
     local = host in ("localhost", "127.0.0.1", "::1") or (host.startswith("127.") and is_local(host))
     if not (local or secured):
@@ -109,9 +109,9 @@ def listening(host: str, port: int) -> socket.socket:
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # By default the system buffers megabytes for a client that does not read, and the models would not pause.
+        # By default, the operating system buffers megabytes for a client that does not read, so models would not pause.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # on Linux, closes the connection of a client that never reads
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux then closes the connection of a client that never reads
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * TAKING_SECONDS))
         found.bind((host, port))
     except (OSError, OverflowError) as error:
@@ -122,12 +122,12 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def run_gateway(gateway: Gateway, at: socket.socket, *, ready: Callable[[], None] = lambda: None) -> None:
-    """Serve until the process is interrupted; then let requests in progress finish, within a time limit.
+    """Serve until the process is interrupted; then give requests in progress some time to finish.
 
     Args:
         gateway: the application.
         at: a bound socket.
-        ready: called when the server accepts connections.
+        ready: function that is called when the server accepts connections.
 
     Raises:
         KeyboardInterrupt: the process was interrupted, and the server has stopped.

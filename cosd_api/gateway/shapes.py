@@ -1,8 +1,8 @@
-"""Answers in OpenAI's two forms, whole or as events of a stream, with facts about the fusion in the field `cosd`.
+"""Answers in OpenAI's two formats, whole or as events of a stream, with facts about the fusion in the field `cosd`.
 
-The log probability of a token comes from the model that wrote it: the draft or an assistant. For probability 0 it is
--9999. If the model's server reports no probability, it is null in a completion and -9999 in a chat answer, whose form
-requires a number.
+The log probability of a token comes from the model that wrote it: the draft or an assistant. A probability of 0 becomes
+-9999. If the model's server reports no probability, the value is null in a completion, and -9999 in a chat answer,
+because the format of chat answers requires a number.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from cosd_api.types import FusedToken
 __all__ = ["DONE", "AnswerShape", "ChatShape", "CompletionShape", "TextReader", "event", "facts", "usage"]
 
 DONE = b"data: [DONE]\n\n"
-"""Last event of a stream that has no error."""
+"""Last event of a stream that ends without an error."""
 
-_NEVER = -9999.0  # log probability for zero or for an unknown probability, as in OpenAI's API
+_NEVER = -9999.0  # log probability for a probability that is zero or unknown, as in OpenAI's API
 _FINISH = {"budget": "length"}
 
 
 class TextReader:
-    """Reader of tokens that may contain parts of characters; a character is returned with its last part.
+    """Decoder for tokens that may contain parts of characters.
 
-    The returned pieces together are the text of the result.
+    A character is returned with the token that completes it. All returned pieces together are the text of the result.
     """
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def read(self, token: FusedToken) -> str:
-        """Read a token; return the text that it completes."""
+        """Decode a token; return all characters that are now complete."""
         return self._decoder.decode(token.data)
 
     def rest(self) -> str:
-        """Return the rest of the text after the last token."""
+        """Return the text of an incomplete character after the last token; usually empty."""
         return self._decoder.decode(b"", True)
 
 
 def facts(result: FusionResult) -> dict[str, Any]:
-    """The facts of one fused answer for the field `cosd`."""
+    """Return the facts about a fused answer, for the field `cosd`."""
     return {
         "method": result.settings.method,
         "acceptance_rate": result.acceptance_rate,
@@ -70,9 +70,9 @@ def facts(result: FusionResult) -> dict[str, Any]:
 
 
 def usage(results: Sequence[FusionResult]) -> dict[str, Any]:
-    """Usage in OpenAI's sense: the prompt, counted once by the draft's server, and the tokens of the answers.
+    """Return the usage as OpenAI's API defines it: the prompt's tokens, counted once, and the answers' tokens.
 
-    `facts` contains the tokens that each endpoint billed.
+    The draft's server counts the prompt. The tokens that each endpoint billed are in `facts`.
     """
     read, written = sum(one.prompt_tokens or 0 for one in results), sum(len(one.tokens) for one in results)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
@@ -83,11 +83,11 @@ def event(value: object) -> bytes:
     return f"data: {_json(value)}\n\n".encode()
 
 
-_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # json.dumps creates an encoder each time
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # json.dumps makes an encoder per call
 
 
 def _logprob(token: FusedToken) -> float | None:
-    """The log probability of a token, by the model that wrote it."""
+    """Return the log probability of a token, according to the model that wrote it."""
     return _log(token.draft_prob if token.source == DRAFT else token.assistant_prob)
 
 
@@ -98,21 +98,21 @@ def _log(prob: float | None) -> float | None:
 
 
 def _entry(text: str, log: float | None, data: bytes) -> dict[str, Any]:
-    """An entry for one token in the log probabilities of a chat answer."""
+    """Return the entry for a token in the log probabilities of a chat answer."""
     return {"token": text, "logprob": _NEVER if log is None else log, "bytes": [*data]}
 
 
 @dataclass(frozen=True)
 class AnswerShape:
-    """The form of the answers to one request.
+    """The format of the answers to one request.
 
     Attributes:
         request_id: id of the request.
         model: name of the model, as in the request.
         created: time of the answer, in seconds since 1970.
-        logprobs: whether tokens come with their log probabilities.
+        logprobs: whether tokens are sent with their log probabilities.
         usage: whether the client requested the usage at the end of a stream.
-        id: id of the answer; by default a new id in OpenAI's form.
+        id: id of the answer; by default, a new id in OpenAI's format.
         ignored: fields of the request that were ignored.
     """
 
@@ -133,24 +133,24 @@ class AnswerShape:
             object.__setattr__(self, "id", f"{self.id_prefix}-{uuid4().hex}")
 
     def whole(self, results: Sequence[FusionResult]) -> dict[str, Any]:
-        """All answers at once."""
+        """Return the body of a response that contains whole answers."""
         choices = [self._whole_choice(at, one) for at, one in enumerate(results)]
         more = facts(results[0]) if len(results) == 1 else {"answers": [facts(one) for one in results]}
         cosd = {"request_id": self.request_id, **more, **self._ignored}
         return {**self._head(self.whole_object), "choices": choices, "usage": usage(results), "cosd": cosd}
 
-    def opening(self, index: int) -> bytes:  # noqa: ARG002 - the form of chat answers uses it
-        """The first event of an answer, before any text; empty if the form has none."""
+    def opening(self, index: int) -> bytes:  # noqa: ARG002 - the format of chat answers uses it
+        """Return the first event of an answer, before any text; empty if the format has no such event."""
         return b""
 
     def piece(self, index: int, text: str, token: FusedToken | None, offset: int) -> bytes:
-        """The event of one token.
+        """Return the event for one token.
 
         Args:
             index: index of the answer.
-            text: text that the token completes.
-            token: the token; None for the rest of the text at the end.
-            offset: number of characters of the answer before this text.
+            text: the characters that are complete with this token.
+            token: the token; None for text that remains after the last token.
+            offset: number of characters in the answer before this text.
         """
         if not self.logprobs:
             start, middle, end = self._frame
@@ -159,14 +159,14 @@ class AnswerShape:
         return self._chunk(index, text, self._logprobs(tokens, offset))
 
     def closing(self, index: int, result: FusionResult) -> bytes:
-        """The last event of an answer."""
+        """Return the last event of an answer."""
         chunk = json.loads(self._chunk(index, None, None)[6:])
         chunk["choices"][0]["finish_reason"] = _finish(result)
         chunk["cosd"] = {"request_id": self.request_id, **facts(result), **self._ignored}
         return event(chunk)
 
     def ending(self, results: Sequence[FusionResult]) -> bytes:
-        """The last events of a stream that has no error."""
+        """Return the last events of a stream that ends without an error."""
         if not self.usage:
             return DONE
         return event({**self._head(self.chunk_object), "choices": [], "usage": usage(results)}) + DONE
@@ -185,7 +185,7 @@ class AnswerShape:
 
     @cached_property
     def _frame(self) -> tuple[str, str, str]:
-        """The constant parts of an event: before its index, between index and text, and after the text."""
+        """The constant parts of an event: before the index, between the index and the text, and after the text."""
         mark = "\0"
         start = f'data: {_json(self._head(self.chunk_object))[:-1]},"choices":[{{"index":'
         choice = _json({**self._written(mark), "logprobs": None, "finish_reason": None})
@@ -198,11 +198,11 @@ class AnswerShape:
         return {"index": index, **self._answer(result.text), "logprobs": logprobs, "finish_reason": _finish(result)}
 
     def _answer(self, text: str) -> dict[str, Any]:
-        """The fields of a choice that contain the whole text of an answer."""
+        """Return the fields of a choice that contain the whole text of an answer."""
         raise NotImplementedError
 
     def _written(self, text: str | None) -> dict[str, Any]:
-        """The fields of an event that contain a piece of text; `text` is None in the last event."""
+        """Return the fields of an event that contain a piece of text; `text` is None in the last event."""
         raise NotImplementedError
 
     def _logprobs(self, tokens: Sequence[FusedToken], offset: int) -> dict[str, Any]:
@@ -210,14 +210,14 @@ class AnswerShape:
 
 
 class ChatShape(AnswerShape):
-    """The form of `/v1/chat/completions`."""
+    """The format of answers from `/v1/chat/completions`."""
 
     id_prefix = "chatcmpl"
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
     def opening(self, index: int) -> bytes:
-        """The event that names the role."""
+        """Return the event that names the role of the answer's author."""
         null: dict[str, Any] = {"usage": None} if self.usage else {}
         delta = {"role": "assistant", "content": "", "refusal": None}
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
@@ -239,7 +239,7 @@ class ChatShape(AnswerShape):
 
 
 class CompletionShape(AnswerShape):
-    """The form of `/v1/completions`."""
+    """The format of answers from `/v1/completions`."""
 
     id_prefix = "cmpl"
     whole_object = "text_completion"

@@ -1,4 +1,4 @@
-"""Failures of models' servers during answers: each is counted, and the operator is notified once."""
+"""Failures of models' servers during answers: each failure is counted, and the first one of a server is logged."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _NAMES = frozenset(kind.__name__ for kind in ABOUT_REQUESTS)
 
 
 class Upstreams:
-    """Record of the models' servers that have failed and not answered since.
+    """Record of the models' servers that have failed and have not answered since.
 
-    An answer that continues without an assistant shows its client no error. So the log and the metrics must report
-    that a fusion no longer fuses.
+    If an answer continues without an assistant, its client sees no error. Therefore, the log and the metrics must
+    report that the fusion no longer fuses.
 
     Args:
         metrics: the metrics that count the failures.
@@ -34,16 +34,16 @@ class Upstreams:
         self._down: set[tuple[str, str]] = set()
 
     def down(self, model: str) -> set[str]:
-        """The endpoints of a fusion that have failed and not answered since."""
+        """Return the endpoints of a fusion that have failed and have not answered since."""
         return {endpoint for fusion, endpoint in self._down if fusion == model}
 
     def answered(self, model: str, result: FusionResult) -> None:
-        """Record, from a complete answer, the assistants that failed during it and the endpoints that answered."""
+        """Record which assistants failed during a complete answer, and which endpoints answered."""
         for endpoint, kind in result.failures.items():
             if kind in _NAMES:
                 continue
             new = (model, endpoint) not in self._down
-            if new or result.usage[endpoint].requests:  # otherwise it was not asked, because it had failed before
+            if new or result.usage[endpoint].requests:  # otherwise, the fusion did not ask it after an earlier failure
                 self._metrics.upstream_failed(model, endpoint, kind)
             if new:
                 self._down.add((model, endpoint))
@@ -57,7 +57,7 @@ class Upstreams:
                 _log.warning("%s: the %s answers again", model, endpoint)
 
     def failed(self, model: str, endpoint: str, error: ProviderError) -> None:
-        """Record an endpoint's error that ended an answer. The log has the error already, with the request's id."""
+        """Record an endpoint's error that ended an answer. The caller has already logged it, with the request's id."""
         if not isinstance(error, ABOUT_REQUESTS):
             self._metrics.upstream_failed(model, endpoint, type(error).__name__)
             self._down.add((model, endpoint))

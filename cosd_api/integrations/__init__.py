@@ -1,1 +1,1 @@
-"""Fusions as models of other libraries. Each integration needs the extra of the same name."""
+"""Fusions as models in other libraries. Each integration requires the extra of the same name."""

@@ -1,4 +1,4 @@
-"""Arguments of a fusion in the form in which evaluation tools pass them: names with plain values."""
+"""Arguments of a fusion in the form that evaluation tools use: names with plain values."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _NUMBERS = (*dict.fromkeys(name for kind in KINDS for name in numbers_of(kind) o
 
 @dataclass(frozen=True, slots=True)
 class FusionArguments:
-    """The models, settings and limits from a tool's arguments.
+    """The models, settings and limits that a tool's arguments specify.
 
-    `draft` and `assistant` are URLs or providers, or a list for several assistants. By default they are read from the
-    environment variables `COSD_DRAFT_URL` and `COSD_ASSISTANT_URL`. `draft_model` and `assistant_model` name models on
-    servers that have several. `config` is a settings file (`Fusion.load`); all other arguments override its values.
-    Settings of `Fusion` and limits of an answer have their usual names. All other arguments belong to the method or,
-    with CoSD, to the verifier (`alpha=0.6`, or `verifier=diff, tau=0.1`, or `tree=FILE`).
+    `draft` and `assistant` are URLs or providers; `assistant` can also be a list. By default, the URLs are read from
+    the environment variables `COSD_DRAFT_URL` and `COSD_ASSISTANT_URL`. `draft_model` and `assistant_model` choose
+    models on servers that have several. `config` is a settings file (`Fusion.load`); all other arguments override its
+    values. Settings of `Fusion` and limits on an answer have their usual names. All other arguments belong to the
+    method or, with CoSD, to the verifier (`alpha=0.6`, or `verifier=diff, tau=0.1`, or `tree=FILE`).
 
     Attributes:
         fusion: a fusion of these models, which is not open and has sent no request.
-        limits: limits of each answer, without the limits that the task sets (stop strings and length).
+        limits: limits on each answer, except for those that the task sets (stop strings and length).
     """
 
     fusion: Fusion
@@ -53,7 +53,7 @@ class FusionArguments:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Self:
-        """Read the arguments.
+        """Create a fusion and its limits from a tool's arguments.
 
         Raises:
             OSError: a file cannot be read.
@@ -91,7 +91,7 @@ class FusionArguments:
 
 
 def _providers(role: str, left: dict[str, Any], needed: bool) -> list[Provider]:
-    """The servers of a role, with the models that are named; empty if there are none and `needed` is False."""
+    """Return the servers for a role, with their chosen models; empty if none are given and `needed` is False."""
     variable = f"COSD_{role.upper()}_URL"
     given = left.pop(role, None) or (os.environ.get(variable, "").split() if needed else [])
     servers: list[Any] = [given] if isinstance(given, str | Provider) else [*given]
@@ -102,7 +102,7 @@ def _providers(role: str, left: dict[str, Any], needed: bool) -> list[Provider]:
     if len(models) != len(servers):
         words = f"{role}_model names {len(models)} models for {len(servers)} servers"
         raise SettingError(f"{words}: give one for each, in their order, or none")
-    texts = [None if model is None else str(model) for model in models]  # tools convert a name of digits to a number
+    texts = [None if model is None else str(model) for model in models]  # tools turn names made of digits into numbers
     return [
         connect(one, model=model) if isinstance(one, str) else one for one, model in zip(servers, texts, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""One fusion for each event loop, because connections belong to the loop that opened them."""
+"""A separate fusion for each event loop, because connections belong to the loop that opened them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LoopFusions"]
 
 
 class _Open:
-    """A fusion that is opened once and closed once, even with concurrent callers."""
+    """A fusion that is opened and closed only once, even if several callers open or close it at the same time."""
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
@@ -28,14 +28,14 @@ class _Open:
         self._closed = False
 
     async def open(self, owner: LoopFusions) -> None:
-        """Open the fusion until its owner is garbage-collected or its loop ends."""
+        """Open the fusion. It stays open until its owner is garbage-collected or its loop ends."""
         async with self._lock:
             if self._holder is not None:
                 return
             await self.fusion.__aenter__()
             self._holder = self._held()
             await anext(self._holder)
-            # The finalizer keeps `self` alive; otherwise owner and fusion could be collected in any order.
+            # The finalizer keeps `self` alive until the owner is collected, so that the fusion is not collected first.
             self._pin = finalize(owner, _close_in, asyncio.get_running_loop(), self)
             self._pin.atexit = False
 
@@ -53,7 +53,7 @@ class _Open:
             await self._holder.aclose()
 
     async def _held(self) -> AsyncGenerator[None]:
-        """A generator that closes the fusion when the loop shuts down its async generators, as it does at its end."""
+        """Close the fusion when this generator is closed, which an ending loop does with all its async generators."""
         try:
             yield
         finally:
@@ -61,21 +61,21 @@ class _Open:
 
 
 class _Closing(asyncio.Task[None]):
-    """A task that an ending loop waits for, because the loop cannot cancel it."""
+    """A task that cannot be cancelled, so that an ending loop waits for it."""
 
     def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - asyncio's own
         return False
 
 
 def _close_in(loop: asyncio.AbstractEventLoop, one: _Open) -> None:
-    """Close a fusion that has lost its owner, in its loop; may be called from any thread."""
+    """Close a fusion whose owner was garbage-collected, in the fusion's loop. May be called from any thread."""
 
     def close() -> None:
         task = _Closing(one.close(), loop=loop)
         _closing.add(task)
         task.add_done_callback(_closing.discard)
 
-    with suppress(RuntimeError):  # the loop is closed, and so is everything that was opened in it
+    with suppress(RuntimeError):  # raised if the loop is closed, and with it everything that was opened in it
         loop.call_soon_threadsafe(close)
 
 
@@ -83,14 +83,14 @@ _closing: set[_Closing] = set()
 
 
 class LoopFusions:
-    """The fusions of one model: one for each loop, with equal settings and the same providers.
+    """The fusions of one model of a tool: one for each event loop, all with the same settings and providers.
 
-    Shared providers discover their servers only once. Each fusion is opened at its loop's first answer. It is closed
-    with the loop, by `asyncio.run` or another caller of `shutdown_asyncgens`, or when the model is garbage-collected.
-    Copies start empty.
+    Because the providers are shared, each server is discovered only once. A fusion is opened for the first answer in
+    its loop. It is closed when the loop ends, by `asyncio.run` or another caller of `shutdown_asyncgens`, or when the
+    model is garbage-collected. A copy of this object contains no fusions.
 
     Attributes:
-        pattern: the fusion from which the others are copied; it is never opened itself.
+        pattern: the fusion from which the fusions of all loops are copied; it is never opened itself.
     """
 
     def __init__(self) -> None:
@@ -99,14 +99,14 @@ class LoopFusions:
         self._lock = threading.Lock()
 
     def like(self, make: Callable[[], Fusion]) -> Fusion:
-        """Return the pattern, which the first call creates."""
+        """Return the pattern; the first call creates it with `make`."""
         with self._lock:
             if self.pattern is None:
                 self.pattern = make()
             return self.pattern
 
     async def opened(self, make: Callable[[], Fusion]) -> Fusion:
-        """Return the open fusion of the running loop."""
+        """Return the running loop's fusion, which is opened if necessary."""
         pattern, loop = self.like(make), asyncio.get_running_loop()
         with self._lock:
             for ended in [other for other in self._open if other.is_closed()]:
@@ -127,6 +127,6 @@ class LoopFusions:
 def _copy(fusion: Fusion) -> Fusion:
     """Create a fusion with the same settings and the same providers."""
     settings: dict[str, Any] = {one.name: getattr(fusion.settings, one.name) for one in fields(fusion.settings)}
-    if "verifier" not in fusion.settings.method.accepts:  # the verifier comes with the method
+    if "verifier" not in fusion.settings.method.accepts:  # the method has its own verifier
         del settings["verifier"]
     return Fusion(draft=fusion.endpoints.draft, assistant=fusion.endpoints.assistants, **settings)

@@ -1,4 +1,4 @@
-"""Requests of lm-evaluation-harness, answered by a fusion. The harness itself is not needed here.
+"""Answer requests of lm-evaluation-harness with a fusion. This module does not import the harness itself.
 
 A request is a tuple of arguments: a context and generation keywords for `generate_until`, a context and a continuation
 for `loglikelihood`, and a text for `loglikelihood_rolling`. A context is a text or a `ConversationText`.
@@ -34,33 +34,33 @@ from cosd_providers import Context, InvalidRequestError, Piece, Provider, Provid
 __all__ = ["ConversationText", "HarnessFusion", "answer_options", "windows"]
 
 Done = Callable[[int, Any], None]
-"""Function that is called with the index of a request and its answer as soon as the answer is known."""
+"""Function that is called with a request's index and answer as soon as the answer is known."""
 
 Where = Callable[[int], str]
-"""Function that describes the request with an index, for a note on an error about that request."""
+"""Function that describes the request with a given index, for a note on an error about that request."""
 
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _OF_DRAWS = ("top_p", "top_k", "min_p", "typical_p", "seed")
 _COUNTED = ("requests", "retries", "prompt_tokens", "completion_tokens", "cached_tokens")
 _BESIDE = 4
-"""Tokens of a request in addition to the scored text: a beginning of sequence, and tokens before and after the text."""
+"""Number of tokens that a request may have in addition to its text, such as the beginning of sequence."""
 
 _T = TypeVar("_T")
 
 
 class ConversationText(str):
-    """Messages as JSON text, because the harness hashes, logs and caches prompts as text."""
+    """Messages encoded as JSON text, because the harness hashes, logs and caches prompts as text."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, messages: Sequence[Mapping[str, Any]]) -> Self:
-        """Encode messages."""
+        """Encode messages as JSON text."""
         return cls(json.dumps(list(messages), ensure_ascii=False))
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The decoded messages."""
+        """The messages, decoded from the JSON text."""
         return cast("list[dict[str, Any]]", json.loads(self))
 
 
@@ -70,7 +70,7 @@ def prompt_of(context: str) -> Prompt:
 
 
 def answer_options(given: Mapping[str, Any], *, max_gen_toks: int, temperature: float) -> AnswerOptions:
-    """Convert a task's generation keywords to limits of one answer.
+    """Convert a task's generation keywords to the limits on an answer.
 
     Args:
         given: the task's `generation_kwargs`.
@@ -100,7 +100,7 @@ def answer_options(given: Mapping[str, Any], *, max_gen_toks: int, temperature: 
 
 
 def _whole(name: str, value: Any) -> int:
-    """Convert a length as the harness does: from a number or its text, without decimals."""
+    """Convert a length to an int as the harness does: a number loses its decimals, and text must be a whole number."""
     try:
         return int(value)
     except (TypeError, ValueError, OverflowError):
@@ -108,7 +108,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _temperature(left: dict[str, Any]) -> float:
-    """The temperature of a task by the rule of the harness: without `do_sample`, a task with a temperature samples."""
+    """Return a task's temperature as the harness does: without `do_sample`, a task samples if it has a temperature."""
     asked, drawn = left.pop("temperature", None), left.pop("do_sample", None)
     if drawn is None:
         return float(asked or 0)
@@ -116,7 +116,7 @@ def _temperature(left: dict[str, Any]) -> float:
 
 
 def _other_temperature(task: float, fusion: float) -> str:
-    """The message about a task whose temperature differs from the fusion's; temperature 0 means greedy."""
+    """Write the message for a task whose temperature differs from the fusion's. Temperature 0 means greedy."""
     if not task:
         words = f"the task is greedy, and this fusion draws at temperature {fusion:g}"
         return f"{words}: leave out the model argument temperature, or give --gen_kwargs do_sample=True,temperature=1"
@@ -126,13 +126,13 @@ def _other_temperature(task: float, fusion: float) -> str:
 
 
 class HarnessFusion:
-    """A fusion that answers requests of the harness, several at the same time; answers are in the requests' order.
+    """A fusion that answers the harness's requests, several at a time. Answers are returned in the requests' order.
 
     Args:
-        arguments: see `FusionArguments`.
+        arguments: the models, settings and limits; see `FusionArguments`.
         concurrency: maximum number of requests in progress.
         max_gen_toks: maximum number of tokens in an answer if the task sets no limit.
-        max_length: number of tokens in a model's context; by default the smallest that the servers report.
+        max_length: number of tokens in a model's context; by default, the smallest context that a server reports.
 
     Attributes:
         used: requests and tokens so far, by endpoint.
@@ -176,7 +176,7 @@ class HarnessFusion:
         return self._all(answer, len(requests), done, "generate_until", where)
 
     def _repeated(self, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
-        """The limits of each answer. If a request is repeated, as in a task with `repeats`, it gets the next seed."""
+        """Return the limits on each answer. If a task has `repeats`, each repetition of a request has its own seed."""
         limits, seen = self._arguments.limits, Counter[str]()
         seed = limits.get("seed")
         if seed is None:
@@ -199,7 +199,7 @@ class HarnessFusion:
         return self._all(score, len(requests), done, "loglikelihood", where)
 
     def rolling(self, texts: Sequence[str], done: Done, where: Where | None = None) -> list[float]:
-        """Return the log-likelihood of each text; a text longer than a model's context is cut into windows."""
+        """Return the log-likelihood of each text. A text that is longer than a model's context is cut into windows."""
 
         async def score(fusion: Fusion, at: int) -> float:
             (_, first), *more = await self._windows(fusion, texts[at])
@@ -210,9 +210,10 @@ class HarnessFusion:
         return self._all(score, len(texts), done, "loglikelihood_rolling", where)
 
     async def _beginning(self, fusion: Fusion, text: str) -> float:
-        """The log-likelihood of a text with nothing before it.
+        """Compute the log-likelihood of a text with nothing before it.
 
-        If a model has no beginning of sequence, the first word has no probability. It is then read but not scored.
+        If a model has no beginning of sequence, the first word has no probability. The word is then used as context,
+        but not scored.
         """
         try:
             return (await self._scored(fusion, "", text))[0]
@@ -223,7 +224,7 @@ class HarnessFusion:
             return (await self._scored(fusion, found[0], text[found.end() :]))[0]
 
     async def _begins(self, fusion: Fusion) -> bool:
-        """Test whether every model reports the probability of a letter with nothing before it; asks only once."""
+        """Test whether every model reports the probability of a letter with nothing before it; ask only once."""
         if self._begin is None:
             names = (DRAFT, *fusion.endpoints.names)
             models = (fusion.endpoints.draft, *fusion.endpoints.assistants)
@@ -241,7 +242,7 @@ class HarnessFusion:
         return letter.prob is not None
 
     async def _scored(self, fusion: Fusion, context: str, continuation: str) -> tuple[float, bool]:
-        """Compute one log-likelihood, and whether the continuation is greedy."""
+        """Compute the log-likelihood of a continuation, and whether it is the fusion's greedy answer."""
         names = LikelihoodOptions.__annotations__
         limits = {name: value for name, value in self._arguments.limits.items() if name in names}
         found = await fusion.log_likelihood(prompt_of(context), continuation, **limits)  # type: ignore[arg-type]
@@ -249,13 +250,13 @@ class HarnessFusion:
         return found.total, found.is_greedy
 
     async def _windows(self, fusion: Fusion, text: str) -> list[tuple[str, str]]:
-        """Cut a text into parts that fit into every model's context, each with some of the text before it."""
+        """Cut a text into parts that fit into every model's context, each with some preceding text as its context."""
         length = self._max_length
         if length is None:
             infos = [await one.describe() for one in (fusion.endpoints.draft, *fusion.endpoints.assistants)]
             known = [bound for info in infos for bound in (info.longest_prompt, info.context) if bound]
             length = min(known, default=None)
-        if length is None or len(text.encode()) <= length - _BESIDE:  # a token has at least one byte
+        if length is None or len(text.encode()) <= length - _BESIDE:  # the text fits, as each token has at least a byte
             return [("", text)]
         pieces = await fusion.endpoints.draft.tokenize(text)
         if b"".join(piece.data for piece in pieces) != text.encode():
@@ -266,7 +267,7 @@ class HarnessFusion:
     def _all(
         self, ask: Callable[[Fusion, int], Awaitable[_T]], count: int, done: Done, name: str, where: Where | None
     ) -> list[_T]:
-        """Request all answers, and wait for them. A note on an error names its request."""
+        """Answer all requests, and wait for the answers. A note on an error names the request that caused it."""
 
         async def one(fusion: Fusion, at: int) -> _T:
             try:
@@ -291,9 +292,10 @@ class HarnessFusion:
 
 
 def _before_a_space(context: str, continuation: str) -> tuple[str, str]:
-    """Move white space from the end of a context to its continuation, because tokens begin with white space.
+    """Move white space from the end of a context to the continuation, because tokens begin with white space.
 
-    In a conversation, only white space at the end of a partial answer moves, unless that answer is only white space.
+    In a conversation, only white space at the end of a partial answer is moved, and only if the answer also contains
+    other characters.
     """
     if isinstance(context, ConversationText):
         *earlier, last = context.messages
@@ -309,21 +311,21 @@ def _before_a_space(context: str, continuation: str) -> tuple[str, str]:
 def windows(pieces: Sequence[Piece], size: int) -> list[tuple[str, str]]:
     """Cut a text into pairs of a context and a part to score, with at most `size` tokens per pair.
 
-    As in the harness, each token is scored once, and the context of the last part is as long as possible. The other
-    parts have the last word before them as context, if it is short. The text is cut before the white space in front of
-    a word, or between two characters if there is no such place within `size` tokens.
+    As in the harness, each token is scored once, and the context of the last part is as long as possible. The context
+    of each other part is the last word before it, unless that word is too long. The text is cut before the white space
+    in front of a word, or between two characters if there is no such place within `size` tokens.
 
     Raises:
         SettingError: a single character has more than `size` tokens.
     """
     data = b"".join(piece.data for piece in pieces)
-    starts = [0, *accumulate(len(piece.data) for piece in pieces)]  # the last element is the end of the text
+    starts = [0, *accumulate(len(piece.data) for piece in pieces)]  # the last element is the length of the text
     text = [at == len(pieces) or data[starts[at]] & 0xC0 != 0x80 for at in range(len(starts))]
     space = [data[start : start + 1].isspace() and not data[max(start - 1, 0) : start].isspace() for start in starts]
     word = [at == len(pieces) or one for at, one in enumerate(space)]
 
     def last(places: range) -> int | None:
-        """The last of these places at which a part may begin: a word if there is one, else a character."""
+        """Return the last of these places where a word begins; if no word begins, the last where a character begins."""
         back = places[::-1]
         return next((at for at in back if word[at]), next((at for at in back if text[at]), None))
 

@@ -1,4 +1,4 @@
-"""Verifiers from data: collecting decision samples of two models, training trees and gates, and tuning thresholds."""
+"""Learning of verifiers: collect decision samples of two models, train trees and gates, and tune thresholds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tuning of alpha and beta by right answers, as in the paper's Figure 2: every example is fused with every pair."""
+"""Tuning of alpha and beta by the number of right answers, as in the paper's Figure 2.
+
+The answer to every example is found for every pair of alpha and beta.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +44,15 @@ _Pair = tuple[float, float]
 
 
 class AnswerTuning(GridTuning):
-    """Accuracy of fused answers, and the pair to use: `Fusion(..., verifier=tuning.recommended)`.
+    """Accuracy of fused answers, and the recommended pair: `Fusion(..., verifier=tuning.recommended)`.
 
     `accuracy` is the share of right answers, and `examples` counts all examples.
 
     Attributes:
-        acceptance_rate: draft tokens kept / (kept + replaced) over all answers, indexed by alpha and then by beta. More
-            replacements make answers slower.
-        fused: number of answers that were fused. The other answers are known without a request: if a pair decides
-            every place as an earlier pair did, and contests no further place, its answer is the same.
+        acceptance_rate: draft tokens kept / (kept + replaced) over all answers, indexed by alpha and then by beta. A
+            lower rate means slower answers.
+        fused: number of answers that were fused. The other answers needed no request: if a pair contests no further
+            place and makes the same decisions as an earlier pair, its answer is the same.
     """
 
     measured: ClassVar[str] = "answers"
@@ -65,9 +68,10 @@ class AnswerTuning(GridTuning):
 
 
 def is_right(example: Example, text: str) -> bool:
-    """Test whether a text contains the example's target as whole words. Without a target, it must equal the answer.
+    """Test whether a text is a right answer to the example.
 
-    Case matters; the amount of white space does not. If the example's `ends` is False, more text may follow the answer.
+    If the example has a `target`, the text must contain it as whole words. Otherwise, the text must equal the example's
+    `answer`; if `ends` is False, it only has to begin with it. Case matters, but the amount of white space does not.
     """
     wanted, found = (
         " ".join(unicodedata.normalize("NFC", one).split()) for one in (example.target or example.answer, text)
@@ -97,29 +101,30 @@ async def tune_answers(
 ) -> AnswerTuning:
     """Count the right answers for every pair of alpha and beta, and recommend a pair.
 
-    The default and the paper's pair are always tried, too. Each example needs up to `len(alphas) * len(betas) + 2`
-    answers, usually far fewer (`fused`). Answers are checked as they arrive, in the order of the examples. The first
-    error ends the run, as in `Fusion.map`.
+    The default pair and the paper's pair are always tried as well. Each example needs at most
+    `len(alphas) * len(betas) + 2` answers, and usually far fewer (see `AnswerTuning.fused`). Answers are checked as
+    they arrive, in the order of the examples. The first error ends the run, as in `Fusion.map`.
 
     Args:
         examples: `Example` objects, or dictionaries with the same fields.
-        draft: URL of a server, or a provider, which stays open throughout.
+        draft: URL of a server, or a provider, which stays open for the whole run.
         assistant: URL or provider, or a list of them.
         alphas: values of alpha to try; by default as in the paper's Figure 2.
         betas: values of beta to try; by default as in the paper's Figure 2.
         right: function that judges whether a text is a right answer to an example; by default `is_right`.
         max_tokens: limit for each answer, as in `Fusion.stream`.
         stop: stop strings; an answer ends before the first one that it contains.
-        unit: unit in which the draft's tokens are judged; by default the tokenizers are compared to choose it.
+        unit: unit in which the draft's tokens are judged; by default, it is chosen by comparing the tokenizers.
         on_special_tokens: as in `Fusion`.
         concurrency: number of answers written at the same time.
-        progress: called with the number of known answers and the total, at the start and after each answer.
+        progress: function that is called with the number of known answers and the total, at the start and after each
+            answer.
         resamples: number of bootstrap resamples for the intervals.
         seed: seed of the resamples.
 
     Raises:
         SettingError: an argument is invalid, or NumPy is missing.
-        ProviderError: a server failed; the error's `partial` is the answer so far.
+        ProviderError: a server failed; the error's `partial` contains the unfinished answer.
     """
     refuse_settings(refused, tune_answers)
     pairs = check_grid(alphas, betas)
@@ -130,7 +135,7 @@ async def tune_answers(
     servers = Endpoints(draft, assistant, unit=check_unit(unit))
     answering = _Answering(servers, unit, on_special_tokens, concurrency, max_tokens, stop)
     known: list[dict[_Pair, _Outcome]] = [{} for _ in asked]
-    # Pairs that can replace at the most places come first, because their decisions determine most other answers.
+    # Pairs that contest the most places come first, because their answers can then often be reused for other pairs.
     wanted = sorted(pairs, key=lambda pair: (-pair.alpha, pair.beta))
     judge, fused = right or is_right, 0
     async with servers:
@@ -153,7 +158,7 @@ async def tune_answers(
 
 @dataclass(frozen=True, slots=True)
 class _Answering:
-    """Servers and settings of the fusions; see `tune_answers`."""
+    """The servers and settings of the fusions, as given to `tune_answers`."""
 
     servers: Endpoints
     unit: Unit | None
@@ -163,7 +168,7 @@ class _Answering:
     stop: str | Sequence[str] | None
 
     async def answers(self, pair: RuleVerifier, prompts: Sequence[Prompt]) -> AsyncGenerator[FusionResult, None]:
-        """Yield the answers in the order of the prompts, from a new fusion over the same servers."""
+        """Answer the prompts with a new fusion of these servers; yield the answers in the order of the prompts."""
         fusion = Fusion(
             draft=self.servers.draft,
             assistant=self.servers.assistants,
@@ -182,14 +187,15 @@ class _Outcome:
     """Summary of one answer.
 
     Attributes:
-        pair: the rule that decided.
+        pair: the rule with which the answer was fused.
         right: whether the answer is right.
         kept: number of draft tokens that were kept.
         replaced: number of draft tokens that were replaced.
-        decisions: for every place where the models differed: p, q, and whether the assistant's word replaced the
-            draft's.
-        whole: whether `decisions` contains every decision that mattered. A stop string may hide some. With several
-            assistants, a replacement by one assistant hides what another might have written instead.
+        decisions: p, q, and whether the assistant's word replaced the draft's, for every place where the models
+            differed.
+        whole: whether `decisions` contains every decision that influenced the answer. Decisions after a stop string are
+            unknown. With several assistants, a replacement by one of them hides the word that another would have
+            written.
     """
 
     pair: RuleVerifier
@@ -214,10 +220,10 @@ class _Outcome:
         return cls(pair, right, result.kept_tokens or 0, result.replaced_tokens or 0, decisions, whole)
 
     def holds_with(self, other: RuleVerifier) -> bool:
-        """Test whether the answer is provably the same when `other` decides.
+        """Test whether the answer is provably the same with the rule `other`.
 
-        This is the case if `other` contests only places that `pair` contested, so that no further question is asked,
-        and if it makes the same decision at every place where an assistant differed.
+        It is the same if `other` contests only places that `pair` contests, and makes the same decision at every place
+        where an assistant differed from the draft.
         """
         return (
             self.whole
@@ -227,7 +233,10 @@ class _Outcome:
 
 
 def _contests_no_more(other: RuleVerifier, pair: RuleVerifier) -> bool:
-    """Test whether `pair` contests every draft probability that `other` contests; each contests all up to a bound."""
+    """Test whether `pair` contests every draft probability that `other` contests.
+
+    Every rule contests all probabilities up to some bound, so only the highest one below `other.alpha` is tested.
+    """
     highest = min(1.0, math.nextafter(other.alpha, 0.0))  # the largest probability below alpha
     return pair.contestable(highest) or (other.alpha <= pair.alpha and other.beta >= pair.beta)
 
@@ -237,7 +246,10 @@ def _key(pair: RuleVerifier) -> _Pair:
 
 
 def _missing(known: Sequence[dict[_Pair, _Outcome]], pair: RuleVerifier) -> list[int]:
-    """Return the indices of examples whose answer with this pair is unknown; record answers that are already known."""
+    """Return the indices of the examples whose answer with this pair is unknown.
+
+    If the answer with an earlier pair provably holds for this pair, record it for this pair, too.
+    """
     missing: list[int] = []
     for at, outcomes in enumerate(known):
         same = next((one for one in outcomes.values() if one.holds_with(pair)), None)
@@ -249,7 +261,7 @@ def _missing(known: Sequence[dict[_Pair, _Outcome]], pair: RuleVerifier) -> list
 
 
 def _counts(known: Sequence[Mapping[_Pair, _Outcome]], pairs: Sequence[RuleVerifier]) -> NDArray[np.int64]:
-    """Counts for `grid_tuning`: for each example, a 1 for each pair whose answer is right, and a total of 1."""
+    """Build the counts for `grid_tuning`: an example's row has a 1 for each pair that is right, and a total of 1."""
     import numpy as np  # noqa: PLC0415
 
     return np.array([[*(outcomes[_key(pair)].right for pair in pairs), True] for outcomes in known], dtype=np.int64)

@@ -34,7 +34,7 @@ from cosd_providers import Provider, ProviderError, UnsupportedError, Usage
 __all__ = ["OnError", "Progress", "collect"]
 
 OnError = Literal["raise", "skip"]
-"""Reaction to an endpoint's error: end the run, or leave the example out."""
+"""Reaction to an endpoint's error: end the run (`"raise"`), or leave out the example (`"skip"`)."""
 Progress = Callable[[int, int], None]
 """Function that is called with the number of finished examples and the total."""
 
@@ -61,49 +61,52 @@ async def collect(
 ) -> Samples:
     """Compare both models with reference answers; record where they differ, and which model is right (section 3.2).
 
-    The samples are the decisions that a fusion would make along the reference if the draft had written it. The models
-    are asked as a fusion asks them. A model that takes ids reads its own encoding of the reference, in one scoring
-    request. If the server cannot score ids, each token of the answer needs a request. A model that takes only text is
-    asked for its next token at every boundary of its own encoding, in one scoring request. If the server neither scores
-    texts nor accepts several prompts at once, as with Ollama, each token needs a request.
+    The samples are the decisions that a fusion would face if the draft had written the reference answer. The models
+    are asked in the same way as in a fusion. A model that accepts ids scores its own encoding of the reference in a
+    single request, or in one request per token if its server cannot score ids. A model that accepts only text is asked
+    for its next token at every boundary of its own encoding. This also takes a single scoring request, or one request
+    per token if the server neither scores texts nor accepts several prompts per request, as with Ollama.
 
-    Some places need further requests: units in which the draft would have written something else, and units at whose
-    beginning the assistant's own encoding of the reference has no boundary.
+    Further requests are needed for units that the draft would have written differently, and for units that do not begin
+    at a token boundary of the assistant's own encoding.
 
-    If models are compared token by token after texts, both are asked at the boundaries of the draft's tokens. This is
-    the case for a gate if a model takes only text, if a chat template writes white space before an answer, or with
-    `hidden_states`.
+    In some cases, the models are sent text and compared token by token; then both are asked at the boundaries of the
+    draft's tokens. This applies to a gate if a model accepts only text or if a chat template writes white space before
+    an answer, and always applies with `hidden_states`.
 
-    `Samples.usage` reports the requests.
+    `Samples.usage` reports how many requests were sent.
 
     Args:
-        examples: `Example` objects, or dictionaries with the same fields. Duplicates are asked once.
+        examples: `Example` objects, or dictionaries with the same fields. Duplicates are processed only once.
         draft: URL of a server, or a provider (`cosd_api.connect`).
-        assistant: URL or provider; exactly one, since a verifier decides between two models.
-        path: a JSON lines file for the samples. Each example is appended as soon as it is done. Examples that are
-            already in the file need no requests, so an interrupted run can resume. A last line cut by a crash is
-            removed.
+        assistant: URL or provider. Only one is allowed, because a verifier decides between two models.
+        path: a JSON lines file for the samples. Each example is appended as soon as it is finished. Examples that are
+            already in the file need no requests, so an interrupted run can be resumed. If a crash cut the last line,
+            that line is removed.
         concurrency: number of examples processed at the same time.
-        progress: called with the number of finished examples and the total, at the start and after each example.
-        on_error: `"raise"` ends the run at an endpoint's error. `"skip"` leaves the example out: `Samples.failed` lists
-            it, and the next run tries it again. Finished examples are in the file either way.
+        progress: function that is called with the number of finished examples and the total, at the start and after
+            each example.
+        on_error: `"raise"` ends the run at an endpoint's error. `"skip"` leaves out the example: `Samples.failed` lists
+            it, and the next run tries it again. In both cases, the file keeps the finished examples.
         on_special_tokens: as in `Fusion`.
-        unit: as in `Fusion`. A gate hands over single tokens. So for a gate, models that take only text are compared by
-            their encodings of a test text, as when the gate decides.
-        listed: also collect the data for `train_deferral`: this number of other tokens that the draft lists at each
-            place, and both models' probabilities of the reference's tokens. This requires `unit="token"` and, after
-            texts, one more scoring request to each endpoint.
-        hidden_states: also collect the data for `train_deferral(hidden_states=True)`: the same probabilities and,
-            instead of lists, the draft's last hidden states. This requires one more request to the draft. The file
-            grows by 22 kB for each token of an answer if a state has 4,096 numbers.
+        unit: as in `Fusion`. A gate hands over single tokens. Therefore, if samples are collected for a gate, the
+            encodings of a test text decide whether models that accept only text have the same tokenizer, as in a fusion
+            with the gate.
+        listed: number of other tokens that the draft lists at each place. If given, the data for `train_deferral` is
+            collected, too: these lists, and both models' probabilities of the reference's tokens. This requires
+            `unit="token"` and, for models that are sent text, one more scoring request to each endpoint.
+        hidden_states: also collect the data for `train_deferral(hidden_states=True)`: both models' probabilities of the
+            reference's tokens, and the draft's last hidden states. This requires one more request to the draft. If a
+            hidden state has 4,096 numbers, each token of an answer adds 22 kB to the file.
 
     Returns:
-        The samples of the given examples, in their order.
+        The samples of the given examples, in the order of the examples.
 
     Raises:
-        SettingError: there are no examples, or an example is invalid; there are several assistants; or the file is
-            broken, is of another kind, or contains samples of other models. The file is not changed.
-        UnsupportedError: an endpoint lacks an ability that samples need; raised before the first example.
+        SettingError: there are no examples; an example is invalid; there are several assistants; or the file is
+            invalid, is of another kind, or contains samples of other models. The file then remains unchanged.
+        UnsupportedError: an endpoint lacks an ability that collecting samples requires; raised before the first
+            example.
         ProviderError: an endpoint failed; a note on the error (`__notes__`) names the example.
         OSError: the file cannot be read or written.
     """
@@ -144,7 +147,7 @@ async def collect(
 def _open(
     stack: ExitStack, file: Path, kept: SamplesFile | JsonLines, header: Header
 ) -> Callable[[ExampleSamples], None]:
-    """Open the file; return a function that appends an example to it."""
+    """Open the file for appending; return a function that appends the samples of an example."""
     if isinstance(kept, SamplesFile):
         kept.header.check_same_pair(header, file)
         appender = stack.enter_context(Appender(file, kept.lines))
@@ -194,9 +197,9 @@ async def _discover(endpoints: Endpoints, listed: int | None, *, states: bool) -
 
 
 async def _contexts(endpoints: Endpoints, facts: Facts, *, states: bool) -> tuple[Contexts, frozenset[int]]:
-    """Return how a fusion would ask the models; and, if they have the same ids, all ids that end an answer.
+    """Return the kind of context that a fusion would send; if the models share ids, also all ids that end an answer.
 
-    If hidden states are collected, the models are asked after texts, as in the method that uses hidden states.
+    If hidden states are collected, the contexts are texts, as in the method that uses hidden states.
     """
     infos = [await provider.describe() for provider in (endpoints.draft, endpoints.assistants[0])]
     by_ids = all(info.capabilities.ids for info in infos) and (facts.ids or facts.unit == "word")
@@ -237,7 +240,7 @@ class _Run:
     async def ask(
         self, wanted: Mapping[int, Example], kept: Iterable[ExampleSamples], concurrency: int, progress: Progress | None
     ) -> None:
-        """Collect samples for the wanted examples, which are indexed by number, except for examples in `kept`."""
+        """Collect samples for the wanted examples, indexed by number, unless `kept` already contains their samples."""
         before = {one.example.key: one for one in kept}
         for example in wanted.values():
             if (one := before.get(example.key)) is not None:
@@ -292,7 +295,7 @@ class _Run:
             return await hold_on_paths(pair, example, self._wanted, self._ledgers, (True, True))
         gate = self._wanted.listed is not None or self._wanted.states
         if by_ids and not gate and (leads[0] == leads[1] or self._endpoints.unit is None):
-            # As in a fusion, models whose templates begin the answer differently are judged by words.
+            # As in a fusion, models are compared by words if their templates begin the answer differently.
             apart = replace(self._wanted, same=self._wanted.same and leads[0] == leads[1])
             return await hold_on_paths(pair, example, apart, self._ledgers, (True, True))
         if self._contexts == "ids":
@@ -300,7 +303,7 @@ class _Run:
         return await hold_by_tokens(pair, example, self._wanted, self._ledgers)
 
     def samples(self, wanted: Sequence[Example], header: Header) -> Samples:
-        """The result of the run."""
+        """Return the samples of these examples, the failures and the usage of the run."""
         names = (header.draft.name, header.assistant.name)
         found = Samples(
             examples=tuple(self._done[one.key] for one in wanted if one.key in self._done),

@@ -1,7 +1,7 @@
 """Examples and decision samples, in memory and in files (section 3.2 and equation 7 of the CoSD paper).
 
-An example is a prompt and its reference answer. At each place of the reference, each model has a token that it would
-write next, and a probability of it. A decision sample records both probabilities and which model is right.
+An example is a prompt and its reference answer. At each place in the reference, each model would write some token next,
+with some probability. A decision sample records both probabilities, and which model is right.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 Contexts = Literal["ids", "text"]
-"""Ways to ask models: after their own ids of the answer, or after its text; as in `FusionResult.settings.contexts`."""
+"""Form in which models are sent the answer so far, as in `FusionResult.settings.contexts`: their own ids, or text."""
 _EXAMPLE_LINES = 'lines such as {"prompt": "2 + 2 =", "answer": " 4"}'
 _START = f'{{"kind":"{SAMPLES}"'.encode()
 _REPAIR = ". Remove the line, and collect will ask about its example again"
@@ -51,9 +51,9 @@ class Failure(Strict):
     """An example for which an endpoint failed.
 
     Attributes:
-        number: number of the example among the given examples, from 1.
+        number: position of the example among the given examples, counted from 1.
         example: the example.
-        error: the message of the error.
+        error: the error message.
     """
 
     number: int
@@ -69,15 +69,14 @@ class Samples(Strict):
         draft: the draft endpoint; None for samples that were not collected.
         assistant: the assistant endpoint; None for samples that were not collected.
         unit: the unit that was judged: `"token"` if both models have the same tokenizer, else `"word"`.
-        contexts: `"ids"` if both models were asked after their own ids of the answer; `"text"` if a model takes only
-            text. None for samples from a file of an earlier version, which asked after cut texts instead of at the
-            units of a fusion.
-        listed: number of other tokens that the draft listed with each of its own; None if no lists were requested.
+        contexts: `"ids"` if both models were sent the answer as their own ids, `"text"` if a model was sent text. None
+            for samples from an earlier version, which sent texts that were cut at each token of the draft.
+        listed: number of other tokens that the draft listed at each place; None if no lists were requested.
         hidden_states: width of the draft's hidden states; None for samples without them.
         failed: the examples for which an endpoint failed.
-        usage: requests and tokens of this run, for `"draft"` and for `"assistant"`.
-        warnings: notes for the reader.
-        there: number of given examples that were already in the file.
+        usage: requests and tokens of this run, by endpoint (`"draft"` and `"assistant"`).
+        warnings: problems with the samples, in words.
+        there: number of the given examples whose samples were already in the file.
     """
 
     examples: tuple[ExampleSamples, ...] = ()
@@ -94,11 +93,11 @@ class Samples(Strict):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file that `collect` has written; a last line cut by a crash is left out, with a warning.
+        """Read a file that `collect` has written. If a crash cut the last line, it is left out, and a warning says so.
 
         Raises:
             OSError: the file cannot be read.
-            SettingError: the file is of another kind, of a newer version or broken.
+            SettingError: the file is of another kind or a newer version, or it is invalid.
         """
         file = SamplesFile.read(Path(path))
         if not isinstance(file, SamplesFile):
@@ -128,7 +127,7 @@ class Samples(Strict):
 
     @property
     def labelled(self) -> int:
-        """Number of places where the models differ and one is right. Trees are trained on them."""
+        """Number of places where the models differ and one of them is right. Trees are trained on these places."""
         return self._count(labels=(0, 1))
 
     @property
@@ -143,18 +142,18 @@ class Samples(Strict):
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of the examples, with p, q, label and agreement of each sample; their order does not matter."""
+        """SHA-256 (hex) of the examples and each sample's p, q, label and agreement, whatever the examples' order."""
         ordered = sorted(self.examples, key=lambda one: one.example.key)
         return sha256_of([[one.example.key, [[s.p, s.q, s.label, s.agreed] for s in one.samples]] for one in ordered])
 
     @property
     def deferral_digest(self) -> str:
-        """SHA-256 (hex) of the examples with their deferral samples; their order does not matter."""
+        """SHA-256 (hex) of the examples and their deferral samples, whatever the examples' order."""
         ordered = sorted(self.examples, key=lambda one: one.example.key)
         return sha256_of([[one.example.key, [_told(sample) for sample in one.deferral or ()]] for one in ordered])
 
     def report(self) -> str:
-        """The counts, one per line. `str()` adds the warnings."""
+        """Return the counts, one per line. `str()` adds the warnings."""
         rows = [
             (len(self.examples), f"examples, {self.there} of them there already" if self.there else "examples"),
             (self.positions, "places where both models were compared"),
@@ -191,7 +190,7 @@ def read_examples(path: str | Path, *, hint: str = "") -> list[Example]:
 
     Args:
         path: the file.
-        hint: remedy that the error message names for a line without prompt or answer.
+        hint: text that is added to the error message if a line has no prompt or no answer.
 
     Raises:
         OSError: the file cannot be read.
@@ -213,11 +212,12 @@ def read_examples(path: str | Path, *, hint: str = "") -> list[Example]:
 
 
 def check_examples(given: Iterable[Example | Mapping[str, Any]], *, graded: bool = False) -> dict[int, Example]:
-    """Validate examples, and return them by their number, from 1; duplicates after the first are left out.
+    """Validate examples; return them without duplicates, indexed by their number, which is counted from 1.
 
     Args:
         given: the examples.
-        graded: whether answers are graded, so that examples with different `target`, `choices` or `tests` differ.
+        graded: whether answers will be graded. If so, examples that differ only in `target`, `choices` or `tests` are
+            not duplicates.
 
     Raises:
         SettingError: there are no examples, or an example is invalid.
@@ -270,12 +270,12 @@ class Header(Strict):
     library_version: str = __version__
 
     def check_same_pair(self, other: Header, path: Path) -> None:
-        """Check that samples with the header `other` belong in the file at `path`, which has this header.
+        """Check that samples with the header `other` may be added to the file at `path`, which has this header.
 
         Models are compared by name, because their addresses may change.
 
         Raises:
-            SettingError: the models, the unit or the way to ask them differ.
+            SettingError: the models, the unit, the contexts or the collected data differ.
         """
         for mine, theirs in ((self.draft, other.draft), (self.assistant, other.assistant)):
             if mine.model != theirs.model:
@@ -299,12 +299,15 @@ class Header(Strict):
             raise SettingError(f"{words} (was a tokenizer given only once?): {_ANOTHER_FILE}")
 
     def line(self) -> str:
-        """The line, without a line feed; without `listed` or `hidden_states` if None, as earlier versions wrote it."""
+        """Return the line, without a line feed.
+
+        Like earlier versions, leave out `listed` and `hidden_states` if they are None.
+        """
         return self.model_dump_json(exclude={one for one in ("listed", "hidden_states") if getattr(self, one) is None})
 
 
 class _Row(Strict):
-    """The line of one example."""
+    """A line of the file, with one example and its samples."""
 
     key: str
     prompt: Any
@@ -325,9 +328,9 @@ class SamplesFile:
     """The content of a samples file.
 
     Attributes:
-        header: the first line.
+        header: the header, which is the first line.
         examples: the examples with their samples.
-        lines: the lines as read, for `json_lines.Appender`.
+        lines: the lines as they were read, for `json_lines.Appender`.
     """
 
     header: Header
@@ -336,7 +339,7 @@ class SamplesFile:
 
     @classmethod
     def read(cls, path: Path) -> Self | JsonLines:
-        """Read a file; returns only its lines if it has no header yet.
+        """Read a samples file; if it has no header yet, return only its lines.
 
         Raises:
             OSError: the file cannot be read.
@@ -364,7 +367,7 @@ class SamplesFile:
 
 
 def samples_line(one: ExampleSamples) -> str:
-    """The line of one example, without a line feed. Fields that only graders need are left out if they are None."""
+    """Return the line for one example, without a line feed. Fields that only graders need are left out if None."""
     unneeded = {name for name in ("choices", "tests", "group") if getattr(one.example, name) is None}
     example = one.example.model_dump(mode="json", exclude=unneeded)
     also = {"deferral", "deferral_skipped"} if one.deferral is not None else set[str]()
@@ -392,7 +395,7 @@ def _header(path: Path, line: JsonLine) -> Header:
     except ValidationError as error:
         reason = f"its header is broken: {problem(error, [*Header.model_fields])}"
         raise line_error(path, line.number, reason) from None
-    # For models that take only text, version 2 compared words at each token of the draft, after texts cut there.
+    # For models that accept only text, version 2 compared words and sent texts that were cut at each draft token.
     cut = header.schema_version == 2 and (header.contexts, header.unit) == ("text", "word")
     return header.model_copy(update={"contexts": None}) if cut else header
 

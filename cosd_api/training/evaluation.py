@@ -1,7 +1,7 @@
-"""Accuracy of a verifier at places of reference answers where exactly one of the two models is right.
+"""Accuracy of a verifier at the places in reference answers where exactly one of the two models is right.
 
-All places of one example are held out together. Otherwise a method would be tested on places that are nearly equal to
-its training places.
+All places of an example are held out together. Otherwise, a method would be tested on places that are nearly identical
+to places on which it was trained.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ ALWAYS_DRAFT, ALWAYS_ASSISTANT = "always draft", "always assistant"
 TUNED_RULE, TREE = "tuned rule", "tree"
 
 DEFAULT, PAPER = RuleVerifier(), RuleVerifier.paper()
-"""The default pair, and the pair that the paper chose."""
+"""The rule with the default alpha and beta, and the rule with the paper's alpha and beta."""
 DEFAULT_RULE, PAPER_RULE = (f"rule ({pair.alpha:g}, {pair.beta:g})" for pair in (DEFAULT, PAPER))
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 """The values of alpha and of beta in the paper's Figure 2."""
 ENOUGH_EXAMPLES = 5
-"""Number of examples that an estimate on held-out examples requires."""
+"""Minimum number of examples for an estimate on held-out examples."""
 
 Decide = Callable[[float, float], bool]
 """A decision function of `(p, q)`: True replaces the draft's word with the assistant's; see `Verifier.replaces`."""
@@ -61,14 +61,14 @@ Decide = Callable[[float, float], bool]
 
 @dataclass(frozen=True, slots=True)
 class LabelledPlace:
-    """One labelled place of a reference answer.
+    """A place in a reference answer, labelled with the model that is right.
 
     Attributes:
-        p: the draft's probability of its own text, in [0, 1].
-        q: the assistant's probability of its own text, in [0, 1].
-        label: 0 if the draft is right, 1 if only the assistant is.
-        group: number of the example; an example in several data sets has one number.
-        agreed: whether both models are right. A tree may be trained on this place, but no score counts it.
+        p: the draft's probability of its own choice, in [0, 1].
+        q: the assistant's probability of its own choice, in [0, 1].
+        label: 0 if the draft is right, 1 if only the assistant is right.
+        group: number of the example; it is the same in all data sets that contain the example.
+        agreed: whether both models are right. Such a place can be used to train a tree, but is never scored.
     """
 
     p: float
@@ -79,11 +79,11 @@ class LabelledPlace:
 
 
 Fit = Callable[[Sequence[LabelledPlace]], Decide]
-"""A method: a function that learns from places, and returns a decision function."""
+"""A method to be compared: a function that learns from places and returns a decision function."""
 
 
 def places_of(samples: Samples | Sequence[Samples], *, keep_agreeing: bool = False) -> list[LabelledPlace]:
-    """The labelled places.
+    """Return the labelled places of data sets.
 
     Args:
         samples: one data set or several.
@@ -106,15 +106,15 @@ def places_of(samples: Samples | Sequence[Samples], *, keep_agreeing: bool = Fal
 
 
 class Score(BaseModel):
-    """Right and wrong decisions at many places.
+    """Counts of right and wrong decisions.
 
-    Accuracy favours constant decisions: if the draft is right nine times out of ten, always keeping its word scores
-    90 % without fusing anything. Its balanced accuracy is 50 %. Balanced accuracy measures how well a method
-    distinguishes the two cases. It does not depend on how often each model is right, which differs from text to text.
+    Accuracy favours constant decisions: if the draft is right nine times out of ten, always keeping the draft's word
+    has an accuracy of 90 %, but a balanced accuracy of only 50 %. Balanced accuracy measures how well a method
+    distinguishes the two cases. It does not depend on how often each model is right, which varies from text to text.
 
     Attributes:
-        matrix: the confusion matrix, `matrix[label][replaced]`: row 0 for places where the draft was right, row 1 for
-            places where the assistant was; column 0 counts kept words, column 1 replaced words.
+        matrix: the confusion matrix, `matrix[label][replaced]`. Row 0 counts places where the draft is right, and row 1
+            places where the assistant is right. Column 0 counts kept words, and column 1 replaced words.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -133,19 +133,22 @@ class Score(BaseModel):
 
     @property
     def balanced_accuracy(self) -> float:
-        """Mean of the accuracies for labels 0 and 1; the only accuracy if one label is missing; NaN without places."""
+        """Mean of the accuracies for labels 0 and 1.
+
+        If there are only places with one label, this is the accuracy for that label. Without places, it is NaN.
+        """
         shares = [row[label] / sum(row) for label, row in enumerate(self.matrix) if sum(row)]
         return sum(shares) / len(shares) if shares else float("nan")
 
     def __add__(self, other: Score) -> Score:
-        """The score at the places of both scores together."""
+        """Add the counts of two scores."""
         (a, b), (c, d) = self.matrix
         (e, f), (g, h) = other.matrix
         return Score(matrix=((a + e, b + f), (c + g, d + h)))
 
 
 def score(places: Sequence[LabelledPlace], decide: Decide) -> Score:
-    """Score `decide` at these places, except for places where both models agree."""
+    """Count the right and wrong decisions of `decide` at these places, without places where both models are right."""
     matrix = [[0, 0], [0, 0]]
     for place in places:
         if not place.agreed:
@@ -158,7 +161,7 @@ def score(places: Sequence[LabelledPlace], decide: Decide) -> Score:
 
 
 def check_grid(alphas: Sequence[float], betas: Sequence[float]) -> list[RuleVerifier]:
-    """Return every pair of alpha and beta, the default and the paper's pair; see `GridTuning.best` for their order.
+    """Return all pairs of alpha and beta, with the default and the paper's, in the order that `GridTuning.best` states.
 
     Raises:
         SettingError: there are no values, a value is invalid, or a value is given twice.
@@ -190,12 +193,12 @@ def _distance(pair: RuleVerifier) -> float:
 def best_rule(
     places: Sequence[LabelledPlace], alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUARTERS
 ) -> RuleVerifier:
-    """The most accurate of the pairs of `check_grid`; among equally accurate pairs the first."""
+    """Return the most accurate of the pairs from `check_grid`; if several are equally accurate, the first of them."""
     return max(check_grid(alphas, betas), key=lambda rule: score(places, rule.replaces).accuracy)
 
 
 def baselines(alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUARTERS) -> dict[str, Fit]:
-    """Methods to compare a tree with: both constants, the default rule, the paper's rule and a tuned rule."""
+    """Return methods to compare a tree with: both constants, the default rule, the paper's rule and a tuned rule."""
     return {
         ALWAYS_DRAFT: lambda _: lambda _p, _q: False,
         ALWAYS_ASSISTANT: lambda _: lambda _p, _q: True,
@@ -213,9 +216,10 @@ class HeldOutScores(BaseModel):
 
     Attributes:
         examples: number of examples with a place where exactly one model is right.
-        folds: number of parts into which the examples were divided. Each part was judged by methods that had been
-            fitted only to the other parts. This includes the depth of a tree and the alpha and beta of a tuned rule.
-        scores: the score of each method, by its name.
+        folds: number of parts into which the examples were divided. The methods were tested on each part after being
+            fitted to the other parts only. Fitting includes the choice of a tree's depth and of a tuned rule's alpha
+            and beta.
+        scores: the score of each method, by the method's name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -256,7 +260,7 @@ def held_out(
 
 
 def lacking(places: Sequence[LabelledPlace]) -> str | None:
-    """The reason why these places are too few for an estimate on held-out examples; None if they are enough."""
+    """Explain why these places are too few for an estimate on held-out examples; None if they are enough."""
     examples = deciding(places)
     if (count := len(examples)) < ENOUGH_EXAMPLES:
         have = f"{count or 'no'} example has" if count < 2 else f"{counted(count, 'example')} have"
@@ -275,7 +279,7 @@ def split(
     """Divide whole examples into folds; return the training places and the test places of each fold.
 
     The training places of every fold contain both labels if at least two examples have each label. To ensure this,
-    examples are ordered by their labels and dealt out in turn, so that neighbours fall into different folds.
+    examples are sorted by their labels and dealt out to the folds in turn, so neighbours are in different folds.
     """
     labels = deciding(places)
     groups = sorted({place.group for place in places})
@@ -294,7 +298,7 @@ def split(
 
 
 def deciding(places: Sequence[LabelledPlace]) -> dict[int, set[int]]:
-    """The labels of each example, without places where both models agree; examples without labels are left out."""
+    """Return the labels in each example at places where exactly one model is right; skip examples without labels."""
     found: dict[int, set[int]] = {}
     for place in places:
         if not place.agreed:

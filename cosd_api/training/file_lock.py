@@ -1,4 +1,4 @@
-"""File lock that lets one process write at a time; the system releases it even if the process crashes."""
+"""File lock that lets one process write at a time. The operating system releases it even if the process crashes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if sys.platform == "win32":
     import msvcrt
 
     _FAR = 2**31 - 2
-    """Offset of the locked byte: far after the text, because other processes cannot read a locked byte."""
+    """Offset of the locked byte: far beyond the text, because other processes cannot read a locked byte."""
 
     def lock(file: BinaryIO) -> bool:
         """Lock an open file until it is closed; False if another process holds the lock."""

@@ -56,15 +56,15 @@ __all__ = [
 ClassWeight = Literal["balanced"]
 
 COMPARING = "comparing the rule with a tree on held-out examples"
-"""The purpose for which tuning needs scikit-learn, for an error message."""
+"""The task for which tuning needs scikit-learn, for the error message of `check_sklearn`."""
 DEEPEST = 12
-"""Largest depth. A full tree of this depth has 4096 leaves, which `TreeVerifier` still reads."""
+"""Maximum depth of a tree. `TreeVerifier` still accepts a full tree of this depth, which has 4,096 leaves."""
 _DEPTHS = (1, 2, 3, 4)
 _LEAVES = (20, 5, 1)
-# The limits for few examples. Depth 2 can express the rule: is p low, and is q high?
+# Limits that are used with too few examples. A tree of depth 2 can express the rule: is p low, and is q high?
 _DEPTH, _LEAF = 2, 1
 LARGEST_SEED = 2**32 - 1
-"""Largest seed of NumPy."""
+"""Largest seed that NumPy accepts."""
 
 
 def train_tree(
@@ -77,21 +77,23 @@ def train_tree(
     folds: int = 5,
     seed: int = 0,
 ) -> Training:
-    """Train a decision tree on `[p, q]` that chooses between the draft's word and the assistant's; sends no request.
+    """Train a decision tree on `[p, q]` that chooses between the draft's word and the assistant's.
 
-    Three examples are enough, as in the paper. If at least five have a place where just one of the models is right,
+    Three examples are enough, as in the paper. If at least five examples have a place where exactly one model is right,
     depth and leaf size are chosen by cross-validation over whole examples, and the tree is compared with the rule on
-    held-out examples. With fewer examples the depth is 2, and the tree's accuracy is unknown. The same samples, in any
-    order, and the same arguments produce the same tree.
+    held-out examples. With fewer examples, the depth is 2, and the accuracy of the tree is unknown. The same samples,
+    in any order, and the same arguments produce the same tree. No requests are sent.
 
     Args:
-        samples: samples from `collect`, one data set or several. An example in several data sets is held out once.
+        samples: samples from `collect`, one data set or several. An example that occurs in several data sets is held
+            out from all of them together.
         depth: maximum depth of the tree, up to 12; None chooses it.
         min_leaf: minimum number of places in each leaf; None chooses it.
         keep_agreeing: also train on places where both models are right, with label 0, as the paper describes. A fusion
-            has nothing to decide at these places, and the comparison never counts them.
+            has nothing to decide at such places, and the comparison ignores them.
         class_weight: `"balanced"` gives the places where the draft is right the same total weight as the places where
-            the assistant is, and chooses by balanced accuracy. None weighs every place equally and chooses by accuracy.
+            the assistant is right, and chooses the limits by balanced accuracy. None gives every place the same weight
+            and chooses the limits by accuracy.
         folds: number of folds of the cross-validation.
         seed: seed of the folds and of scikit-learn.
 
@@ -148,10 +150,10 @@ def compare(
     folds: int = 5,
     seed: int = 0,
 ) -> HeldOutScores | None:
-    """Compare the constants, the default rule, the paper's, a tuned rule and a tree on the same held-out examples.
+    """Compare the constants, the default rule, the paper's rule, a tuned rule and a tree on the same held-out examples.
 
-    Returns None if there are too few samples: at least five examples need a place where just one model is right, and
-    for each model, at least two examples need a place where only that model is right.
+    Returns None if there are too few samples. At least five examples must have a place where exactly one model is
+    right; and for each model, at least two examples must have a place where only that model is right.
 
     Raises:
         SettingError: an argument is invalid, or scikit-learn is missing.
@@ -195,7 +197,7 @@ class FittedTree:
 
 @dataclass(frozen=True, slots=True)
 class TreeFit:
-    """Fitter of trees to places, with the arguments of `train_tree`.
+    """Settings for fitting a tree to places; the fields are arguments of `train_tree`.
 
     Raises:
         SettingError: an argument is invalid.
@@ -221,19 +223,22 @@ class TreeFit:
 
     @property
     def given(self) -> tuple[Literal["depth", "min_leaf"], ...]:
-        """The names of the limits that were given as arguments."""
+        """The names of the limits that the caller has given."""
         depth: tuple[Literal["depth"], ...] = ("depth",) if self.depth is not None else ()
         return (*depth, "min_leaf") if self.min_leaf is not None else depth
 
     def measure(self, score: Score) -> float:
-        """The accuracy by which depth and leaf size are chosen: balanced if the class weights are."""
+        """Return the accuracy by which depth and leaf size are chosen.
+
+        This is the balanced accuracy, unless `class_weight` is None.
+        """
         return score.accuracy if self.class_weight is None else score.balanced_accuracy
 
     def fit(self, places: Sequence[LabelledPlace]) -> FittedTree:
         """Fit a tree.
 
-        Depth and leaf size, unless given, are chosen by the decisions on held-out examples; among equally good trees,
-        the simplest is chosen. With too few examples the depth is 2, and a leaf may have any size.
+        Unless given, depth and leaf size are chosen by the tree's decisions on held-out examples; if several limits are
+        equally good, the simplest tree is chosen. With too few examples, the depth is 2, and a leaf may have any size.
         """
         limits = {
             f"{depth} {leaf}": (depth, leaf)  # the simplest trees come first
@@ -253,11 +258,11 @@ class TreeFit:
         return lambda places: TreeVerifier(nodes=self._nodes(places, depth, leaf)).replaces
 
     def _nodes(self, places: Sequence[LabelledPlace], depth: int, leaf: int) -> tuple[TreeNode, ...]:
-        """Fit a tree and return its nodes; if a tree that ignores q is as good, return the nodes of that tree.
+        """Fit a tree and return its nodes; if a tree that ignores q is equally good, return the nodes of that tree.
 
-        With few places, p and q often separate the labels equally well, and scikit-learn picks one at random. A tree
-        that tests only q must ask the assistant at nearly every token, even if the draft is confident, and it accepts
-        an assistant that is confident and wrong.
+        With few places, p and q often separate the labels equally well, and scikit-learn picks one of them at random. A
+        tree that tests only q is costly, because the assistant must be asked at nearly every token, even if the draft
+        is confident. It also accepts confidently wrong words of the assistant.
         """
         import numpy as np  # noqa: PLC0415 - an extra, and slow to load
 
@@ -269,14 +274,14 @@ class TreeFit:
             answers = one.classes_[one.tree_.predict(features).argmax(axis=1)]
             return -float(weights[answers == labels].sum()), one.tree_.node_count
 
-        p_only = features * np.array([1, 0], dtype=np.float32)  # trees never use a constant feature
+        p_only = features * np.array([1, 0], dtype=np.float32)  # q becomes constant, so the tree cannot use it
         return nodes_of(min((self._classifier(shown, labels, depth, leaf) for shown in (p_only, features)), key=rank))
 
     def _classifier(self, features: Any, labels: Any, depth: int, leaf: int) -> Any:
         import sklearn  # noqa: PLC0415
         from sklearn.tree import DecisionTreeClassifier  # noqa: PLC0415
 
-        # Without this, most of the time is spent on checks of the arguments.
+        # Without these settings, scikit-learn spends most of the time on checking arguments.
         with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
             classifier = DecisionTreeClassifier(
                 max_depth=depth, min_samples_leaf=leaf, class_weight=self.class_weight, random_state=self.seed
@@ -287,8 +292,8 @@ class TreeFit:
 def nodes_of(classifier: Any) -> tuple[TreeNode, ...]:  # Any: scikit-learn has no types
     """Convert a fitted `DecisionTreeClassifier` on `[p, q]` to nodes, root first.
 
-    Each leaf answers as scikit-learn's `predict` does: with the class of the greatest weight, among equals the first.
-    If all leaves below a node have the same answer, the node becomes a leaf.
+    Each leaf answers as scikit-learn's `predict` does: with the class that has the greatest weight, or the first of
+    several equal ones. If all leaves below a node have the same answer, the node becomes a leaf.
     """
     tree = classifier.tree_
     lefts: list[int] = tree.children_left.tolist()
@@ -317,7 +322,7 @@ def nodes_of(classifier: Any) -> tuple[TreeNode, ...]:  # Any: scikit-learn has 
 
 
 def check_sklearn(purpose: str = "training a tree") -> None:
-    """Check that scikit-learn can be imported, so that no long work is lost.
+    """Check that scikit-learn can be imported, so that a long run does not fail at its end.
 
     Args:
         purpose: the task that needs scikit-learn, for the error message.
@@ -339,7 +344,7 @@ def sklearn_version() -> str:
 
 
 def check_samples(samples: Samples | Sequence[Samples]) -> Sequence[Samples]:
-    """Sort the data sets and their examples, so that the order in which they were collected does not matter.
+    """Check the data sets; sort them and their examples, so that the order of collection does not matter.
 
     Raises:
         SettingError: `samples` is not a data set or a list of data sets, or there are no examples.
@@ -349,7 +354,7 @@ def check_samples(samples: Samples | Sequence[Samples]) -> Sequence[Samples]:
         raise SettingError("samples must be the result of collect() or Samples.load(), or a list of these")
     if not any(one.examples for one in sets):
         raise SettingError("there is nothing to train on: the samples have no examples")
-    # `collect` stores examples in the order in which they finish, and a tree must not depend on timing.
+    # `collect` stores examples in the order in which they finish, but a tree must not depend on timing.
     ordered = [
         one.model_copy(update={"examples": tuple(sorted(one.examples, key=lambda found: found.example.key))})
         for one in sets
@@ -368,12 +373,12 @@ def _check_labels(counts: TrainingCounts, places: Sequence[LabelledPlace]) -> No
         words = f"the two models agree at {counts.agreeing} places, and at {counts.dropped} neither is right"
         more = "add examples that one of them can answer and the other cannot"
         raise SettingError("; ".join([f"there is nothing to decide: {words}", more, *about_dropped(0, counts.dropped)]))
-    if len({place.label for place in places}) == 1:  # with `keep_agreeing`, places where both agree have labels, too
+    if len({place.label for place in places}) == 1:  # with `keep_agreeing`, places where both agree count as label 0
         raise SettingError(one_sided(counts.draft_right, counts.assistant_right))
 
 
 def pairs_of(sets: Sequence[Samples]) -> list[JsonValue]:
-    """The pairs of models, each once, without the models' addresses, which may be confidential."""
+    """Return the distinct pairs of models, without the models' addresses, which may be confidential."""
     found: list[JsonValue] = []
     for one in sets:
         pair: JsonValue = {"draft": _model(one.draft), "assistant": _model(one.assistant), "unit": one.unit}
@@ -387,7 +392,7 @@ def _model(endpoint: Endpoint | None) -> JsonValue:
 
 
 def digest_of(digests: Sequence[str]) -> str:
-    """The digest of several data sets."""
+    """Combine the digests of several data sets into one."""
     return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
@@ -395,7 +400,7 @@ def digest_of(digests: Sequence[str]) -> str:
 
 
 def _contexts(sets: Sequence[Samples]) -> Contexts | None:
-    """The contexts of all data sets together: `"text"` if any was asked after texts, None if any is unknown."""
+    """Return `"text"` if any data set was collected with text, else `"ids"`; None if this is unknown for a data set."""
     ways = {one.contexts for one in sets}
     return None if None in ways else "text" if "text" in ways else "ids"
 
@@ -425,7 +430,7 @@ def _about_tree(tree: TreeVerifier) -> list[str]:
 
 
 def _about_worth(comparison: HeldOutScores | None, trees: TreeFit) -> list[str]:
-    """Warnings if a rule or a constant does as well on held-out examples."""
+    """Return warnings if a rule or a constant does at least as well as the tree on held-out examples."""
     if comparison is None:
         return []
     scores, mine = comparison.scores, comparison.scores[TREE]

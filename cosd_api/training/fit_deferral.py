@@ -2,7 +2,7 @@
 
 ::
 
-    1   for every token x_t of a reference: features f_t of the draft's list or hidden state in its place
+    1   for every token x_t of a reference: features f_t of the draft's list or hidden state at its position
     2   z_t = 1 if the assistant's most probable token is x_t and the draft's is not
     3   first weights: logistic regression of z on f
     4   from there, minimise -log[(1 - s_t) p_draft(x_t) + s_t p_assistant(x_t)], s_t = sigma(bias + weights . f_t)
@@ -10,9 +10,9 @@
 
 The features describe the draft's list of tokens, or are the numbers of its last hidden state. Lines 3 and 4 minimise a
 mean over all places, plus a small quadratic penalty on the weights of the standardised features. Without the penalty, a
-feature that separates the two cases would get an infinite weight. A hidden state has many features, so its penalty is
-chosen from a few values: the one with the smallest loss (line 4) on held-out examples. The minimiser is SciPy's, which
-is installed with scikit-learn. Neither is needed to read the file of a gate.
+feature that separates the two cases perfectly would get an infinite weight. A hidden state has many features;
+therefore, its penalty is chosen from a few values, by the smallest loss (line 4) on held-out examples. The minimiser is
+part of SciPy, which is installed with scikit-learn. Neither package is needed to load a trained gate.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ __all__ = [
 ]
 
 PENALTIES = (1.0, 1e-1, 1e-2, 1e-3)
-"""The penalties that are tried for gates of hidden states."""
-_UNTRIED = 1e-1  # the penalty if too few examples can be held out to try several
+"""Penalties that are tried for gates on hidden states."""
+_UNTRIED = 1e-1  # the penalty that is used if there are too few examples to hold some out
 
 
 class DeferralCounts(BaseModel):
     """Counts of the data that a gate was trained on.
 
     Attributes:
-        examples: all examples.
-        places: tokens of the answers whose probabilities are known.
-        handed: places where the assistant is right and the draft is not.
-        skipped: tokens whose probabilities are not known.
+        examples: number of examples.
+        places: number of tokens in the reference answers for which both models' probabilities are known.
+        handed: number of places where the assistant is right and the draft is not.
+        skipped: number of tokens whose probabilities are unknown.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -94,7 +94,7 @@ class DeferralTraining(BaseModel):
     """A trained gate of `Defer` and the evidence for it; `str()` gives a report.
 
     Attributes:
-        gate: `Fusion(..., method=Defer(gate=training.gate))`, or `training.gate.save(path)`.
+        gate: the gate, for `Fusion(..., method=Defer(gate=training.gate))` or `training.gate.save(path)`.
         penalty: factor of the penalty, which is half the sum of the squared weights of the standardised features.
         counts: counts of the data.
         losses: mean negative log-likelihood per token of the references, in nats: for the `draft` alone, the
@@ -113,7 +113,7 @@ class DeferralTraining(BaseModel):
     warnings: tuple[str, ...] = ()
 
     def report(self) -> str:
-        """The data, the gate and its score. `str()` adds the warnings."""
+        """Describe the data, the gate and its score. `str()` adds the warnings."""
         counts, score = self.counts, self.score
         about = (
             f"{counted(counts.examples, 'example')}: {counted(counts.places, 'token')}, "
@@ -138,23 +138,24 @@ class DeferralTraining(BaseModel):
 def train_deferral(
     samples: Samples | Sequence[Samples], *, hidden_states: bool = False, folds: int = 5, seed: int = 0
 ) -> DeferralTraining:
-    """Train a gate of `Defer` on samples that were collected for gates; sends no request.
+    """Train a gate of `Defer` on samples that were collected for gates. This sends no request.
 
-    The same samples, in any order, and the same arguments produce the same gate. `eta`, and for hidden states the
-    penalty, are chosen on held-out examples. This needs at least five examples, two of them with a token to be handed
-    over. With fewer, `eta` is chosen on the training examples.
+    The same samples, in any order, and the same arguments produce the same gate. The threshold `eta` is chosen on
+    held-out examples, and so is the penalty of a gate on hidden states. This requires at least five examples, at least
+    two of which contain a token that should be handed over. With fewer examples, `eta` is chosen on the training
+    examples.
 
     Args:
-        samples: samples from `collect(..., listed=...)`, one data set or several with equal `listed`. For a gate of
+        samples: samples from `collect(..., listed=...)`, one data set or several with equal `listed`. For a gate on
             hidden states: samples from `collect(..., hidden_states=True)` with one draft model.
         hidden_states: train a `CoLLMVerifier`, which uses the draft's last hidden state, instead of a
-            `DeferralVerifier`, which uses its lists of tokens.
-        folds: number of folds in which examples are held out.
+            `DeferralVerifier`, which uses the draft's lists of tokens.
+        folds: number of folds for holding out examples.
         seed: seed of the folds.
 
     Raises:
-        SettingError: the samples contain nothing to learn from, or lack the lists or states that the gate uses; an
-            argument is invalid; or scikit-learn is missing (`pip install "cosd-api[train]"`).
+        SettingError: the samples contain nothing to learn from, or lack the lists or hidden states that the gate uses;
+            an argument is invalid; or scikit-learn is missing (`pip install "cosd-api[train]"`).
     """
     data = _Data(samples, folds, seed)
     gate: Gate
@@ -176,13 +177,13 @@ def train_deferral(
 
 
 def train_co_llm(samples: Samples | Sequence[Samples], *, folds: int = 5, seed: int = 0) -> DeferralTraining:
-    """Train a gate of hidden states: the deprecated name of `train_deferral(..., hidden_states=True)`."""
+    """Train a gate on hidden states; deprecated, use `train_deferral(..., hidden_states=True)` instead."""
     outdated("train_co_llm(samples)", "train_deferral(samples, hidden_states=True)")
     return train_deferral(samples, hidden_states=True, folds=folds, seed=seed)
 
 
 def check_gate_training() -> None:
-    """Check that scikit-learn can be imported, and with it SciPy.
+    """Check that scikit-learn can be imported; SciPy is installed with it.
 
     Raises:
         SettingError: scikit-learn is missing; the message names the extra.
@@ -191,11 +192,11 @@ def check_gate_training() -> None:
 
 
 class _Data:
-    """The training data, and the steps that all gates share.
+    """The training data, and the steps of training that are the same for all gates.
 
     Attributes:
         sets: the data sets.
-        places: tokens of the references; set by `read`.
+        places: the tokens of the references; set by `read`.
         counts: counts of the data; set by `read`.
         eta: the threshold; set by `trained`.
     """
@@ -211,7 +212,7 @@ class _Data:
         self._tried: dict[float, HeldOutPlaces] = {}
 
     def read(self, shown: Callable[[DeferralSample], Sequence[float]]) -> None:
-        """Read every place, with its features and z (lines 1 and 2)."""
+        """Compute the features and z of every place (lines 1 and 2)."""
         groups: dict[str, int] = {}
         self.places = list[GatePlace]()
         for one in self.sets:
@@ -229,7 +230,7 @@ class _Data:
         _check_labels(self.counts)
 
     def best_penalty(self) -> float:
-        """The penalty that makes held-out references most probable; among equally good penalties, the largest."""
+        """Return the penalty with the smallest loss on held-out examples; if several are equal, the largest penalty."""
         if not self._held_out(PENALTIES[0]).held_out:
             return _UNTRIED
         return min(PENALTIES, key=lambda penalty: self._held_out(penalty).loss)
@@ -240,7 +241,10 @@ class _Data:
         return self._tried[penalty]
 
     def trained(self, penalty: float) -> tuple[list[float], dict[str, Any]]:
-        """Train the gate (lines 3 to 5); return the bias with the weights, and the evidence."""
+        """Train the gate (lines 3 to 5); return its parameters, the bias first, and the evidence for it.
+
+        The evidence consists of the fields of `DeferralTraining` that do not describe the gate itself.
+        """
         places = self.places
         first = GateFit.first(places, penalty)
         fitted = first.trained(places)
@@ -255,7 +259,7 @@ class _Data:
         return fitted.weights(), {"counts": self.counts, "losses": losses, "score": score, "warnings": doubts}
 
     def trained_on(self, **more: JsonValue) -> dict[str, JsonValue]:
-        """The origin of the gate, which its file records."""
+        """Return the description of the training that the gate's file records."""
         return {
             "pairs": pairs_of(self.sets),
             "data": digest_of([one.deferral_digest for one in self.sets]),

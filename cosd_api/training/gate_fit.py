@@ -1,4 +1,7 @@
-"""Fitting of a gate: logistic regression, marginal likelihood, threshold; `fit_deferral` has the numbered lines."""
+"""Fitting of a gate: logistic regression, marginal likelihood and threshold.
+
+Line numbers in this module refer to the numbered lines in the docstring of `fit_deferral`.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +29,17 @@ __all__ = [
 ]
 
 PENALTY = 1e-3
-"""Factor of the penalty (half the sum of the squared weights of standardised features) if there are few features."""
+"""Factor of the penalty for gates with few features. The penalty is half the sum of the squared weights."""
 ENOUGH_HANDED = 2
-"""Minimum number of examples with a token to be handed over, if some examples are to be held out."""
+"""Minimum number of examples that must contain a token to be handed over, if examples are to be held out."""
 
-_LEAST = 1e-12  # smallest likelihood, so that the logarithm is finite
-_DIGITS = 9  # significant digits of a weight, so that processors that round differently write the same file
+_LEAST = 1e-12  # lower bound on a likelihood, so that its logarithm is finite
+_DIGITS = 9  # significant digits of a weight: few enough that all processors, despite rounding, write the same file
 
 
 @dataclass(frozen=True, slots=True)
 class GatePlace(LabelledPlace):
-    """One token of a reference. p and q are the models' probabilities of this token; the label is z.
+    """A token of a reference: p and q are the two models' probabilities of this token, and the label is z (line 2).
 
     Attributes:
         shown: the features of the draft's list or hidden state.
@@ -46,13 +49,13 @@ class GatePlace(LabelledPlace):
 
 
 class GateScore(BaseModel):
-    """The gate's decisions on the places by which `eta` was chosen.
+    """Rates of the gate's decisions at the places on which `eta` was chosen.
 
     Attributes:
         found: share of the places with z = 1 at which the gate opens (true positive rate).
         wasted: share of the places with z = 0 at which the gate opens (false positive rate).
         opens: share of all places at which the gate opens.
-        held_out: whether the places were held out; if not, the gate was trained on them.
+        held_out: whether the places were held out. If not, the gate was trained on the same places.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -70,12 +73,12 @@ class GateScore(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class GateFit:
-    """Weights of standardised features.
+    """The fitted bias and weights of a gate, for standardised features.
 
     Attributes:
-        theta: the bias, then the weights.
-        mean: means of the features.
-        scale: standard deviations of the features.
+        theta: the bias, followed by the weights.
+        mean: mean of each feature.
+        scale: standard deviation of each feature.
         penalty: factor of the penalty, which is half the sum of the squared weights.
     """
 
@@ -91,12 +94,12 @@ class GateFit:
 
     @classmethod
     def first(cls, places: Sequence[GatePlace], penalty: float = PENALTY) -> GateFit:
-        """Fit the first weights by logistic regression of z (line 3)."""
+        """Fit the first weights by logistic regression of z on the features (line 3)."""
         import numpy as np  # noqa: PLC0415 - an extra, and slow to load
 
         shown, _, _, z = _arrays(places)
         mean, scale = shown.mean(axis=0), shown.std(axis=0)
-        scale[scale < 1e-5] = np.inf  # a nearly constant feature gets no weight
+        scale[scale < 1e-5] = np.inf  # so that a nearly constant feature gets no weight
         start = cls(np.zeros(shown.shape[1] + 1), mean, scale, penalty)
 
         def logistic(theta: Any, x: Any) -> tuple[float, Any]:
@@ -120,7 +123,7 @@ class GateFit:
 
         minimize: Any = getattr(import_module("scipy.optimize"), "minimize")  # noqa: B009 - it has no types
         x = self._standardised(shown)
-        counts = np.array([0.0] + [1.0] * shown.shape[1])  # the bias has no penalty
+        counts = np.array([0.0] + [1.0] * shown.shape[1])  # the bias is not penalised
 
         def penalised(theta: Any) -> tuple[float, Any]:
             value, slope = loss(theta, x)
@@ -136,7 +139,7 @@ class GateFit:
         return np.column_stack([np.ones(len(shown)), (shown - self.mean) / self.scale])
 
     def probabilities(self, places: Sequence[GatePlace]) -> list[float]:
-        """The probability of deferral at each place."""
+        """Return the probability of deferral at each place."""
         shown, *_ = _arrays(places)
         found: list[float] = _sigmoid(self._standardised(shown) @ self.theta).tolist()
         return found
@@ -147,14 +150,14 @@ class GateFit:
         return marginal(self.theta, self._standardised(shown), p, q)[0]
 
     def weights(self) -> list[float]:
-        """The bias, then the weights, for features that are not standardised."""
+        """Return the bias, followed by the weights, for features that are not standardised."""
         plain = self.theta[1:] / self.scale
         bias = self.theta[0] - float((plain * self.mean).sum())
         return [rounded(one) for one in (bias, *plain)]
 
 
 def rounded(number: float) -> float:
-    """Round a number to the precision that the file of a gate has."""
+    """Round a number to the precision with which a gate's file stores it."""
     return float(f"{number:.{_DIGITS}g}") + 0.0
 
 
@@ -175,7 +178,7 @@ def _sigmoid(logits: Any) -> Any:
 
 
 def constant(places: Sequence[GatePlace], s: float) -> float:
-    """The loss if the gate's probability is `s` everywhere: 0 for the draft alone, 1 for the assistant alone."""
+    """Return the loss of a constant probability `s` of deferral: 0 for the draft alone, 1 for the assistant alone."""
     import numpy as np  # noqa: PLC0415
 
     p, q = (np.array([getattr(place, name) for place in places], dtype=np.float64) for name in ("p", "q"))
@@ -183,7 +186,7 @@ def constant(places: Sequence[GatePlace], s: float) -> float:
 
 
 def _arrays(places: Sequence[GatePlace]) -> tuple[Any, Any, Any, Any]:
-    """Features, p, q and z."""
+    """Return the features, p, q and z of the places as arrays."""
     import numpy as np  # noqa: PLC0415
 
     shown = np.array([place.shown for place in places], dtype=np.float64)
@@ -196,13 +199,13 @@ def _arrays(places: Sequence[GatePlace]) -> tuple[Any, Any, Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class HeldOutPlaces:
-    """Probabilities of deferral at every place; see `held_out`.
+    """The probability of deferral at each place, from gates that were trained on other examples if possible.
 
     Attributes:
-        scores: the probability at each place.
+        scores: the probability of deferral at each place.
         labels: z of each place.
         loss: the mean negative marginal log-likelihood.
-        held_out: whether the gates were trained on other places.
+        held_out: whether the gates were trained on other examples.
     """
 
     scores: Sequence[float]
@@ -212,7 +215,7 @@ class HeldOutPlaces:
 
 
 def held_out(places: Sequence[GatePlace], folds: int, seed: int, penalty: float = PENALTY) -> HeldOutPlaces:
-    """Compute the probability of deferral at every place, with gates trained on other examples if there are enough."""
+    """Compute the probability of deferral at each place, with gates trained on other examples if there are enough."""
     groups = {place.group for place in places}
     handed = {place.group for place in places if place.label}
     if len(groups) < ENOUGH_EXAMPLES or len(handed) < ENOUGH_HANDED:
@@ -231,10 +234,13 @@ def held_out(places: Sequence[GatePlace], folds: int, seed: int, penalty: float 
 
 
 def youden(found: HeldOutPlaces) -> tuple[float, GateScore]:
-    """Choose the threshold with the largest index, halfway between two scores; among equals the largest (line 5)."""
+    """Choose the threshold with the largest Youden's index, halfway between two scores (line 5).
+
+    If several thresholds have the same index, the largest is chosen.
+    """
     labels = found.labels
     positives, negatives = sum(labels), len(labels) - sum(labels)
-    best = (0.0, 1.0, 0, 0)  # index, eta, found and wasted of a gate that never opens
+    best = (0.0, 1.0, 0, 0)  # a gate that never opens: Youden's index, eta, and the counts of found and wasted places
     right = wasted = 0
     ranked = sorted(zip(found.scores, labels, strict=True), reverse=True)
     for at, (score, label) in enumerate(ranked):

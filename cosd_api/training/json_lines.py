@@ -1,4 +1,4 @@
-"""JSON lines files: reading with line numbers, and appending in such a way that a crash can only cut the last line."""
+"""JSON lines files: read them with line numbers, and append to them so that a crash can only cut the last line."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ SAMPLES: Literal["cosd-samples"] = "cosd-samples"
 COMPARISON: Literal["cosd-comparison"] = "cosd-comparison"
 """The `kind` in the header of the journal of a comparison."""
 
-_BOM = b"\xef\xbb\xbf"  # some editors write it before the text
-_HEAD = 300  # number of bytes in which to look for the kind of a file
+_BOM = b"\xef\xbb\xbf"  # UTF-8's byte order mark, which some editors write before the text
+_HEAD = 300  # number of bytes at the start of a file from which its kind is detected
 _KIND = re.compile(r'\s*\{[^{}\[\]]*?(?<!\\)"kind"\s*:\s*"([^"\\]+)"')
 _BEGINNINGS: Mapping[str, str] = {
     r"\s*\[": "array",
@@ -65,7 +65,7 @@ _KINDS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class JsonLine:
-    """One line: its number in the file, from 1, and its fields."""
+    """One line: its number in the file, counted from 1, and the fields of its JSON object."""
 
     number: int
     fields: Mapping[str, Any]
@@ -76,9 +76,9 @@ class JsonLines:
     """The content of a JSON lines file.
 
     Attributes:
-        lines: the complete lines: each ends in a line feed or is valid JSON. Empty lines are left out.
+        lines: the complete lines, which end in a line feed or are valid JSON. Empty lines are left out.
         size: number of bytes up to the end of the last complete line.
-        rest: the bytes of a last line that a crash has cut.
+        rest: the bytes of the last line if a crash has cut it; else empty.
         ended: whether the last complete line ends in a line feed.
     """
 
@@ -89,7 +89,7 @@ class JsonLines:
 
 
 def file_kind(path: str | Path) -> str | None:
-    """Detect the kind of a file by its first bytes; None if unknown.
+    """Detect the kind of a file from its first bytes; None if it is unknown.
 
     Raises:
         OSError: the file cannot be read.
@@ -102,7 +102,7 @@ def file_kind(path: str | Path) -> str | None:
 
 
 def foreign_kind(path: str | Path, *, wanted: str) -> str | None:
-    """Describe a file of another kind, with the command that reads it; None if it is or may be of the wanted kind.
+    """If a file is known to be of another kind, describe the kind and name the command for it; else return None.
 
     Raises:
         OSError: the file cannot be read.
@@ -116,13 +116,13 @@ class LineReader:
 
     Args:
         path: the file.
-        may_be_cut: whether a crash may have cut the last line. If so, invalid JSON without a line feed is no error
-            there.
+        may_be_cut: whether a crash may have cut the last line. If so, a last line that is invalid JSON and has no line
+            feed is not an error.
         hint: how to repair an invalid line, for the error message.
 
     Attributes:
-        start: byte offset at which the line that was read last begins.
-        content: sizes of the content read so far, without its lines.
+        start: byte offset of the most recently read line.
+        content: the content that has been read so far, without its `lines`.
     """
 
     def __init__(self, path: Path, *, may_be_cut: bool, hint: str = "") -> None:
@@ -133,7 +133,7 @@ class LineReader:
         self.content = JsonLines()
 
     def __iter__(self) -> Iterator[JsonLine]:
-        """Read the lines; empty lines are left out.
+        """Yield the lines, except for empty ones.
 
         Raises:
             OSError: the file cannot be read.
@@ -189,19 +189,19 @@ def _reason(error: Exception) -> str:
 
 
 def line_error(path: Path, number: int, reason: str) -> SettingError:
-    """The error for one line of a file."""
+    """Create the error for an invalid line of a file."""
     return SettingError(f"{path}, line {number}: {reason}")
 
 
 def problem(error: ValidationError, known: Sequence[str]) -> str:
-    """Describe the first problem that validation found, without repeating any content.
+    """Describe the first problem that validation found, without quoting any values.
 
     Args:
         error: the validation error.
         known: the fields that are allowed.
     """
     found = error.errors(include_url=False, include_input=False)
-    for one in found:  # naming the misspelt field helps more than reporting that the right one is missing
+    for one in found:  # if a name is misspelt, saying so is more helpful than reporting a missing field
         if one["type"] == "extra_forbidden" and len(one["loc"]) == 1:
             name = str(one["loc"][0])
             if more := suggestion(name, known):
@@ -225,7 +225,7 @@ class Appender:
 
     Args:
         path: the file; created if missing.
-        lines: the content of the file when it was read. A cut last line is removed from the file.
+        lines: the content of the file when it was read. If its last line was cut, that line is removed from the file.
 
     Raises:
         OSError: on entering, the file cannot be written.
@@ -244,7 +244,7 @@ class Appender:
             self._file.close()
             words = f"{self._path} is open in another run, which writes to it"
             raise SettingError(f"{words}: wait until that one has ended, or give another place")
-        # False if the file was deleted or replaced after it was opened.
+        # This is False if the file was deleted or replaced after it was opened.
         there = self._path.exists() and samestat(os.fstat(self._file.fileno()), self._path.stat())
         if not there or self._file.seek(0, io.SEEK_END) != lines.size + len(lines.rest):
             self._file.close()

@@ -30,12 +30,12 @@ __all__ = [
 
 Interval = tuple[float, float]
 
-_LARGEST_SHOWN = 31  # number of nodes in a full tree of depth 4
-_SURE = 0.5  # a model is sure of its word if it finds it more probable than this
+_LARGEST_SHOWN = 31  # maximum number of nodes of a tree that is shown: a full tree of depth 4
+_SURE = 0.5  # a model counts as confident of a word if it gives the word a higher probability than this
 
 
 def about_dropped(labelled: int, dropped: int) -> list[str]:
-    """A warning if the models differ and neither is right at more places than are labelled; else an empty list."""
+    """Return a warning if neither model is right at more places than are labelled; else an empty list."""
     if dropped <= labelled:
         return []
     where = f"at {dropped} of {counted(labelled + dropped, 'place')} where the models differ neither is right"
@@ -43,7 +43,7 @@ def about_dropped(labelled: int, dropped: int) -> list[str]:
 
 
 def one_sided(draft_right: int, assistant_right: int) -> str | None:
-    """A warning if all labels are equal; None if there are both labels, or no labels."""
+    """Return a warning if all labels are equal; None if both labels occur, or neither."""
     right = draft_right + assistant_right
     if not right or (draft_right and assistant_right):
         return None
@@ -63,12 +63,12 @@ class TrainingCounts(BaseModel):
     """Counts of the data that a tree was trained on.
 
     Attributes:
-        examples: all examples, including those without a labelled place.
-        draft_right: places where the models differ and the draft is right (label 0).
-        assistant_right: places where the models differ and the assistant is right (label 1).
-        agreeing: places where both models would have written the same text.
-        dropped: places where the models differ and neither is right.
-        skipped: places that could not be judged.
+        examples: number of examples, including examples without a labelled place.
+        draft_right: number of places where the models differ and the draft is right (label 0).
+        assistant_right: number of places where the models differ and the assistant is right (label 1).
+        agreeing: number of places where both models would have written the same text.
+        dropped: number of places where the models differ and neither is right.
+        skipped: number of places that could not be judged.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -105,14 +105,14 @@ class Training(BaseModel):
     """A trained tree and the evidence for it; `str()` gives a report.
 
     Attributes:
-        tree: the verifier: `Fusion(..., verifier=training.tree)`, or `training.tree.save(path)`.
+        tree: the verifier, for `Fusion(..., verifier=training.tree)` or `training.tree.save(path)`.
         depth: maximum depth; the tree may be shallower.
         min_leaf: minimum number of places in each leaf.
         given: names of the limits that were given as arguments.
         chosen: whether the other limits were chosen on held-out examples; False if there were too few examples.
         counts: counts of the data.
-        comparison: scores of a tree, the rules and the constants on held-out examples; None if there were too few. Each
-            fold trains a tree of its own, so the scores measure the method of training, not `tree` itself.
+        comparison: scores of a tree, the rules and the constants on held-out examples; None if there were too few
+            examples. Each fold trains its own tree, so the scores measure the method of training, not `tree` itself.
         warnings: reasons to doubt the tree.
     """
 
@@ -129,11 +129,11 @@ class Training(BaseModel):
 
     @property
     def unsafe(self) -> str | None:
-        """The reason not to use the tree, if it replaces words that the draft is sure of; else None."""
+        """A reason not to use the tree, if it wrongly replaces words of which the draft is confident; else None."""
         return replaces_the_sure(self.tree)
 
     def report(self) -> str:
-        """The data, the tree and the comparison. `str()` adds the warnings."""
+        """Describe the data, the tree and the comparison. `str()` adds the warnings."""
         nodes = len(self.tree.nodes)
         outline = f"{nodes} nodes, too many to show" if nodes > _LARGEST_SHOWN else self.tree.outline()
         parts = [paragraph(f"{self.counts}."), paragraph(self._heading()), indent(outline, "  ")]
@@ -143,7 +143,7 @@ class Training(BaseModel):
         return with_notes(self.report(), self.warnings)
 
     def _heading(self) -> str:
-        """The depth of the tree, its limits, and how they were chosen."""
+        """Describe the depth of the tree, its limits, and how the limits were chosen."""
         otherwise = "chosen on held-out examples" if self.chosen else "the default for few examples"
         depth, leaf = ("given" if name in self.given else otherwise for name in ("depth", "min_leaf"))
         first = f" ({depth})" if depth != leaf else ""
@@ -153,10 +153,11 @@ class Training(BaseModel):
 
 
 def replaces_the_sure(tree: TreeVerifier) -> str | None:
-    """Describe a case in which a tree replaces a word that the draft is sure of; None if there is no such case.
+    """Describe a case in which a tree wrongly replaces a word of which the draft is confident; None if there is none.
 
-    A model is sure of a word if it finds it more probable than 0.5. There are two cases: the tree keeps a less probable
-    word of the draft for the same q, or the assistant is not sure of its word.
+    A model is confident of a word if the word's probability is above 0.5. A replacement counts as wrong in two cases:
+    the assistant is not confident of its own word; or, with the same q, the tree would keep a less probable word of the
+    draft.
     """
     ps, qs = (_between_thresholds(tree, feature) for feature in ("p", "q"))
     for q in qs:
@@ -172,14 +173,14 @@ def replaces_the_sure(tree: TreeVerifier) -> str | None:
 
 
 def _between_thresholds(tree: TreeVerifier, feature: Literal["p", "q"]) -> list[float]:
-    """One probability from each interval between neighbouring thresholds of a feature, ascending."""
+    """Return a probability from each interval between neighbouring thresholds of a feature, in ascending order."""
     bounds = {node.threshold for node in tree.nodes if node.feature == feature and node.threshold is not None}
     inner = sorted(one for one in {*bounds, _SURE} if 0 < one < 1)
     return [(low + high) / 2 for low, high in pairwise([0.0, *inner, 1.0])]
 
 
 def _depth(tree: TreeVerifier) -> int:
-    """The largest number of tests between the root and a leaf."""
+    """Return the largest number of tests on any path from the root to a leaf."""
     depths = [0] * len(tree.nodes)
     for at, node in enumerate(tree.nodes):  # children come after their parents
         for child in (node.left, node.right):
@@ -193,13 +194,13 @@ def _depth(tree: TreeVerifier) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Position of one number in the text of a heatmap.
+    """A number in the text of a heatmap, with its position.
 
     Attributes:
-        start: offset of its first character, including the space before it.
-        stop: offset after its last character, including the space after it.
+        start: offset of the number's first character, including the space before it.
+        stop: offset after the number's last character, including the space after it.
         value: the number, from 0 to 1.
-        best: whether it is marked as the best.
+        best: whether the number is marked as the best.
     """
 
     start: int
@@ -210,10 +211,12 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Heatmap:
-    """One panel of the paper's Figure 2. As text, alpha increases to the right and beta upwards; `*` marks the best.
+    """A heatmap like one panel of the paper's Figure 2.
+
+    In its text, alpha increases to the right and beta upwards, and `*` marks the best pair.
 
     Attributes:
-        title: meaning of the numbers.
+        title: description of the numbers.
         values: numbers from 0 to 1, indexed by alpha and then by beta; not every alpha has every beta.
         best: the best alpha and beta.
     """
@@ -224,24 +227,27 @@ class Heatmap:
 
     @property
     def alphas(self) -> list[float]:
-        """The values of alpha, ascending."""
+        """The values of alpha, in ascending order."""
         return sorted(self.values)
 
     @property
     def betas(self) -> list[float]:
-        """The values of beta, ascending."""
+        """The values of beta, in ascending order."""
         return sorted({beta for row in self.values.values() for beta in row})
 
     def shades(self) -> Callable[[float], float]:
-        """A function that maps a value to a lightness, from 0 (lowest value) to 1 (highest); always 1 if all equal."""
+        """Return a function that maps a value to a lightness, from 0 (lowest value) to 1 (highest value).
+
+        If all values are equal, the lightness is 1.
+        """
         everything = [value for row in self.values.values() for value in row.values()]
         low, high = min(everything), max(everything)
         return lambda value: (value - low) / (high - low) if high > low else 1.0
 
     def laid_out(self) -> tuple[str, list[Cell]]:
-        """The text, and the positions of its numbers."""
+        """Return the text, and the numbers in it with their positions."""
         head = max(len("beta"), *(len(f"{beta:g}") for beta in self.betas))
-        # A cell is wide enough for a value with its mark or for an alpha, with a space on either side.
+        # A cell is wide enough for a marked value or an alpha, with a space on either side.
         width = max(len("*100.0"), *(len(f"{alpha:g}") for alpha in self.alphas)) + 2
         text, cells = f"{self.title}, in % (*: best)\n{'beta':>{head}}\n", list[Cell]()
         for beta in reversed(self.betas):
@@ -262,35 +268,36 @@ class Heatmap:
 
 
 def in_words(pair: RuleVerifier) -> str:
-    """The alpha and beta of a rule, in words."""
+    """Write the alpha and beta of a rule in words."""
     return f"alpha {pair.alpha:g} and beta {pair.beta:g}"
 
 
 def percent(value: float) -> str:
-    """A share in percent, without the percent sign."""
+    """Format a share in percent, without the percent sign."""
     return f"{100 * value:.1f}"
 
 
 class GridTuning(BaseModel):
-    """Accuracy of the rule for each pair of alpha and beta, and the pair to use; `str()` gives a report.
+    """Accuracy of the rule for each pair of alpha and beta, and the recommended pair; `str()` gives a report.
 
-    The default and the paper's pair are always included, even if they are not on the grid.
+    The default pair and the paper's pair are always included, even if they are not on the grid.
 
-    The best pair is chosen on the examples on which it is measured, so its accuracy and its gain there are partly luck.
-    The intervals are for new examples: each resample chooses its own best pair, and the interval allows for the luck
-    of that choice.
+    The best pair is chosen and measured on the same examples, so its accuracy and its gain on them are partly luck. The
+    intervals estimate both on new examples. They come from a bootstrap that chooses the best pair again in each
+    resample, which accounts for the luck of the choice.
 
     Attributes:
         accuracy: accuracy in [0, 1], indexed by alpha and then by beta.
-        best: the most accurate pair. Among equals it is the nearest to the default, by the sum of both differences;
-            then the pair with the smaller alpha, which asks less; then the pair with the greater beta.
-        interval: 95 % interval for the accuracy of `best` on new examples, by bootstrap over examples, in which the
-            best pair is chosen again; None with a single example.
-        default: accuracy of the default, `RuleVerifier()`.
+        best: the most accurate pair. If several are equally accurate, it is the pair nearest to the default, by the sum
+            of both differences; then the pair with the smaller alpha, which needs fewer requests; then the pair with
+            the greater beta.
+        interval: 95 % interval for the accuracy of `best` on new examples, by bootstrap over examples; None with a
+            single example.
+        default: accuracy of the default pair, `RuleVerifier()`.
         paper: accuracy of the paper's pair, `RuleVerifier.paper()`.
-        gain_interval: 95 % interval for `gain` on new examples, by the same bootstrap.
-        best_share: share of the resamples in which `best` is the best pair again; None with a single example.
-        examples: number of examples that count.
+        gain_interval: 95 % interval for `gain` on new examples, by the same bootstrap; None with a single example.
+        best_share: share of the resamples in which `best` is again the most accurate pair; None with a single example.
+        examples: number of examples on which the accuracy was measured.
         resamples: number of bootstrap resamples.
         seed: seed of the resamples.
         warnings: reasons to doubt the result.
@@ -299,7 +306,7 @@ class GridTuning(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     measured: ClassVar[str] = ""
-    """Plural noun for what the accuracy counts, such as "answers"."""
+    """Plural noun for the things that are right or wrong, such as "answers"."""
 
     accuracy: dict[float, dict[float, float]]
     best: RuleVerifier
@@ -325,28 +332,28 @@ class GridTuning(BaseModel):
 
     @property
     def ties(self) -> int:
-        """Number of other pairs that are as accurate as the best."""
+        """Number of other pairs that are as accurate as the best pair."""
         return sum(value == self.best_accuracy for row in self.accuracy.values() for value in row.values()) - 1
 
     @property
     def recommended(self) -> RuleVerifier:
-        """The best pair, which is the default if no pair is better."""
+        """The best pair. If no pair is more accurate than the default, this is the default."""
         return self.best
 
     @property
     def panel(self) -> Heatmap:
-        """The accuracies as a heatmap."""
+        """The accuracies, as a heatmap."""
         return Heatmap(f"right {self.measured}", self.accuracy, (self.best.alpha, self.best.beta))
 
     def report(self) -> str:
-        """The accuracies, the findings and the recommendation. `str()` adds the warnings."""
+        """Describe the accuracies, the findings and the recommendation. `str()` adds the warnings."""
         return "\n\n".join([str(self.panel), self.findings(), self.advice()])
 
     def __str__(self) -> str:
         return with_notes(self.report(), self.warnings)
 
     def findings(self) -> str:
-        """The accuracy of the best pair and its uncertainty, in words."""
+        """Describe the accuracy of the best pair and its uncertainty."""
         return paragraph(f"{self._about_best()} {self._about_others()}")
 
     def advice(self) -> str:
@@ -360,7 +367,7 @@ class GridTuning(BaseModel):
         return f"Best by {self.measured}: {in_words(self.best)}."
 
     def _about_others(self) -> str:
-        """Describe how the best pair compares with others, and how certain the choice is."""
+        """Describe how the best pair compares with the other pairs, and how certain the choice is."""
         words: list[str] = []
         if self.best == DEFAULT:
             words.append("It is the default.")

@@ -1,4 +1,7 @@
-"""Tuning of alpha and beta on decision samples, without requests: the paper's Figure 2 for decisions, not answers."""
+"""Tuning of alpha and beta on decision samples, without requests.
+
+The result resembles the paper's Figure 2, but counts right decisions instead of right answers.
+"""
 
 from __future__ import annotations
 
@@ -31,20 +34,20 @@ if TYPE_CHECKING:
 __all__ = ["RuleTuning", "by_grid", "grid_tuning", "tune"]
 
 _TAILS = (2.5, 97.5)  # percentiles of a 95 % interval
-_BLOCK = 4_000_000  # number of examples to draw at a time, which takes about 100 MB
+_BLOCK = 4_000_000  # number of examples to draw at a time; this many take about 100 MB of memory
 
 
 class RuleTuning(GridTuning):
-    """Accuracy of the rule's decisions, and the pair to use: `Fusion(..., verifier=tuning.recommended)`.
+    """Accuracy of the rule's decisions, and the recommended pair: `Fusion(..., verifier=tuning.recommended)`.
 
-    `accuracy` is the share of labelled samples for which a pair decides right: it replaces the draft's word if the
-    label is 1, and keeps it if the label is 0. `examples` counts the examples with labelled samples.
+    `accuracy` is the share of labelled samples for which the pair makes the right decision: to replace the draft's word
+    if the label is 1, and to keep it if the label is 0. `examples` counts the examples with labelled samples.
 
     Attributes:
         labelled: number of labelled samples.
         comparison: scores of the constants, the default rule, the paper's rule, the tuned rule and a tree on the same
             held-out examples; None if there are too few examples.
-        lacking: the reason why there are too few examples, in words; None if there are enough.
+        lacking: explanation of why there are too few examples for `comparison`; None if there are enough.
     """
 
     measured: ClassVar[str] = "decisions"
@@ -55,7 +58,7 @@ class RuleTuning(GridTuning):
 
     @property
     def refuted(self) -> bool:
-        """True if, on held-out examples, pairs that are chosen in the same way decide worse than the default."""
+        """True if tuned pairs make worse decisions on held-out examples than the default pair."""
         if self.comparison is None:
             return False
         tuned, default = (self.comparison.scores[name].accuracy for name in (TUNED_RULE, DEFAULT_RULE))
@@ -78,7 +81,7 @@ class RuleTuning(GridTuning):
         )
 
     def findings(self) -> str:
-        """The accuracy of the best pair, and the comparison on held-out examples."""
+        """Describe the accuracy of the best pair, and the comparison on held-out examples."""
         lack = paragraph(f"Nothing is compared on held-out examples: {self.lacking}.")
         return f"{super().findings()}\n\n{self.comparison or lack}"
 
@@ -97,11 +100,11 @@ def tune(
     resamples: int = 1000,
     seed: int = 0,
 ) -> RuleTuning:
-    """Measure the rule's decisions at every pair of alpha and beta, and recommend a pair; sends no request.
+    """Measure the rule's decisions for every pair of alpha and beta, and recommend a pair. This sends no request.
 
-    A right decision is not yet a right answer: `tune_answers` counts right answers. The default and the paper's pair
-    are always measured, too. Among equally good pairs the one nearest to the default is chosen, so the default is
-    recommended if no pair is better (`RuleTuning.recommended`).
+    Right decisions do not guarantee a right answer; `tune_answers` counts right answers instead. The default pair and
+    the paper's pair are always measured as well. If several pairs are equally good, the one nearest to the default is
+    chosen. So if no pair is better, the default is recommended (see `RuleTuning.recommended`).
 
     Args:
         samples: samples from `collect`, one data set or several.
@@ -129,13 +132,13 @@ def tune(
 
 
 def _counts(places: Sequence[LabelledPlace], pairs: Sequence[RuleVerifier]) -> NDArray[np.int64]:
-    """Counts for `grid_tuning`: for each example, the number of right decisions of each pair, and the total."""
+    """Build the counts for `grid_tuning`: an example's row has the right decisions of each pair, and the total."""
     import numpy as np  # noqa: PLC0415
 
     p, q, label, group = (np.array([getattr(place, name) for place in places]) for name in ("p", "q", "label", "group"))
     examples, row = np.unique(group, return_inverse=True)
     counts = np.empty((len(examples), len(pairs) + 1), dtype=np.int64)
-    with np.errstate(invalid="ignore"):  # 0 times an infinite beta is NaN, and no q is greater than NaN
+    with np.errstate(invalid="ignore"):  # 0 times an infinite beta is NaN, and rightly no q is greater than NaN
         for at, pair in enumerate(pairs):
             replaces = (p < pair.alpha) & (q > pair.beta * p)  # this is RuleVerifier.replaces for all places at once
             counts[:, at] = np.bincount(row[replaces == label], minlength=len(examples))
@@ -154,21 +157,22 @@ def _nothing_to_tune_on(samples: Sequence[Samples]) -> str:
     return "; ".join([f"there is nothing to tune on: {words}", more, *about_dropped(0, dropped)])
 
 
-# The best pair and its certainty, also for `tune_answers`.
+# Choice of the best pair, and measurement of its certainty. `tune_answers` uses these functions, too.
 
 
 def grid_tuning(pairs: Sequence[RuleVerifier], counts: NDArray[np.int64], resamples: int, seed: int) -> GridTuning:
     """Choose the best of `pairs`, and measure its certainty by bootstrap over examples.
 
-    The best of many pairs owes part of its lead to luck. Each resample chooses its own best pair, and that pair is
-    lucky, too: its lead in the resample, minus its lead on the examples, is luck and sampling error together. The lead
-    of the best pair on the examples, minus this difference, estimates its lead on new examples (the basic bootstrap:
-    Davison and Hinkley, 1997, section 5.2). If one pair is far ahead, this subtracts too much. So the interval covers
-    the middle 95 % of these estimates and also of the best pair's own leads in the resamples.
+    The best of many pairs owes part of its lead to luck. Each resample has its own best pair, which is equally lucky:
+    the difference between that pair's lead in the resample and its lead on the examples consists of luck and sampling
+    error. The best pair's lead on the examples, minus this difference, is an estimate of its lead on new examples (the
+    basic bootstrap: Davison and Hinkley, 1997, section 5.2). If one pair is far ahead, this subtracts too much.
+    Therefore, the interval covers the middle 95 % of these estimates, and also the middle 95 % of the best pair's own
+    leads in the resamples.
 
     Args:
         pairs: the pairs, as `check_grid` returns them.
-        counts: one row per example: for each pair the number of right decisions or answers, then the total.
+        counts: one row per example, with the number of right decisions or answers of each pair, and then the total.
         resamples: number of resamples.
         seed: seed of the resamples.
     """
@@ -179,7 +183,7 @@ def grid_tuning(pairs: Sequence[RuleVerifier], counts: NDArray[np.int64], resamp
     default, paper = pairs.index(DEFAULT), pairs.index(PAPER)
     interval = gain_interval = best_share = None
     if len(counts) > 1:
-        ordered = counts[np.lexsort(counts.T)]  # the order of the examples depends on timing, the result must not
+        ordered = counts[np.lexsort(counts.T)]  # the result must not depend on the order in which examples finished
         again = _shares(_resampled(ordered, resamples, seed))
         chosen = again.argmax(axis=1)  # among equals the first
         there = again[np.arange(resamples), chosen]
@@ -203,10 +207,10 @@ def grid_tuning(pairs: Sequence[RuleVerifier], counts: NDArray[np.int64], resamp
 
 
 def by_grid(pairs: Sequence[RuleVerifier], values: Iterable[float]) -> dict[float, dict[float, float]]:
-    """Arrange the values of the pairs by alpha and then by beta, both ascending."""
+    """Arrange the values of the pairs by alpha and then by beta, in ascending order."""
     found = {alpha: dict[float, float]() for alpha in sorted({pair.alpha for pair in pairs})}
     for pair, value in sorted(zip(pairs, values, strict=True), key=lambda one: one[0].beta):
-        found[pair.alpha][pair.beta] = float(value)  # it may be a NumPy scalar
+        found[pair.alpha][pair.beta] = float(value)  # the value may be a NumPy scalar
     return found
 
 
@@ -224,7 +228,7 @@ def _shares(sums: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _hull(fixed: NDArray[np.float64], chosen: NDArray[np.float64], *, least: float) -> Interval:
-    """The smallest interval that covers the middle 95 % of both arrays, clipped to [least, 1]."""
+    """Return the smallest interval that covers the middle 95 % of each of the two arrays, clipped to [least, 1]."""
     import numpy as np  # noqa: PLC0415
 
     ends = [np.percentile(values, _TAILS) for values in (fixed, chosen)]
@@ -233,7 +237,7 @@ def _hull(fixed: NDArray[np.float64], chosen: NDArray[np.float64], *, least: flo
 
 
 def _resampled(counts: NDArray[np.int64], resamples: int, seed: int) -> NDArray[np.float64]:
-    """Sums of the rows that each resample draws, one row per resample; whole numbers, exact as floats."""
+    """Draw resamples; return the sum of each resample's rows. The sums are whole numbers, which floats hold exactly."""
     import numpy as np  # noqa: PLC0415
 
     source, size = np.random.default_rng(seed), len(counts)

@@ -1,6 +1,6 @@
-"""A fusion as the model `cosd/...` of Inspect. Extra: `cosd-api[inspect]`.
+"""A fusion as the model `cosd/...` in Inspect. Requires the extra `cosd-api[inspect]`.
 
-Inspect finds the model by itself: `inspect eval task.py --model cosd/pair -M draft=URL -M assistant=URL`.
+Inspect finds the model on its own: `inspect eval task.py --model cosd/pair -M draft=URL -M assistant=URL`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The model provider `cosd` of Inspect."""
+"""The model provider `cosd` for Inspect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the type checker runs without Inspect, so its names are dec
     ModelUsage: Any
 
     class ModelAPI:
-        """A model provider of Inspect."""
+        """Inspect's base class for model providers."""
 
         model_name: str
 
@@ -34,14 +34,14 @@ _CHANGE_THE_TEXT = ("top_p", "top_k", "frequency_penalty", "presence_penalty", "
 
 
 class FusionAPI(ModelAPI):
-    """A fusion as a model of Inspect: `inspect eval task.py --model cosd/pair -M draft=URL -M assistant=URL`.
+    """A fusion as a model in Inspect: `inspect eval task.py --model cosd/pair -M draft=URL -M assistant=URL`.
 
-    The name after `cosd/` can be anything; it appears in logs. Model arguments are the servers (`draft`, `assistant`,
-    `draft_model`, `assistant_model`), the settings of a `Fusion` and of its method or verifier, and limits of an
-    answer. Keys are read from the environment. Tools, images and structured output are not supported. `max_tokens`
-    limits an answer if the task sets no limit.
+    The name after `cosd/` is arbitrary, and appears in logs. Model arguments are the servers (`draft`, `assistant`,
+    `draft_model`, `assistant_model`), the settings of a `Fusion` and of its method or verifier, and the limits on an
+    answer. `max_tokens` applies if the task sets no limit. API keys are read from the environment. Tools, images and
+    structured output are not supported.
 
-    An answer that does not fit into a model's context is returned as far as it was written, with the error and the stop
+    If an answer does not fit into a model's context, the part that was written is returned, with the error and the stop
     reason `model_length`.
 
     Raises:
@@ -74,7 +74,7 @@ class FusionAPI(ModelAPI):
         tool_choice: Any,  # noqa: ARG002
         config: Any,
     ) -> tuple[Any, Any]:
-        """Write one answer; return it with the request and the result for the transcript."""
+        """Write one answer. Return it and, for the transcript, the request with its result."""
         if tools:
             raise SettingError("tools are not supported: a fusion writes text and calls no tools. Leave them out")
         messages = [_message(one) for one in input]
@@ -91,7 +91,7 @@ class FusionAPI(ModelAPI):
         return output, ModelCall.create(request, {"text": result.text, **shown})
 
     def max_tokens(self) -> int | None:
-        """The maximum number of tokens in an answer if the task sets no limit; see `-M max_tokens`."""
+        """Return the maximum number of tokens in an answer if the task sets no limit (model argument `max_tokens`)."""
         return self._max_tokens
 
     def _output(self, result: FusionResult | None, reason: str, error: str | None = None) -> Any:
@@ -109,17 +109,17 @@ class FusionAPI(ModelAPI):
         return output
 
     def should_retry(self, ex: BaseException) -> bool:
-        """True after an error that may be temporary."""
+        """Test whether an error may be temporary."""
         return isinstance(ex, ProviderError) and ex.retryable
 
     def connection_key(self) -> str:
-        """The names of the servers. Fusions with the same key share one limit on requests."""
+        """Return the names of the servers as a key. Models with the same key share a limit on concurrent requests."""
         endpoints = self._arguments.fusion.endpoints
         return " ".join(one.name for one in (endpoints.draft, *endpoints.assistants))
 
 
 def _message(one: Any) -> dict[str, Any]:
-    """Convert a message to the form of a fusion, without reasoning, which Inspect leaves out, too."""
+    """Convert a message to the format that a fusion accepts. Leave out reasoning, as Inspect does."""
     content = one.content
     if not isinstance(content, str):
         parts = [part for part in content if part.type != "reasoning"]
@@ -128,7 +128,7 @@ def _message(one: Any) -> dict[str, Any]:
 
 
 def _options(config: Any, fusion: Fusion) -> Mapping[str, Any]:
-    """Convert a task's configuration to limits of one answer.
+    """Convert a task's configuration to the limits on an answer.
 
     Raises:
         SettingError: the configuration requires something that a fusion does not support.

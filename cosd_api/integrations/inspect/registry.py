@@ -1,4 +1,4 @@
-"""The entry point that Inspect loads; it registers the provider."""
+"""The entry point through which Inspect loads and registers the provider."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ else:
 
 @modelapi(name="cosd")
 def cosd() -> type[FusionAPI]:
-    """Provider of the models `cosd/...`."""
+    """Return the class that provides the models `cosd/...`."""
     return FusionAPI

@@ -1,4 +1,4 @@
-"""A fusion as a chat model and as a text model of LangChain. Extra: `cosd-api[langchain]`."""
+"""A fusion as a chat model and as a text model in LangChain. Requires the extra `cosd-api[langchain]`."""
 
 from __future__ import annotations
 

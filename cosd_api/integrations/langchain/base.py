@@ -1,4 +1,4 @@
-"""Common base of both LangChain models: fields, settings, and calls of the fusion in the running event loop."""
+"""Common base of both LangChain models: fields, settings, and answers from a fusion in the running event loop."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class AnswerSettings:
     Attributes:
         limits: arguments for `Fusion.stream`.
         retries: number of retries after the first attempt.
-        model: the model's name in metadata; None for the names of the servers' models.
+        model: the model's name in metadata. With None, the names of the servers' models are used.
     """
 
     limits: Mapping[str, Any]
@@ -84,11 +84,11 @@ class AnswerSettings:
 
 
 class LangChainFusion(BaseLanguageModel[Any]):
-    """A fusion as a LangChain model. `ChatCoSD` describes the fields."""
+    """A fusion as a LangChain model. The fields are documented at `ChatCoSD`."""
 
     model_config = ConfigDict(
         arbitrary_types_allowed=True,
-        hide_input_in_errors=True,  # the input may contain the key
+        hide_input_in_errors=True,  # because the input may contain the API key
         protected_namespaces=(),
     )
 
@@ -128,8 +128,8 @@ class LangChainFusion(BaseLanguageModel[Any]):
     @model_validator(mode="before")
     @classmethod
     def _check_names(cls, given: Any) -> Any:
-        """Refuse unknown names; read the servers from the environment unless they are given."""
-        if not isinstance(given, dict):  # pydantic passes an existing model if it is a field of another object
+        """Refuse unknown names. If servers are not given, read them from the environment."""
+        if not isinstance(given, dict):  # an existing model, which is used as a field of another object
             return given
         fields = cast("dict[str, Any]", given)
         refuse_settings({name: value for name, value in fields.items() if name not in cls.model_fields}, cls)
@@ -141,7 +141,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
     @field_validator("verifier", mode="before")
     @classmethod
     def _read_verifier(cls, verifier: Any) -> Any:
-        """Convert the JSON form from a saved model to a verifier."""
+        """Convert a verifier from its JSON form in a saved model."""
         if not isinstance(verifier, dict):
             return verifier
         return TypeAdapter[Any](KnownVerifier).validate_python(present_verifier(cast("object", verifier)))
@@ -149,24 +149,24 @@ class LangChainFusion(BaseLanguageModel[Any]):
     @field_validator("method", mode="before")
     @classmethod
     def _read_method(cls, method: Any) -> Any:
-        """Convert the name and settings in a saved model to a method; leave a method, or a name alone, unchanged."""
+        """Convert a method from its JSON form in a saved model; leave a method object or a bare name unchanged."""
         return method_named(**cast("dict[str, Any]", method)) if isinstance(method, dict) else method
 
     @model_validator(mode="after")
     def _check_settings(self) -> Self:
-        """Create the fusion, which sends nothing yet, so that invalid settings are found now."""
+        """Create the fusion, so that invalid settings are found now. This sends no request."""
         AnswerLimits.checked(**self._asked_with(None, {}).limits).seeded(self._pattern().settings.method)
         return self
 
     def _asked_with(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> AnswerSettings:
-        """The settings of an answer. A setting that is not given to the call comes from the model's field.
+        """Return the settings of an answer. Settings that the call does not contain come from the model's fields.
 
         Raises:
             SettingError: a setting is invalid.
             TypeError: a setting is unknown.
         """
         call = {name: value for name, value in given.items() if value is not None}
-        call.pop("stream", None)  # LangChain has handled it
+        call.pop("stream", None)  # LangChain has already handled this argument
         if call.get("temperature") == self._pattern().settings.temperature:
             del call["temperature"]
         retries = check_count("max_retries", call.pop("max_retries", self.max_retries), least=0)
@@ -200,7 +200,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         return Fusion(draft=draft, assistant=assistants, **settings)
 
     def _with_key(self, servers: Sequence[Any]) -> list[Any]:
-        """Return the servers. Servers that are given as URLs get the key, and must be on one host."""
+        """Return the servers. Those that are URLs are given the API key, and must therefore all be on one host."""
         if self.api_key is None:
             return list(servers)
         hosts = sorted({_host(one) for one in servers if isinstance(one, str)})
@@ -222,7 +222,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         return self._fresh(super().__deepcopy__(memo))
 
     def _fresh(self, copied: Self) -> Self:
-        """Reset the fusions of a copy, because it may get other servers."""
+        """Remove the fusions from a copy of the model, because the copy may be given other servers."""
         copied._fusions, copied._mark = LoopFusions(), uuid4().hex
         return copied
 
@@ -235,17 +235,17 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
     @classmethod
     def get_lc_namespace(cls) -> list[str]:
-        """The public module from which LangChain loads the model."""
+        """Return the public module from which LangChain loads a saved model."""
         return ["cosd_api", "integrations", "langchain"]
 
     @property
     def lc_secrets(self) -> dict[str, str]:
-        """Fields that are not saved, with their environment variables."""
+        """The secret fields, which are not saved, with the environment variables that replace them."""
         return {"api_key": "COSD_API_KEY"}
 
     @property
     def lc_attributes(self) -> dict[str, Any]:
-        """Verifier, tuning and method as JSON. A custom verifier, or one in a `CoSD(...)`, cannot be saved."""
+        """The verifier, tuning and method as JSON. Custom verifiers, and verifiers in a `CoSD(...)`, are left out."""
         known = describe_verifier(self.verifier) if self.verifier is not None else None
         saved: dict[str, Any] = {} if self.tuning is None else {"tuning": asdict(self.tuning)}
         if known is not None and not isinstance(known, CustomVerifier):
@@ -256,7 +256,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
     @cached_property
     def _serialized(self) -> dict[str, Any]:
-        """The saved form for traces and caches, with the messages of single models replaced by their digest."""
+        """The saved form for traces and caches, in which a digest replaces the messages for single models."""
         saved: dict[str, Any] = dumpd(self)
         if self.own is not None:
             saved["kwargs"]["own"] = digest(self.own)
@@ -264,13 +264,13 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
     @property
     def _identifying_params(self) -> Mapping[str, Any]:
-        """Everything that the text depends on, for traces and caches."""
+        """Everything on which the text of an answer depends, for traces and caches."""
         endpoints, verifier = self._pattern().endpoints, describe_verifier(self._pattern().settings.verifier)
         names = (*_OF_AN_ANSWER, "stop", *_OF_A_FUSION)
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.own is not None:
             given["own"] = digest(check_own(self.own))
-        own = {} if self._can_be_saved() else {"object": self._mark}  # objects with the same name may differ
+        own = {} if self._can_be_saved() else {"object": self._mark}  # two custom objects may have the same name
         return {
             "model_name": self._model_name(),
             "draft": self.draft if isinstance(self.draft, str) else endpoints.draft.name,
@@ -299,7 +299,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         return urls and known and not (isinstance(self.method, Method) and self.method.hoisted)
 
     def _model_name(self) -> str:
-        """The model's name, as far as it is known before an answer."""
+        """Return the model's name or, if it has none, the names of its endpoints, which are known without requests."""
         endpoints = self._pattern().endpoints
         return self.model or "+".join(one.name for one in [endpoints.draft, *endpoints.assistants])
 
@@ -323,7 +323,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
             try:
                 async with (await self._opened()).stream(prompt, **call.limits) as stream:
                     async for token in stream:
-                        if token.text:  # an end of sequence has no text
+                        if token.text:  # skip the end of sequence, which has no text
                             begun = True
                             yield token
                     yield stream.result
@@ -344,9 +344,9 @@ class LangChainFusion(BaseLanguageModel[Any]):
         return synchronous(self._token_ids, "get_token_ids")(text)
 
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
-        """Count the tokens of a conversation in the draft's chat template.
+        """Count the tokens of a conversation, rendered by the draft's chat template.
 
-        The number is approximate, because some servers encode special tokens as plain text.
+        The number is approximate, because some servers encode special tokens as if they were plain text.
 
         Raises:
             SettingError: there are tools, or a message is not supported.
@@ -380,7 +380,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         run_manager: AsyncCallbackManagerForLLMRun | None,
         chunk_of: Callable[[FusedToken | FusionResult, str | None], _Chunk],
     ) -> AsyncGenerator[_Chunk]:
-        """Yield an answer as chunks; each is passed to the callbacks first."""
+        """Yield an answer in chunks; pass each chunk to the callbacks first."""
         name = self._asked_with(stop, given).model
         async with aclosing(self._fused(prompt, stop, given)) as items:
             async for item in items:
@@ -392,7 +392,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
     def _iterate(
         self, chunks: Callable[[], AsyncGenerator[_Chunk]], run_manager: CallbackManagerForLLMRun | None
     ) -> Generator[_Chunk]:
-        """Iterate synchronously over an async generator's chunks; each is passed to the callbacks first."""
+        """Iterate synchronously over an async generator's chunks; pass each chunk to the callbacks first."""
 
         async def work(emit: Callable[[_Chunk], None]) -> None:
             async with aclosing(chunks()) as items:
@@ -407,7 +407,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
 
 def _several(assistant: Any) -> list[Any]:
-    """Return one assistant or several as a list; empty for None."""
+    """Return the assistants as a list, even if there is only one; empty for None."""
     if assistant is None:
         return []
     several = isinstance(assistant, Sequence) and not isinstance(assistant, str)
@@ -415,13 +415,13 @@ def _several(assistant: Any) -> list[Any]:
 
 
 def _host(url: str) -> str:
-    """The host of a URL."""
-    connect(url)  # raises for an invalid URL
+    """Return the host of a URL."""
+    connect(url)  # raises an error for an invalid URL
     return urlsplit(url.strip()).hostname or ""
 
 
 def digest(own: object) -> str:
-    """Digest of messages of single models, which replaces them in traces and caches."""
+    """Return the digest that replaces the messages for single models in traces and caches."""
     return hashlib.sha256(repr(own).encode()).hexdigest()
 
 
@@ -435,10 +435,10 @@ _ROLES: tuple[tuple[type[BaseMessage], str], ...] = (
 
 
 def conversation(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
-    """Convert LangChain's messages to messages of a fusion, without the speakers' names.
+    """Convert LangChain's messages to the messages that a fusion accepts, without the speakers' names.
 
     Raises:
-        SettingError: a message belongs to a tool, calls a tool, or contains anything but text.
+        SettingError: a message comes from a tool, calls a tool, or contains anything but text.
     """
     plain = [_plain(message, at) for at, message in enumerate(messages)]
     try:
@@ -448,7 +448,7 @@ def conversation(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
 
 
 def _plain(message: BaseMessage, at: int) -> dict[str, Any]:
-    """Convert one message to the form of OpenAI's API, for `checked_messages`."""
+    """Convert a message to the format of OpenAI's API, for `checked_messages`."""
     role = next((role for kind, role in _ROLES if isinstance(message, kind)), None)
     if isinstance(message, ChatMessage):
         role = message.role
@@ -458,7 +458,7 @@ def _plain(message: BaseMessage, at: int) -> dict[str, Any]:
     return {"role": role, "content": message.content, "tool_calls": calls}
 
 
-# Errors, which can be caught as errors of this library or of LangChain.
+# Errors that can be caught either as errors of this library or as errors of LangChain.
 
 _TREE: tuple[tuple[type[ours.ProviderError], type[langchain.ModelError]], ...] = (
     (ours.ContextLengthError, langchain.ContextOverflowError),
@@ -471,7 +471,7 @@ _TREE: tuple[tuple[type[ours.ProviderError], type[langchain.ModelError]], ...] =
     (ours.ProviderTimeoutError, langchain.ModelTimeoutError),
     (ours.BudgetTimeoutError, langchain.ModelTimeoutError),
 )
-"""This library's errors with the corresponding errors of LangChain; any other error becomes a plain `ModelError`."""
+"""This library's errors and the corresponding errors of LangChain. Any other error corresponds to `ModelError`."""
 
 _FORBIDDEN = 403
 
@@ -479,9 +479,9 @@ _made: dict[tuple[object, object], type[ours.ProviderError]] = {}
 
 
 def langchain_error(error: ours.ProviderError) -> ours.ProviderError:
-    """Convert an error to one that belongs to both libraries, with the endpoint, hint and `partial` of `error`.
+    """Convert an error to an error that belongs to both libraries, with the endpoint, hint and `partial` of `error`.
 
-    Raise it from `error`.
+    The caller should raise the new error from `error`.
     """
     if isinstance(error, langchain.ModelError):
         return error
@@ -499,6 +499,6 @@ def _both(kind: type[ours.ProviderError], theirs: type[langchain.ModelError]) ->
     """Create a class that inherits from both and has the name of `kind`."""
 
     def reduced(self: Any) -> tuple[object, ...]:
-        return (langchain_error, (self._ours,))  # pickle cannot find this class by name
+        return (langchain_error, (self._ours,))  # because pickle cannot find this class by its name
 
     return type(kind.__name__, (kind, theirs), {"__reduce__": reduced, "__module__": __name__, "__doc__": kind.__doc__})

@@ -32,39 +32,41 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
         model = ChatCoSD(draft="http://gpu1:8080", assistant="http://gpu2:8080")
         model.invoke("Name the capital of Peru.").content
 
-    Each model reads the conversation through its own chat template. A final message of the assistant is a partial
-    answer, which is continued. Messages are text; tools, images and structured output are refused.
+    Each model is sent the conversation in its own chat template. If the last message is the assistant's, it is a
+    partial answer, which is continued. Messages consist of text; tools, images and structured output are refused.
 
-    Each event loop has its own connections, which open at its first answer and close with the loop (`asyncio.run` does
-    this). Synchronous methods share the event loop of `fuse_sync`, which runs in a thread of its own.
+    Each event loop has its own connections, which are opened for its first answer and closed when the loop ends (for
+    example, by `asyncio.run`). Synchronous methods share the event loop of `fuse_sync`, which runs in a separate
+    thread.
 
     Attributes:
-        draft: URL or provider (`cosd_api.connect`) of the draft model. By default `COSD_DRAFT_URL`.
-        assistant: URL or provider, or a list of them for several assistants. By default `COSD_ASSISTANT_URL`, which may
-            contain several URLs separated by spaces.
+        draft: URL or provider (`cosd_api.connect`) of the draft model; by default, the URL in `COSD_DRAFT_URL`.
+        assistant: URL or provider, or a list of them for several assistants; by default, the URL in
+            `COSD_ASSISTANT_URL`, or several URLs separated by spaces.
         fusion: a `Fusion`, instead of servers and settings. It need not be open: each event loop opens a copy with the
             same providers.
-        api_key: key for servers given as URLs, which must be on one host. For several hosts give each server its own
-            key, with `connect(url, api_key=...)` or `COSD_API_KEY_<HOST>`.
-        model: name in `response_metadata["model_name"]` and traces; by default the names of the servers' models. To
+        api_key: key for servers that are given as URLs, which must be on one host. For several hosts, give each server
+            its own key, with `connect(url, api_key=...)` or `COSD_API_KEY_<HOST>`.
+        model: name in `response_metadata["model_name"]` and in traces; by default, the names of the servers' models. To
             choose a model on a server, use `connect(url, model=...)`.
         max_tokens: maximum number of tokens in the answer, including its end; 256 by default.
         stop: stop strings; the answer ends before the first one that it contains.
-        timeout: seconds for the whole answer.
-        max_retries: how often to restart an answer after a retryable error, as long as no text was delivered. Single
-            requests are always retried.
-        max_requests, max_billed_tokens, on_budget: limits of each answer; see `Fusion.stream`.
+        timeout: maximum number of seconds for the whole answer.
+        max_retries: how often to restart an answer after a retryable error, as long as no text has been delivered.
+            Single requests are always retried.
+        max_requests, max_billed_tokens, on_budget: limits on each answer; see `Fusion.stream`.
         temperature: a setting of `Fusion`; a call with another temperature is refused.
-        seed: seed of each answer, for methods that draw. With a seed, equal prompts have equal answers.
-        own: messages of single models, by name; see `Fusion.stream`. Traces and caches contain only their digest.
-        streaming: whether `invoke` streams internally; callbacks get each token either way.
+        seed: seed of each answer, for methods that draw tokens at random. With a seed, equal prompts have equal
+            answers.
+        own: messages for single models, by name; see `Fusion.stream`. Traces and caches contain only their digest.
+        streaming: whether `invoke` streams internally; callbacks receive each token in either case.
         method, verifier, unit, tie, draft_length, ask, on_assistant_error, on_special_tokens, tuning: settings of
             `Fusion`.
 
-    All limits, `stop`, `max_retries` and `model` can also be given to a call or with `bind`.
+    All limits, `stop`, `max_retries` and `model` can also be given to a single call or with `bind`.
 
-    `response_metadata["cosd"]` is the `FusionResult` without text and tokens: acceptance rate, replacements, warnings,
-    and usage by endpoint. `usage_metadata` is the sum over all endpoints.
+    `response_metadata["cosd"]` is the `FusionResult` without its text and tokens. It contains the acceptance rate,
+    replacements, warnings, and usage by endpoint. `usage_metadata` is the sum over all endpoints.
 
     Raises:
         pydantic.ValidationError: a setting is invalid (also a ValueError).
@@ -79,12 +81,12 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
         return "cosd-chat"
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
-        """The key of an answer in a cache. It also distinguishes models that cannot be saved."""
+        """Return an answer's key in a cache. The key also distinguishes between models that cannot be saved."""
         named = _without_own(kwargs)
         return super()._get_llm_string(stop=stop, **named) + repr(sorted(self._identifying_params.items()))
 
     def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
-        """The settings of an answer, for traces."""
+        """Return the settings of an answer, for traces."""
         return super()._get_invocation_params(stop=stop, **_without_own(kwargs))
 
     def _astream(
@@ -131,11 +133,11 @@ class CoSDLLM(LangChainFusion, LLM):
         model = CoSDLLM(draft="http://gpu1:8080", assistant="http://gpu2:8080")
         model.invoke("Once upon a time")
 
-    Fields, errors and event loops are as in `ChatCoSD`. The models get the text unchanged. `generation_info` contains
-    the details of an answer: `finish_reason`, `model_name`, `usage_metadata`, and `cosd`, the `FusionResult` without
-    text and tokens. Several prompts are answered at the same time; callbacks get only the tokens of the first answer.
-    LangChain's caches look up an answer by prompt, model and `stop`: if you use a cache, give all other limits to the
-    model, not to a call.
+    Fields, errors and event loops are as in `ChatCoSD`. The models are sent the text unchanged. `generation_info`
+    contains the details of an answer: `finish_reason`, `model_name`, `usage_metadata`, and `cosd`, which is the
+    `FusionResult` without its text and tokens. Several prompts are answered at the same time, but callbacks receive
+    only the tokens of the first answer. LangChain's caches look up an answer by prompt, model and `stop`. Therefore, if
+    you use a cache, set all other limits on the model, not in a call.
     """
 
     @property
@@ -172,7 +174,7 @@ class CoSDLLM(LangChainFusion, LLM):
 
         async def take(at: int, chunk: GenerationChunk) -> None:
             answers[at].append(chunk)
-            if at == 0 and run_manager is not None:  # LangChain passes a manager for the first prompt only
+            if at == 0 and run_manager is not None:  # LangChain passes only the manager of the first prompt
                 await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
 
         await self._answered(prompts, stop, kwargs, take)
@@ -239,12 +241,12 @@ class CoSDLLM(LangChainFusion, LLM):
 
 
 def _without_own(call: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call, with the messages of single models replaced by their digest."""
+    """Return the arguments of a call; a digest replaces the messages for single models."""
     return {name: digest(one) if name == "own" and one is not None else one for name, one in call.items()}
 
 
 def _together(answers: Sequence[Sequence[GenerationChunk]]) -> LLMResult:
-    """Join the chunks of each prompt to one generation, with the details from the last chunk."""
+    """Join the chunks for each prompt into one generation, with the details from the last chunk."""
     whole = [
         Generation(text="".join(chunk.text for chunk in chunks), generation_info=chunks[-1].generation_info)
         for chunks in answers
@@ -256,11 +258,11 @@ def _together(answers: Sequence[Sequence[GenerationChunk]]) -> LLMResult:
     return LLMResult(generations=[[one] for one in whole], llm_output=output)
 
 
-# Conversion of fused answers to LangChain's form.
+# Conversion of fused answers to LangChain's types.
 
 
 def _chat_chunk(item: FusedToken | FusionResult, model: str | None) -> ChatGenerationChunk:
-    """Convert a token to a chunk, and the result to the last chunk, which has metadata but no text."""
+    """Convert a token to a chunk with its text, or the result to the last chunk, which has metadata but no text."""
     if isinstance(item, FusedToken):
         return ChatGenerationChunk(message=AIMessageChunk(content=item.text))
     message = AIMessageChunk(
@@ -273,14 +275,14 @@ def _chat_chunk(item: FusedToken | FusionResult, model: str | None) -> ChatGener
 
 
 def _text_chunk(item: FusedToken | FusionResult, model: str | None) -> GenerationChunk:
-    """Convert a token to a chunk of a text model, and the result to the last chunk, with `generation_info`."""
+    """Convert a token to a chunk with its text, or the result to the last chunk, which has only `generation_info`."""
     if isinstance(item, FusedToken):
         return GenerationChunk(text=item.text)
     return GenerationChunk(text="", generation_info={**_details(item, model), "usage_metadata": _usage(item)})
 
 
 def _usage(result: FusionResult) -> UsageMetadata:
-    """Tokens billed by all endpoints together, including discarded drafts."""
+    """Return the number of tokens that all endpoints together billed, including discarded drafts."""
     used = result.usage.values()
     read, written = sum(one.prompt_tokens for one in used), sum(one.completion_tokens for one in used)
     cached = InputTokenDetails(cache_read=sum(one.cached_tokens for one in used))
@@ -290,7 +292,7 @@ def _usage(result: FusionResult) -> UsageMetadata:
 
 
 def _details(result: FusionResult, model: str | None) -> dict[str, Any]:
-    """Metadata of an answer; `cosd` is the result without text and tokens."""
+    """Return the metadata of an answer; `cosd` is the result without its text and tokens."""
     return {
         "model_name": model or "+".join(one.model for one in [result.draft, *result.assistants]),
         "model_provider": "cosd",

@@ -1,4 +1,4 @@
-"""A fusion as the model `cosd` of lm-evaluation-harness. Extra: `cosd-api[lm-eval]`.
+"""A fusion as the model `cosd` in lm-evaluation-harness. Requires the extra `cosd-api[lm-eval]`.
 
 `python -m cosd_api.integrations.lm_eval --model cosd ...` runs the command `lm-eval` with this model registered.
 """

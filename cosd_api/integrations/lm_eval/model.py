@@ -1,4 +1,4 @@
-"""The model `cosd` of lm-evaluation-harness."""
+"""The model `cosd` for lm-evaluation-harness."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the type checker runs without the harness, so its names are
     _T = TypeVar("_T")
 
     class LM:
-        """A model of the harness."""
+        """The harness's base class for models."""
 
         cache_hook: Any
 
@@ -32,28 +32,28 @@ else:
 
 @register_model("cosd")
 class FusionLM(LM):
-    """A fusion as a model of lm-evaluation-harness: `lm-eval --model cosd --model_args draft=URL,assistant=URL`.
+    """A fusion as a model in lm-evaluation-harness: `lm-eval --model cosd --model_args draft=URL,assistant=URL`.
 
     The model arguments are the servers (`draft`, `assistant`, `draft_model`, `assistant_model`), the settings of a
-    `Fusion` (`method=cool`, `unit=token`, ...), settings of its method or verifier (`alpha=0.6`), limits of an answer
-    (`timeout`, `max_billed_tokens`, ...), and the arguments below. Keys are read from the environment.
+    `Fusion` (`method=cool`, `unit=token`, ...), the settings of its method or verifier (`alpha=0.6`), the limits on an
+    answer (`timeout`, `max_billed_tokens`, ...), and the arguments below. API keys are read from the environment.
 
-    `generate_until` answers by the fusion's method. `loglikelihood` and `loglikelihood_rolling` use the gated mixture
-    (`Fusion.log_likelihood`), which is an extension by this library, not part of the paper. It requires CoSD and models
-    that share a tokenizer. If a task uses chat templates, every model reads the messages through its own template.
+    `generate_until` uses the fusion's method. `loglikelihood` and `loglikelihood_rolling` use the gated mixture
+    (`Fusion.log_likelihood`), which is this library's own extension, not part of the paper. It requires CoSD and models
+    that share a tokenizer. If a task uses chat templates, every model is sent the messages in its own template.
 
     Args:
         concurrency: maximum number of requests in progress.
         max_gen_toks: maximum number of tokens in an answer if the task sets no limit.
-        max_length: number of tokens in a model's context; longer texts of `loglikelihood_rolling` are cut into windows.
-            By default the smallest context that a server reports.
-        batch_size: ignored, like `max_batch_size` and `device`, because the servers batch.
+        max_length: number of tokens in a model's context; `loglikelihood_rolling` cuts longer texts into windows. By
+            default, this is the smallest context that a server reports.
+        batch_size: ignored, like `max_batch_size` and `device`, because the servers form the batches.
         arguments: the servers, settings and limits.
 
     Raises:
         SettingError: an argument is invalid, or a task requires something that a fusion does not support.
-        ProviderError: a request failed; a note on the error names the request. With `--use_cache` the next run
-            continues there.
+        ProviderError: a request failed; a note on the error names the request. With `--use_cache`, the next run
+            continues from that request.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class FusionLM(LM):
         )
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Answer requests `(context, generation_kwargs)`; the answers are in the same order."""
+        """Answer requests of the form `(context, generation_kwargs)`; return the answers in the same order."""
         with closing(_Progress(self, "generate_until", requests, disable_tqdm)) as progress:
             return self._fusion.generate(progress.given, progress.done, progress.where)
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Return the log-likelihood of each `(context, continuation)`, and whether the fusion would write it."""
+        """Return each continuation's log-likelihood, and whether the fusion would write it after its context."""
         with closing(_Progress(self, "loglikelihood", requests, disable_tqdm)) as progress:
             return self._fusion.log_likelihoods(progress.given, progress.done, progress.where)
 
@@ -92,28 +92,31 @@ class FusionLM(LM):
         chat_history: list[dict[str, str]],
         add_generation_prompt: bool = True,  # noqa: ARG002 - False if the last message is the assistant's
     ) -> str:
-        """Keep the messages as they are. Each server renders them, and continues a final message of the assistant."""
+        """Keep the messages as they are, because each server renders them with its own template.
+
+        If the last message is the assistant's, the servers continue it.
+        """
         return ConversationText.of(chat_history)
 
     @property
     def tokenizer_name(self) -> str:
-        """The name of the tokenizer in the harness's request cache. Prompts are messages, the same for all models."""
+        """The tokenizer's name in the harness's request cache; all models share it, because prompts are messages."""
         return "cosd-messages"
 
     def chat_template(self, chat_template: bool | str = False) -> str:
-        """Describe the chat templates in the harness's results; each model has its own."""
+        """Describe the chat templates, for the harness's results: each model has its own."""
         if isinstance(chat_template, str):
             words = "each model has its own chat template, which its server applies"
             raise SettingError(f"the chat template {chat_template!r} cannot be chosen: {words}. Leave its name out")
         return "each model's own" if chat_template else ""
 
     def get_model_info(self) -> Mapping[str, Any]:
-        """Requests and tokens of all answers so far, by endpoint. The harness adds them to its results as `config`."""
+        """Return the requests and tokens so far, by endpoint. The harness adds them to its results as `config`."""
         return {"cosd_usage": self._fusion.used}
 
 
 class _Progress:
-    """Progress bar that also stores each answer in the harness's cache as soon as it is known."""
+    """Progress bar that also stores each answer in the harness's cache as soon as the answer is known."""
 
     def __init__(self, model: FusionLM, kind: str, requests: Sequence[Any], quiet: bool) -> None:
         self.given: list[Any] = [request.args for request in requests]

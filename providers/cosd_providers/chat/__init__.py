@@ -1,1 +1,1 @@
-"""Chat templates: loading, rendering, and the white space before answers."""
+"""Chat templates: loading, rendering, and the white space that they write before answers."""

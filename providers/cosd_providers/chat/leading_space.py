@@ -1,9 +1,10 @@
-"""Views of a model that hide the white space which its chat template writes before each answer.
+"""Views of a model that hide the white space before each answer, if its chat template writes such a space.
 
-After `"[INST] Q[/INST]"` such a model writes `" The"`. Another model, after its own template, begins the same answer
-with `"The"`. So the first model's own text is the space and then the answer, and the models share only the answer.
+After the prompt `"[INST] Q[/INST]"`, such a model writes `" The"`. Another model, with another template, begins the
+same answer with `"The"`. So the first model's own text consists of the space and the answer, while the models share
+only the answer.
 
-With contexts by ids (`AfterLead`), the space is the first part of the model's path. It may consist of separate tokens,
+With contexts by ids (`AfterLead`), the model's path begins with the space. The space may consist of separate tokens,
 which have no bytes in the shared text, or be the beginning of the answer's first token. With contexts by text
 (`WithoutLeadingSpace`), the view adds the space to each request and removes it from each answer.
 """
@@ -39,19 +40,19 @@ from cosd_providers.usage import Usage
 __all__ = ["AfterLead", "TakesIds", "WithoutLeadingSpace", "led"]
 
 _ANYTHING = b"\0"
-"""A placeholder for any token, in a question about the token after the space."""
+"""A placeholder for any token, in a question about the token that follows the space."""
 
 
 @runtime_checkable
 class TakesIds(Provider, IdContexts, IdScores, Protocol):
-    """A provider with all methods for ids. Its capabilities say whether its server accepts ids."""
+    """A provider that has all methods for ids. Its capabilities say whether its server really accepts ids."""
 
 
 def led(provider: Provider, lead: str, prompt: str, warnings: tuple[str, ...] = ()) -> RenderedPrompt:
-    """Build the `RenderedPrompt` of a model whose template writes white space before every answer.
+    """Build the `RenderedPrompt` for a model whose template writes white space before every answer.
 
     Args:
-        provider: the model.
+        provider: the provider for the model.
         lead: the white space; not empty.
         prompt: the prompt, without the white space.
         warnings: see `RenderedPrompt`.
@@ -62,10 +63,10 @@ def led(provider: Provider, lead: str, prompt: str, warnings: tuple[str, ...] = 
 
 
 class WithoutLeadingSpace(Forwarding):
-    """A view of a provider for contexts by text: answers begin after the space.
+    """A view of a provider for contexts by text, in which answers begin after the space.
 
     Args:
-        provider: the model.
+        provider: the provider for the model.
         space: the white space; not empty.
         prompt: the prompt that the model answers, for `tokenize`.
     """
@@ -76,15 +77,15 @@ class WithoutLeadingSpace(Forwarding):
         self._prompt = prompt
 
     def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
-        """See `contract.Provider`. A first token that is only space is joined to the next token."""
+        """See `contract.Provider`. If the first token consists only of the space, it is joined to the next token."""
         return self._draft(self._provider.generate, context, **options)
 
     def generate_with_states(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
-        """See `contract.HiddenStates`. The state of the first token is the state before the space."""
+        """See `contract.HiddenStates`. The first token has the hidden state before the space."""
         return self._draft(by_states(self._provider).generate_with_states, context, **options)
 
     async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
-        """See `contract.HiddenStates`; the first state is the state before the space."""
+        """See `contract.HiddenStates`. The first state is the one before the space."""
         prompt, text = context.prompt, context.text
         size = len(self._space)
         found = await by_states(self._provider).hidden_states(Context(prompt, self._space + text), usage=usage)
@@ -100,7 +101,7 @@ class WithoutLeadingSpace(Forwarding):
         usage: Usage,
         **options: Any,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Draft with a method of the provider, `generate` or `generate_with_states`."""
+        """Write a draft with one of the provider's methods, `generate` or `generate_with_states`."""
         prompt, text, options = context.prompt, context.text, _given(**options)
         begins = continuation is None and not text
         strip, left = _Strip(self._space if begins else b""), max_tokens
@@ -121,7 +122,7 @@ class WithoutLeadingSpace(Forwarding):
             if not (end.reason == "limit" and left and strip.held):
                 yield end
                 return
-            continuation, strip.held = end.continuation, 0  # a token was only space, so there is room for another
+            continuation, strip.held = end.continuation, 0  # held tokens do not count, so more tokens can be written
             options |= _given(seed=other_seed(options.get("seed"), 1))
 
     async def propose(
@@ -154,12 +155,12 @@ class WithoutLeadingSpace(Forwarding):
     def _more(
         self, question: Question, asked: Question, answer: Proposal | None, found: Proposal | None
     ) -> Question | None:
-        """A second question about the beginning of the answer, in the model's own text; None if it is not needed."""
+        """Return a second question about the beginning of the answer, in the model's own text; None if not needed."""
         if answer is None or found is None or answer.start:
             return None
         first, *rest = question.tokens or (b"",)
         size = sum(len(token.data) for token in answer.tokens)
-        if not found.tokens:  # the space is a separate token, so the question is about the next token
+        if not found.tokens:  # the model wrote only the space, so the second question is about the next token
             if question.word and first:
                 return None  # the model cannot continue
             own = [token.data for token in answer.tokens]
@@ -167,19 +168,19 @@ class WithoutLeadingSpace(Forwarding):
             return replace(asked, tokens=(*own, begun), word=True)
         taken = size - sum(len(token.data) for token in found.tokens)
         if question.word and taken < len(self._space) and not found.tokens[0].end:
-            # The answer begins without the space, but was compared with the space, so it may have stopped too early.
+            # The model began without the space, but was compared with a text that has it, so it may have stopped early.
             return replace(question, tokens=(self._space[:taken] + first, *rest))
         return None
 
     def _own(self, question: Question) -> Question:
-        """Convert a question to the model's own text."""
+        """Convert a question about the shared text to a question about the model's own text."""
         if question.start:
             return replace(question, start=question.start + len(self._space))
         first, *rest = question.tokens or (b"",)
         return replace(question, tokens=(self._space + first, *rest) if first else question.tokens)
 
     def _shared(self, proposal: Proposal | None) -> Proposal | None:
-        """Convert a proposal to the shared text; it has no tokens if it was only space."""
+        """Convert a proposal in the model's own text to the shared text. It has no tokens if it was only the space."""
         if proposal is None or proposal.start:
             return proposal and replace(proposal, start=proposal.start - len(self._space))
         strip = _Strip(self._space)
@@ -195,7 +196,10 @@ class WithoutLeadingSpace(Forwarding):
         return [token for one in scored for token in strip.feed(one)]
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """See `contract.Provider`. Text after the prompt is encoded after the space, which is then removed."""
+        """See `contract.Provider`.
+
+        A text that begins with the prompt is encoded with the space after the prompt, which is then removed.
+        """
         answer = text.removeprefix(self._prompt)
         if not self._prompt or answer in ("", text):
             return await self._provider.tokenize(text)
@@ -208,13 +212,13 @@ class WithoutLeadingSpace(Forwarding):
 
 
 class AfterLead(WithoutLeadingSpace):
-    """The same view for a provider that also accepts ids: the model's path begins with the space.
+    """A view of a provider for contexts by ids, in which the model's path begins with the space.
 
-    A token keeps only its bytes after the space, so a token that is only space has none. If the model begins without
-    the space, its tokens stay unchanged.
+    The bytes of the space are removed from the tokens, so a token that consists only of the space has no bytes. If the
+    model begins without the space, its tokens remain unchanged. Contexts by text work as in `WithoutLeadingSpace`.
 
     Args:
-        provider: the model.
+        provider: the provider for the model.
         space: the white space; not empty.
         prompt: the prompt that the model answers, for `tokenize`.
     """
@@ -222,10 +226,10 @@ class AfterLead(WithoutLeadingSpace):
     def __init__(self, provider: TakesIds, space: bytes, prompt: str = "") -> None:
         super().__init__(provider, space, prompt)
         self._model = provider
-        self._known: dict[int, bytes] = {}  # the bytes of tokens that were seen at the beginning of a path
+        self._known: dict[int, bytes] = {}  # the bytes of tokens that have occurred at the beginning of a path, by id
 
     async def describe(self) -> ServerInfo:
-        """The provider's description."""
+        """Return the provider's description, which includes its abilities with ids."""
         return await self._model.describe()
 
     async def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
@@ -269,7 +273,7 @@ class AfterLead(WithoutLeadingSpace):
         return found
 
     async def encode(self, text: str) -> list[Piece]:
-        """The provider's encoding of the space with a response after it, or of a later part of a response."""
+        """Encode a text with the provider: the space followed by an answer, or a later part of an answer."""
         pieces = await self._model.encode(text)
         self._known |= {piece.id: piece.data for piece in pieces[: len(self._space)]}
         return pieces
@@ -279,11 +283,11 @@ class AfterLead(WithoutLeadingSpace):
         return await self._model.decode(ids)
 
     def _sent(self, context: Context, left: bytes) -> Context:
-        """Put the space, without its last part `left`, before the text of a context."""
+        """Put the space, without its last bytes `left`, before the text of a context."""
         return replace(context, text=self._space[: len(self._space) - len(left)] + context.text)
 
     def _behind(self, token: Token, left: bytes) -> Token:
-        """Remove the rest of the space, `left`, from a token and its alternatives."""
+        """Remove the remaining bytes of the space, `left`, from a token and its alternatives."""
         if not left:
             return token
         if token.id is not None and token.data:
@@ -292,7 +296,7 @@ class AfterLead(WithoutLeadingSpace):
         return replace(_cut(token, left), alternatives=others)
 
     async def _left(self, context: Context) -> bytes:
-        """The part of the space that the path of a context does not contain yet."""
+        """Return the bytes of the space that the path of a context does not yet contain."""
         left = b"" if context.text else self._space
         for token_id in context.ids or ():
             if not left:
@@ -304,7 +308,7 @@ class AfterLead(WithoutLeadingSpace):
         if token_id not in self._known:
             try:
                 self._known[token_id] = (await self.decode([token_id])).encode()
-            except UnsupportedError:  # then assume that the token contains no space
+            except UnsupportedError:  # assume that the token does not contain the space
                 return b""
         return self._known[token_id]
 
@@ -314,17 +318,17 @@ def _goes_along(data: bytes, left: bytes) -> bool:
 
 
 def _cut(token: Token, left: bytes) -> Token:
-    """Remove the rest of the space, `left`, from a token that begins with it or is part of it."""
+    """Remove the remaining bytes of the space, `left`, from a token that begins with them or is a part of them."""
     return replace(token, data=token.data[len(left) :]) if _goes_along(token.data, left) else token
 
 
 def _rest(left: bytes, token: Token) -> bytes:
-    """The part of the space that is left after a token; empty if the model continues without it."""
+    """Return the bytes of the space that remain after a token; empty if the model leaves out the space."""
     return left[len(token.data) :] if _goes_along(token.data, left) else b"" if token.data else left
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """The options that differ from their defaults. A provider for an earlier version may not accept the others."""
+    """Return the options that differ from their defaults. Others are left out, as older providers may lack them."""
     return {name: value for name, value in options.items() if value or (name == "seed" and value is not None)}
 
 
@@ -332,7 +336,7 @@ class _Strip:
     """A filter that removes the space from a stream of tokens.
 
     Attributes:
-        held: number of tokens that wait for the next token, because they were only space.
+        held: number of tokens that consist only of the space, and so are waiting to be joined to the next token.
     """
 
     def __init__(self, space: bytes) -> None:
@@ -341,13 +345,13 @@ class _Strip:
         self._parts: list[Token] = []
 
     def feed(self, token: Token) -> Iterator[Token]:
-        """Add the next token, and yield it without its part of the space."""
+        """Add the next token; yield it without the space, unless it must wait for another token."""
         if not self._space and not self._parts:
             yield token
             return
         space = self._space
         if token.end or not (token.data.startswith(space) or space.startswith(token.data)):
-            self._space = b""  # the model begins without it
+            self._space = b""  # the model begins without the space
         size = min(len(token.data), len(self._space))
         self._space = self._space[size:]
         data = token.data[size:]
@@ -361,7 +365,7 @@ class _Strip:
 
 
 def _others(token: Token, space: bytes, data: bytes) -> Iterator[Token]:
-    """The alternatives to `data`, without the space. An alternative that does not begin with it is left out."""
+    """Yield the alternatives to `data` without the space; skip alternatives that do not begin with the space."""
     for one in token.alternatives:
         rest = one.data[len(space) :]
         if one.end:

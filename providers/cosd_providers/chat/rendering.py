@@ -1,12 +1,12 @@
-"""Conversations as text that a model continues, rendered by its chat template.
+"""Rendering of conversations with a model's chat template, to the text that the model continues.
 
-Not every template accepts every conversation. Some refuse a system message or two successive messages of one role; some
-drop a system message silently. The conversation is then folded into a form that every template accepts: system messages
-move to the start of the user's first message, and successive messages of one role are joined.
+Not every template accepts every conversation. Some refuse a system message or successive messages of one role; some
+silently drop a system message. In such cases, the conversation is folded into a form that every template accepts:
+system messages are moved to the start of the user's first message, and successive messages of one role are joined.
 
-A user's text may contain the text of a special token (`<|im_end|>`), which the model would read as the token. So this
-text is cut in two, and if the endpoint accepts ids, the pieces are encoded separately. Thoughts in the model's own
-messages stay unchanged, because templates look for them there.
+A user's message may contain the text of a special token, such as `<|im_end|>`, which the model would read as that
+token. So this text is cut in two and, if the endpoint accepts ids, the pieces are encoded separately. The tags around
+thoughts in the model's own messages remain unchanged, because templates look for them.
 """
 
 from __future__ import annotations
@@ -31,60 +31,63 @@ __all__ = ["ChatAdapter", "ChatRenderer", "Render", "folded", "joined", "leading
 _T = TypeVar("_T")
 
 Render = Callable[[list[dict[str, str]]], Awaitable[str]]
-"""A function that renders messages up to the start of the answer, or raises `TemplateRefusal`."""
+"""Function that renders messages up to the start of the answer, or raises `TemplateRefusal`."""
 
 _CUT = "\U000f1a7c"
-"""The mark of a cut: a private-use character that no user's text is expected to contain."""
+"""Mark of a cut: a private-use character that is not expected in any user's text."""
 
 _MARKS = ("580317", "740126")
-"""Placeholders for a user's message and for an answer."""
+"""Placeholders for a user's message and an answer, to find out what a template writes around them."""
 
 _POSSIBLE = (re.compile(r"<[^<>]{1,60}>"), re.compile(r"\[[^\[\]\s]{1,60}\]"))
-"""Patterns that match nearly all special tokens. A match of one pattern may contain a match of the other."""
+"""Patterns that match nearly all special tokens. A match for one pattern may contain a match for the other."""
 
 _LONGEST = 62
-"""Characters of the longest possible special token."""
+"""Maximum number of characters that the patterns match."""
 
 _SLICE = 1 << 16
-"""Number of characters to search at a time: no other thread can run during a search."""
+"""Number of characters to search at a time, because no other thread can run during a search."""
 
 _LONG = 1 << 16
-"""Characters; a longer conversation is processed in a thread."""
+"""Number of characters above which a conversation is processed in a thread."""
 
 _ENCODED = 256
-"""Number of possible special tokens to encode together: the tokens of a longer text would take long to parse."""
+"""Number of possible special tokens to encode in one request, because parsing the tokens of a long text is slow."""
 
 _USUAL = re.compile(
     r"<\|[^\s|<>]+\|>|<｜[^\s<>]+｜>|</?s>|<(bos|eos|pad|unk)>|<(start|end)_of_turn>|\[/?(INST|SYSTEM_PROMPT)\]"
 )
-"""The usual forms of special tokens, for endpoints that do not encode text."""
+"""Usual forms of special tokens, for endpoints that do not encode text."""
 
 _HTML = re.compile(
     r"</?(a|b|blockquote|body|br|caption|code|div|em|h[1-6]|head|html|i|img|li|ol|p|pre|span|strong|su[bp]|table|tbody|td"
     r"|tfoot|th|thead|tr|u|ul)>"
 )
-"""HTML tags. Some models have a token for them, but this token has no special meaning."""
+"""HTML tags. Some models have tokens for them, but these tokens have no special meaning."""
 
 _THOUGHT = re.compile(r"</?[\w:]*(think|thought|reason)[\w:]*>|\[/?THINK\]", re.IGNORECASE)
 """Tags around a model's thoughts."""
 
-_QUOTED = 12  # an error may not quote this many characters of a message
-_WHOLE = 4  # an error may not quote a whole message of at least this many characters
+_QUOTED = 12  # an error quotes fewer than this number of successive characters of a message
+_WHOLE = 4  # an error does not quote a whole message, unless the message has fewer characters than this
 
 
 class ChatAdapter(Protocol):
-    """The part of an adapter that a renderer uses."""
+    """The methods of an adapter that a renderer uses."""
 
     async def render(self, messages: list[dict[str, str]]) -> str:
         """Render messages; see `Render`."""
         ...
 
     async def begun(self, prompt: str) -> str:
-        """The prompt without the beginning-of-sequence token, if the server adds one itself."""
+        """Return the prompt without the beginning-of-sequence token if the server adds this token itself."""
         ...
 
     async def literal(self, pieces: Sequence[str]) -> Provider | None:
-        """A view of the model for a prompt as ids, with each piece encoded separately; None if it accepts text only."""
+        """Return a view of the model whose prompt is sent as ids, with each piece encoded separately.
+
+        Return None if the endpoint accepts only text.
+        """
         ...
 
     async def tokenize(self, text: str) -> list[Piece]:
@@ -93,15 +96,15 @@ class ChatAdapter(Protocol):
 
 
 class ChatRenderer:
-    """Renderer of conversations for one endpoint. It remembers which kinds its chat template refuses.
+    """Renderer of conversations for one endpoint. It remembers which kinds of conversations the template refuses.
 
     Args:
-        endpoint: the server's URL, for errors.
+        endpoint: the server's URL, for error messages.
     """
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
-        self._refused: set[tuple[bool, bool, bool]] = set()  # the shapes of refused conversations
+        self._refused: set[tuple[bool, bool, bool]] = set()  # shapes of the conversations that the template refused
         self._lead: str | None = None
 
     async def render_prompt(
@@ -113,7 +116,7 @@ class ChatRenderer:
             self._lead = await leading_space(adapter.render)
         special = await self._special(adapter, messages)
         asked = await _in_thread(messages, lambda: [_cut(one, special) for one in messages])
-        started = list[str]()  # the partial answer to continue
+        started = list[str]()  # the parts of a partial answer, which the model should continue
         while asked[-1].role == "assistant":
             started.insert(0, asked.pop().content)
         answer = joined(started)
@@ -134,7 +137,7 @@ class ChatRenderer:
         return RenderedPrompt(provider, prompt, warnings)
 
     async def _special(self, adapter: ChatAdapter, messages: Sequence[Message]) -> list[str]:
-        """The model's special tokens whose text appears in the messages."""
+        """Find the model's special tokens whose text appears in the messages."""
         possible = await _in_thread(messages, partial(_possible, messages))
         whole = set[bytes]()
         for at in range(0, len(possible), _ENCODED):
@@ -142,7 +145,7 @@ class ChatRenderer:
                 pieces = await adapter.tokenize("\n".join(possible[at : at + _ENCODED]))
             except UnsupportedError:
                 return [one for one in possible if _USUAL.fullmatch(one)]
-            # Bytes are compared, not positions, because some special tokens include the white space around them.
+            # Bytes are compared instead of positions, because some special tokens include the white space around them.
             whole |= {piece.data for piece in pieces}
         return [one for one in possible if one.encode() in whole]
 
@@ -158,13 +161,13 @@ async def rendered(render: Render, messages: Sequence[Message], *, fold: bool, e
     """Render a conversation up to the start of the answer.
 
     Args:
-        render: renders messages.
-        messages: the conversation; the last message is not the assistant's.
+        render: function that renders messages.
+        messages: the conversation, whose last message is not the assistant's.
         fold: whether the template is known to accept only the folded form.
-        endpoint: the server's URL, for errors.
+        endpoint: the server's URL, for error messages.
 
     Returns:
-        The text, and whether the template refused the conversation before it was folded.
+        The text, and whether the template refused the conversation and accepted only its folded form.
 
     Raises:
         UnsupportedError: the template does not accept the conversation in any form.
@@ -183,14 +186,14 @@ async def rendered(render: Render, messages: Sequence[Message], *, fold: bool, e
 
 
 def folded(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The conversation in a form that every template accepts: user and assistant alternate, and the user is first."""
+    """Fold a conversation into a form that every template accepts: user and assistant alternate, the user first."""
     said = [one.content for one in messages if one.role == "system"]
     result: list[Message] = []
     for one in messages:
         if one.role == "system":
             continue
         if not result and one.role == "assistant":
-            result.append(Message("user", ""))  # some templates require a user's message first
+            result.append(Message("user", ""))  # some templates require that the first message is the user's
         if result and result[-1].role == one.role:
             result[-1] = replace(one, content=joined([result[-1].content, one.content]))
         else:
@@ -201,15 +204,16 @@ def folded(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def joined(contents: Iterable[str]) -> str:
-    """The contents of several messages as one text, with blank lines between them."""
+    """Join the contents of several messages to one text, with blank lines between them."""
     return "\n\n".join(content for content in contents if content)
 
 
 async def leading_space(render: Render) -> str:
     """Find the white space that the template writes before an answer.
 
-    A conversation with an answer shows it: `"[INST] Q[/INST]"` becomes `"[INST] Q[/INST] A</s>"`. The model's own
-    answer begins with this space, too, so the space is no part of the text that the models share.
+    To find it, a conversation is rendered without and with an answer: `"[INST] Q[/INST]"` becomes
+    `"[INST] Q[/INST] A</s>"`. The model itself also begins its answer with this space, which is therefore not part of
+    the text that the models share.
     """
     asked = [{"role": "user", "content": _MARKS[0]}]
     given = [*asked, {"role": "assistant", "content": _MARKS[1]}, *asked]
@@ -227,7 +231,10 @@ def _dictionaries(messages: Sequence[Message]) -> list[dict[str, str]]:
 
 
 def _shape(messages: Sequence[Message]) -> tuple[bool, bool, bool]:
-    """The features that templates refuse: a system message, a later system message, roles that do not alternate."""
+    """Test a conversation for features that templates refuse.
+
+    The features are a system message, a system message that is not the first message, and roles that do not alternate.
+    """
     roles = [one.role for one in messages]
     turns = [role for role in roles if role != "system"]
     irregular = turns[0] != "user" or any(one == other for one, other in pairwise(turns))
@@ -235,32 +242,35 @@ def _shape(messages: Sequence[Message]) -> tuple[bool, bool, bool]:
 
 
 def _holds(text: str, messages: Sequence[Message]) -> bool:
-    """Test whether a text contains all system and user messages. Some templates drop an assistant's thoughts."""
+    """Test whether a text contains all system and user messages.
+
+    The assistant's messages are not checked, because some templates drop the thoughts in them.
+    """
     at = 0
     for one in messages:
         if one.role != "assistant":
             found = text.find(one.content.strip(), 0 if one.role == "system" else at)
             if found < 0:
                 return False
-            at = at if one.role == "system" else found  # a system message may appear later, before the last message
+            at = at if one.role == "system" else found  # some templates put a system message before the last message
     return True
 
 
 async def _marks_appear(render: Render, messages: Sequence[Message]) -> bool:
-    """Test whether the template keeps all messages, perhaps rewritten, by a mark at the end of each."""
+    """Test whether the template keeps all messages, even if it rewrites them, by adding a mark to the end of each."""
     marked = [replace(one, content=f"{one.content} {_MARKS[0]}{at}.") for at, one in enumerate(messages)]
     text = await render(_dictionaries(marked))
     return all(f"{_MARKS[0]}{at}." in text for at, one in enumerate(messages) if one.role != "assistant")
 
 
 async def _in_thread(messages: Sequence[Message], work: Callable[[], _T]) -> _T:
-    """Call `work`, in a thread if the conversation is long, so that the event loop is not blocked."""
+    """Call `work`. If the conversation is long, do so in a thread, so that the event loop is not blocked."""
     long = sum(len(one.content) for one in messages) > _LONG
     return await to_thread.run_sync(work) if long else work()
 
 
 def _possible(messages: Sequence[Message]) -> list[str]:
-    """The possible special tokens in the text of messages, each once."""
+    """Find all distinct texts in the messages that may be special tokens."""
     found = set[str]()
     for message in messages:
         for kind in _POSSIBLE:
@@ -271,7 +281,7 @@ def _possible(messages: Sequence[Message]) -> list[str]:
 
 
 def _discreet(words: str, messages: Sequence[Message]) -> str:
-    """A template's error message, cut off before it repeats a user's message."""
+    """Cut off a template's error message before it quotes a message of the conversation."""
     said = [text for one in messages if len(text := one.content.strip()) >= _WHOLE]
     whole = tuple(text for text in said if len(text) < _QUOTED)
     for at in range(len(words)):
@@ -286,7 +296,7 @@ def _is_thought(special: str, message: Message) -> bool:
 
 
 def _cut(message: Message, special: Iterable[str]) -> Message:
-    """The message with a cut inside each of the `special` tokens that its text contains."""
+    """Insert a cut into each of the `special` tokens that the message contains as text."""
     content = message.content
     for one in special:
         content = content if _is_thought(one, message) else content.replace(one, one[0] + _CUT + one[1:])

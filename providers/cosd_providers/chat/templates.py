@@ -1,6 +1,6 @@
-"""A user's own chat template: a model's Jinja template, or a function.
+"""Chat templates that users supply: a model's Jinja template, or a function.
 
-Jinja templates run in jinja2's immutable sandbox, with the names that Hugging Face defines: `messages`,
+Jinja templates run in jinja2's immutable sandbox, with everything that Hugging Face defines for them: `messages`,
 `add_generation_prompt`, `bos_token`, `eos_token`, `raise_exception`, `strftime_now`, `tojson`, and loop controls.
 """
 
@@ -19,14 +19,14 @@ from cosd_providers.errors import UnsupportedError
 __all__ = ["Template", "TemplateRefusal", "is_template", "load_template"]
 
 Template = Callable[[Sequence[Mapping[str, str]]], str]
-"""A function that renders a conversation up to the start of the answer."""
+"""Function that renders a conversation up to the start of the answer."""
 
 _CONFIG = "tokenizer_config.json"
-_LARGEST = 1_000_000  # characters of the largest file that is accepted
+_LARGEST = 1_000_000  # maximum number of characters in a file
 
 
 class TemplateRefusal(Exception):  # noqa: N818 - not a failure: the caller tries another form of the conversation
-    """A template refuses a conversation. The message is the template's own."""
+    """Raised if a template refuses a conversation. The message is the template's own."""
 
 
 def is_template(text: str) -> bool:
@@ -35,7 +35,7 @@ def is_template(text: str) -> bool:
 
 
 def load_template(given: object) -> Template:
-    """Load a user's template.
+    """Load a chat template that a user supplies.
 
     Args:
         given: a `.jinja` file, a `tokenizer_config.json`, a folder that contains either file, the text of a template,
@@ -62,7 +62,7 @@ def load_template(given: object) -> Template:
         config = path
     fields: Mapping[str, object] = _fields(config) if config == path or config.is_file() else {}
     source: object = fields.get("chat_template")
-    if isinstance(source, list):  # several templates, by name
+    if isinstance(source, list):  # the file contains several named templates
         named = cast("list[Mapping[str, object]]", source)
         source = next((one.get("template") for one in named if one.get("name") == "default"), None)
     if alone != config and (alone == path or alone.is_file()):
@@ -73,7 +73,7 @@ def load_template(given: object) -> Template:
 
 
 def _tokens(fields: Mapping[str, object]) -> dict[str, str]:
-    """The special tokens that a template may refer to, by name."""
+    """Return the special tokens to which a template may refer, by name."""
     found: dict[str, str] = {}
     for name, value in fields.items():
         text = cast("Mapping[str, object]", value).get("content") if isinstance(value, Mapping) else value
@@ -104,7 +104,7 @@ def _read(path: Path) -> str:
 
 
 class _Jinja:
-    """A Jinja template, from its text and the special tokens that it may refer to."""
+    """A Jinja template, made from its text and the special tokens to which it may refer."""
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
         self._source = source
@@ -139,7 +139,7 @@ def _compiled(source: str) -> Any:
         raise UnsupportedError(words, hint='pip install "cosd-api[chat]"') from None
 
     class Generation(Extension):
-        """The tag `{% generation %}`, which marks a model's own text for training. It has no effect here."""
+        """The tag `{% generation %}`, which marks a model's own text for training. It has no effect on rendering."""
 
         tags = {"generation"}  # noqa: RUF012 - as in jinja2
 
@@ -162,7 +162,7 @@ def _refuse(words: str) -> str:
 
 
 def _now(form: str) -> str:
-    """The time of the first call, so that every rendering of a conversation has the same time."""
+    """Format the time of the first call, so that every rendering of a conversation contains the same time."""
     return datetime.now(UTC).astimezone().strftime(form)
 
 
@@ -173,5 +173,5 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Convert to JSON as Hugging Face does, without escapes for non-ASCII characters or for HTML."""
+    """Convert a value to JSON as Hugging Face does: without escapes for non-ASCII characters or HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

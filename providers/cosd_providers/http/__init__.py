@@ -1,1 +1,1 @@
-"""HTTP requests to servers. Read `transport.py` first."""
+"""HTTP requests to servers; `transport.py` is the entry point."""

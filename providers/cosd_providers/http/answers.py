@@ -1,4 +1,4 @@
-"""The answer to an HTTP request, whichever library carries it."""
+"""The answer to an HTTP request, independent of the HTTP library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["HttpAnswer"]
 
 
 class HttpAnswer(Protocol):
-    """An answer whose body has not been read yet: the part of `httpx.Response` that this library uses."""
+    """An answer whose body has not been read yet. The protocol has the members of `httpx.Response` that are used."""
 
     @property
     def status_code(self) -> int:
@@ -32,7 +32,7 @@ class HttpAnswer(Protocol):
         ...
 
     def aiter_bytes(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives. The result is a generator.
+        """Return an async generator that yields the body as it arrives.
 
         Raises:
             httpx.HTTPError: the connection broke, or no further bytes arrived in time.
@@ -40,5 +40,5 @@ class HttpAnswer(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close the connection, or keep it if the whole answer has been read. Only httpx's answers wait for this."""
+        """Close the connection or, if the whole answer has been read, keep it. This takes time only with httpx."""
         ...

@@ -1,8 +1,9 @@
-"""This library's own HTTP client, with only the parts of httpx's client that it needs.
+"""This library's own HTTP client, with only the parts of httpx's client that the library needs.
 
-Its requests need headers, cookies and httpx's errors, but no redirects, authentication or hooks. So they use a carrier
-directly. `httpx.AsyncClient` would double the time that its transport takes, and its request and response objects form
-reference cycles, which are work for the garbage collector. Only requests through a proxy use that client (`stack`).
+The library's requests need headers, cookies and httpx's errors, but no redirects, authentication or hooks. So they use
+a `Carrier` directly. `httpx.AsyncClient` takes as much time again as its transport does, and its request and response
+objects form reference cycles, which burden the garbage collector. Only requests through a proxy use `httpx.AsyncClient`
+(see `stack`).
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ __all__ = [
 ]
 
 IDLE_SECONDS = 5.0
-"""Seconds for which an idle connection is kept."""
+"""Number of seconds for which an idle connection is kept."""
 
 _ONE = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=IDLE_SECONDS)
 
 parsed_url = lru_cache(256)(httpx.URL)
-"""Parse a URL, with a cache, because parsing takes as long as sending a request."""
+"""Parse a URL. The result is cached, because parsing a URL takes as long as sending a request."""
 
 
 @cache
 def common_headers() -> Mapping[str, str]:
-    """The headers that an httpx client sends with every request, by lower-case name."""
+    """Return the headers that an httpx client sends with every request, by lower-case name."""
     nothing = httpx.MockTransport(lambda _: httpx.Response(200))
     return dict(httpx.AsyncClient(transport=nothing).headers)
 
 
 def certificates() -> ssl.SSLContext:
-    """The certificates that httpx trusts, read once for each pair of `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+    """Return the certificates that httpx trusts. They are read again if `SSL_CERT_FILE` or `SSL_CERT_DIR` changes.
 
     Raises:
         OSError: the file that `SSL_CERT_FILE` names cannot be read.
@@ -64,15 +65,15 @@ def _certificates(file: str | None, folder: str | None) -> ssl.SSLContext:  # no
 
 @dataclass(slots=True)
 class Outgoing:
-    """One request.
+    """A request that a carrier sends.
 
     Attributes:
         method: GET or POST.
         url: the target.
-        headers: headers in addition to the common ones, with lower-case names.
-        content: the JSON body; empty without one.
+        headers: headers in addition to `common_headers`, with lower-case names.
+        content: the JSON body; empty if there is none.
         timeout: the time limits.
-        extensions: httpx's extensions, which errors can read; see `errors.FIXED_WAIT`.
+        extensions: extensions of httpx, which are used in error messages; see `errors.FIXED_WAIT`.
     """
 
     method: str
@@ -83,7 +84,7 @@ class Outgoing:
     extensions: Mapping[str, Any]
 
     def request(self) -> httpx.Request:
-        """The request as httpx's object, with all headers, so that httpx adds none."""
+        """Convert the request to an `httpx.Request` with all headers, so that httpx adds none."""
         url = parsed_url(self.url)
         headers = {"host": url.netloc.decode("ascii"), **common_headers(), **self.headers}
         if self.content or self.method != "GET":
@@ -95,16 +96,16 @@ class Outgoing:
 
 
 class Carrier(Protocol):
-    """The part of an HTTP library that carries the requests of one event loop."""
+    """An object that sends the requests of one event loop with an HTTP library."""
 
     async def exchange(self, outgoing: Outgoing) -> HttpAnswer:
         """Send a request and return the answer, whose body has not been read yet.
 
         Returns:
-            The answer; an `httpx.Response` with its request if the answer sets cookies.
+            The answer. If it sets cookies, it is an `httpx.Response` with its request.
 
         Raises:
-            httpx.TransportError: no answer began.
+            httpx.TransportError: no answer arrived.
         """
         ...
 
@@ -117,10 +118,10 @@ class DirectClient:
     """The HTTP client of one event loop.
 
     Args:
-        carrier: sends the requests.
+        carrier: the carrier that sends the requests.
 
     Attributes:
-        is_closed: True after `aclose`.
+        is_closed: whether `aclose` has been called.
     """
 
     def __init__(self, carrier: Carrier) -> None:
@@ -146,7 +147,7 @@ class DirectClient:
         """Send a request and return the answer, whose body has not been read yet.
 
         Raises:
-            httpx.HTTPError: no answer began.
+            httpx.HTTPError: no answer arrived.
         """
         outgoing = Outgoing(
             method, url, {name.lower(): headers[name] for name in headers}, content, timeout, extensions
@@ -170,21 +171,21 @@ class DirectClient:
 
 
 class HttpxCarrier:
-    """A carrier with a separate transport of httpx for each connection.
+    """A carrier with a separate httpx transport for each connection.
 
-    For each request, httpcore's own pool checks all of its connections, and the sockets of the idle ones. With 64 of
-    them a request takes three times as long.
+    It does not use the connection pool of httpcore, because that pool checks all its connections for each request. With
+    64 connections, a request would take three times as long.
 
     Args:
-        idle: returns the greatest number of idle connections to keep.
-        secure: whether URLs are https. Otherwise no certificates are read, which would take 25 ms, and none is trusted.
+        idle: function that returns the maximum number of idle connections to keep.
+        secure: whether URLs are https. If not, no certificates are read, which saves 25 ms, and none is trusted.
     """
 
     def __init__(self, idle: Callable[[], int], *, secure: bool) -> None:
         self._idle = idle
         self._believed = certificates() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._all = set[httpx.AsyncHTTPTransport]()
-        self._free = deque[tuple[float, httpx.AsyncHTTPTransport]]()  # and times of release; last in, first out
+        self._free = deque[tuple[float, httpx.AsyncHTTPTransport]]()  # with times of release; last in, first out
 
     async def exchange(self, outgoing: Outgoing) -> HttpAnswer:
         """Send a request; see `Carrier`."""
@@ -212,7 +213,7 @@ class HttpxCarrier:
             await self._drop(transport)
 
     async def _left(self, transport: httpx.AsyncHTTPTransport, keeps: bool, complete: bool) -> None:
-        """Keep a connection or close it, and close connections that have been idle for too long."""
+        """Keep or close the connection of an ended request, and close connections that have been idle for too long."""
         now = time.monotonic()
         surplus = list[httpx.AsyncHTTPTransport]()
         while self._free and self._free[0][0] < now - IDLE_SECONDS:
@@ -231,7 +232,7 @@ class HttpxCarrier:
 
 
 class _HttpxBody(httpx.AsyncByteStream):
-    """The body of an answer. When it is closed, it reports whether all of it was read."""
+    """The body of an answer. When it is closed, it reports to the carrier whether it was read to its end."""
 
     def __init__(self, stream: httpx.AsyncByteStream, left: Callable[[bool], Awaitable[None]]) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""The errors of one server: failed connections, statuses and answers become errors of `cosd_providers.errors`."""
+"""The errors of a server: failed connections, HTTP statuses and bad answers, as errors of `cosd_providers.errors`."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from cosd_providers.http.keys import Strike, only_keys
 __all__ = ["BROKEN", "FIXED_WAIT", "Errors", "is_no_http"]
 
 FIXED_WAIT = "cosd_fixed_wait"
-"""The name of an httpx extension that marks a request whose read timeout is fixed, so that no setting changes it."""
+"""Name of an httpx extension that marks a request with a fixed read timeout, which no setting can change."""
 
 BROKEN = (httpx.HTTPError, ssl.SSLError)
-"""Errors while an answer is read."""
+"""Errors that can occur while an answer is read."""
 
-_QUOTED = 300  # characters of a server's own message that an error quotes
+_QUOTED = 300  # maximum number of characters of a server's own message that an error quotes
 _IS_IT_RUNNING = "Is the server running, and is the URL right?"
 _NO_HTTP = "Is the URL right, and is the answer as long as its Content-Length?"
 _NO_KEY = "No key was given: give api_key, or set COSD_API_KEY_<HOST>."
@@ -50,16 +50,16 @@ _TOO_LONG = (
     *("max_model_len", "maximum model length", "`inputs` must have less than", "`max_new_tokens` must be <="),
     "maximum allowed length",
 )
-"""Words by which servers report a text that is too long: llama.cpp and OpenAI, then vLLM and TGI, then SGLang."""
+"""Words with which servers report that a text is too long: llama.cpp and OpenAI, then vLLM and TGI, then SGLang."""
 
 _TOO_LARGE = "too large to process"
-"""Words by which llama.cpp reports a text that does not fit into one physical batch."""
+"""Words with which llama.cpp reports that a text does not fit into one physical batch."""
 
 _TYPES = {"validation": 422, "generation": 424, "overloaded": 429}
-"""HTTP statuses by TGI's error types, because an error within a stream does not contain its status."""
+"""HTTP statuses for TGI's error types, because an error within a stream does not contain its status."""
 
 _PARSERS = ("h11.", "aiohttp.http_exceptions")
-"""Modules with the HTTP parser errors of httpx and aiohttp."""
+"""Modules that define the HTTP parser errors of httpx and aiohttp."""
 
 _HUNG_UP = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
 
@@ -67,11 +67,11 @@ _E = TypeVar("_E", bound=ProviderError)
 
 
 class Errors:
-    """A factory for the errors of one server. Their messages contain no secret.
+    """A factory for the errors of one server. The error messages contain no secrets.
 
     Args:
         endpoint: the server's URL.
-        headers: the headers sent to the server; their values are removed from every message.
+        headers: the headers sent to the server. Their values are removed from every message.
     """
 
     def __init__(self, endpoint: str, headers: Mapping[str, str] | None = None) -> None:
@@ -80,7 +80,7 @@ class Errors:
         self._has_key = bool(only_keys(headers or {}))
 
     def make(self, kind: type[_E], words: str, response: HttpAnswer | None = None, hint: str = "") -> _E:
-        """Create an error of this endpoint; `words` is its message."""
+        """Create an error for this endpoint, with `words` as its message."""
         error = kind(self._strike(words), endpoint=self._endpoint, hint=hint)
         if response is not None:
             error.status = response.status_code
@@ -91,7 +91,7 @@ class Errors:
     # Connections.
 
     def connection(self, error: Exception, *, answered: bool = False) -> ProviderError:
-        """The error for a failed connection; `answered` says whether a part of the answer had arrived."""
+        """Create the error for a failed connection; `answered` says whether a part of the answer had arrived."""
         misnamed = isinstance(error, httpx.TimeoutException) and not _timed_out(error)
         if isinstance(error, httpx.TimeoutException) and not misnamed:
             return self._timeout(error, answered)
@@ -134,7 +134,7 @@ class Errors:
         return failure
 
     def unusable_client(self, error: RuntimeError) -> ConnectError:
-        """The error for a user's client that is closed, or belongs to another event loop."""
+        """Create the error for a user's client that is closed or belongs to another event loop."""
         hint = "Give an `http_client` that is open and belongs to this event loop."
         failure = self.make(ConnectError, f"the HTTP client cannot be used: {error}", hint=hint)
         failure.retryable = False
@@ -143,7 +143,7 @@ class Errors:
     # Refusals.
 
     def refusal(self, response: HttpAnswer, text: str) -> StatusError:
-        """The error for an HTTP error status, or for a redirect."""
+        """Create the error for an HTTP error status or a redirect."""
         if response.has_redirect_location:
             return self.redirected(response)
         answer = None
@@ -152,7 +152,7 @@ class Errors:
         return self._status_error(response.status_code, answer, response)
 
     def event_error(self, event: dict[str, Any], response: HttpAnswer) -> StatusError | None:
-        """The error inside an event, or inside an answer with a 2xx status; None if there is none."""
+        """Create the error that an event, or an answer with a 2xx status, reports; None if it reports no error."""
         error: Any = event.get("error")
         if error is None:
             return None
@@ -163,7 +163,7 @@ class Errors:
         return self._status_error(code, event, response)
 
     def _status_error(self, status: int, answer: object, response: HttpAnswer) -> StatusError:
-        message = self._strike(_message(answer))  # before it is shortened: half a key would not be found
+        message = self._strike(_message(answer))  # before the message is shortened, since half a key would be missed
         quoted = message if len(message) <= _QUOTED else message[: _QUOTED - 1] + "…"
         words = f"{status}: {quoted}" if quoted else f"HTTP status {status}"
         kind, hint = _kind(status, message)
@@ -177,7 +177,7 @@ class Errors:
         return error
 
     def redirected(self, response: HttpAnswer | None = None) -> StatusError:
-        """The error for a redirect. Redirects are not followed, so that no key reaches another host."""
+        """Create the error for a redirect. Redirects are not followed, so that no key is sent to another host."""
         words, hint = "the server redirects to an invalid URL", ""
         with suppress(ValueError):
             target = urlsplit("" if response is None else urljoin(self._endpoint, response.headers.get("location", "")))
@@ -196,16 +196,16 @@ class Errors:
 
         Args:
             response: the answer.
-            text: its body.
-            generated: whether the model generated the answer. If not, the caller handles an `error` in it, because
-                some servers report a missing route in this way.
+            text: the body of the answer.
+            generated: whether the model generated the answer. If not, the caller handles an `error` in the answer,
+                because some servers report a missing route in this way.
 
         Raises:
             StatusError: the answer contains an error.
             ResponseError: the answer is not JSON.
         """
         try:
-            answer: dict[str, Any] | None = from_json(text)  # or anything else
+            answer: dict[str, Any] | None = from_json(text)  # it may in fact be any JSON value
         except ValueError:
             raise self._unreadable(response, text, "JSON") from None
         if generated and type(answer) is dict and (error := self.event_error(answer, response)) is not None:
@@ -213,9 +213,9 @@ class Errors:
         return answer
 
     def no_stream(self, response: HttpAnswer, text: str) -> ProviderError:
-        """The error for a 2xx answer that is not a stream of events, perhaps because an error took its place."""
+        """Create the error for a 2xx answer that is not a stream of events. The answer may itself report an error."""
         with suppress(ValueError):
-            answer: dict[str, Any] | None = from_json(text)  # or anything else
+            answer: dict[str, Any] | None = from_json(text)  # it may in fact be any JSON value
             if type(answer) is dict and (error := self.event_error(answer, response)) is not None:
                 return error
         return self._unreadable(response, text, "a stream of events")
@@ -232,26 +232,29 @@ class Errors:
 
 
 def is_no_http(error: Exception) -> bool:
-    """Test whether an error means that an answer is not valid HTTP. The causes of such an error quote the answer."""
+    """Test whether an error means that an answer is not valid HTTP.
+
+    The causes of such an error must not be shown, because they quote the answer.
+    """
     return any(type(cause).__module__.startswith(_PARSERS) for cause in _causes(error))
 
 
 def _timed_out(error: httpx.TimeoutException) -> bool:
-    """Test whether time really ran out: httpx-aiohttp also reports refused and closed connections as timeouts."""
+    """Test whether the time really ran out, because httpx-aiohttp also reports refused connections as timeouts."""
     cause = error.__cause__
     return cause is None or isinstance(cause, TimeoutError) or "Timeout" in type(cause).__name__
 
 
 def _system_error(error: BaseException) -> OSError | None:
-    """The innermost error of the operating system among the causes of `error`."""
+    """Return the innermost operating system error among the causes of `error`; None if there is none."""
     return next((found for found in reversed([*_causes(error)]) if isinstance(found, OSError)), None)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and its chain of causes. After several attempts to connect, the chain follows the last attempt.
+    """Yield an error and its chain of causes. If a connection was tried several times, follow the last attempt.
 
-    A cause may also be an argument of an error. An error's `__context__` is not a cause: the caller may have been
-    handling that exception when the request was sent.
+    A cause may also be an argument of an error. An error's `__context__` does not count, because it may be an unrelated
+    exception that the caller was handling when it sent the request.
     """
     while error is not None:
         yield error
@@ -261,7 +264,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _words(error: OSError) -> tuple[str, str]:
-    """The message and the hint for an operating system error."""
+    """Return the message and the hint for an operating system error."""
     said = error.strerror or str(error) or type(error).__name__
     if isinstance(error, ssl.SSLCertVerificationError):
         return said, "For a private certificate set SSL_CERT_FILE or give an `http_client`."
@@ -271,7 +274,7 @@ def _words(error: OSError) -> tuple[str, str]:
         return said, "Is the host's name right?"
     if isinstance(error, FileNotFoundError):
         return said, "Does the file that SSL_CERT_FILE names exist?"
-    if error.errno:  # asyncio replaces `strerror` with its own message
+    if error.errno:  # asyncio replaces `strerror` with a message of its own
         system = os.strerror(error.errno)
         said = said if system.startswith("Unknown error") else system
     if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -280,21 +283,21 @@ def _words(error: OSError) -> tuple[str, str]:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """The number of seconds that the server asks the client to wait; None if it does not."""
+    """Return the number of seconds for which the server asks the client to wait; None if it does not ask."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "")
         if value.isascii() and value.replace(".", "", 1).isdigit():
             return float(value) * unit
     try:
         date = parsedate_to_datetime(headers.get("retry-after", ""))
-        date = date if date.tzinfo else date.replace(tzinfo=UTC)  # dates in HTTP are in UTC
+        date = date if date.tzinfo else date.replace(tzinfo=UTC)  # HTTP dates are in UTC
         return max(date.timestamp() - time.time(), 0.0)
     except (ValueError, OverflowError):
         return None
 
 
 def _message(answer: object) -> str:
-    """The server's message in the body of an error, in any of the common formats; never the data sent to the server."""
+    """Return the server's message from the body of an error, in any common format, without data that was sent to it."""
     if not isinstance(answer, dict):
         return ""
     fields = cast("dict[str, object]", answer)
@@ -309,7 +312,7 @@ def _message(answer: object) -> str:
 
 
 def _complaint(entry: object) -> str:
-    """The text of one entry in a list of messages, without the input that the entry quotes."""
+    """Return the text of an entry in a list of messages, without the input that the entry quotes."""
     if isinstance(entry, str):
         return entry
     fields = cast("dict[str, object]", entry) if isinstance(entry, dict) else {}
@@ -317,18 +320,18 @@ def _complaint(entry: object) -> str:
 
 
 def _kind(status: int, message: str) -> tuple[type[StatusError], str]:
-    """The class of the error for an HTTP status, and a hint."""
+    """Return the class of the error for an HTTP status, and a hint."""
     if status in (400, 413, 422) and any(words in message.lower() for words in _TOO_LONG):
         return ContextLengthError, "Shorten the prompt, or lower max_tokens."
-    if status == 500 and _TOO_LARGE in message:  # another attempt would not fit either
+    if status == 500 and _TOO_LARGE in message:  # not a server error, because a retry would not fit either
         return ContextLengthError, "Start the server with a larger --ubatch-size."
-    if status in (401, 403) or (status == 400 and "no connected db" in message.lower()):  # LiteLLM, for a wrong key
+    if status in (401, 403) or (status == 400 and "no connected db" in message.lower()):  # LiteLLM if a key is wrong
         return AuthenticationError, ""
     if status == 429:
         return RateLimitError, ""
     if status in (502, 504):
         return ServerError, "A proxy answered: is the server behind it running?"
-    if status in (408, 424) or (status >= 500 and status != 501):  # 424: TGI's generation failed
+    if status in (408, 424) or (status >= 500 and status != 501):  # TGI sends 424 if a generation failed
         return ServerError, ""
     if status == 404:
         return InvalidRequestError, "Is this the URL of the API, and the model's name right?"

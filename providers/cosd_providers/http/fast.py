@@ -1,16 +1,17 @@
-"""aiohttp as the carrier of HTTP (extra `fast`). A request takes a third of the processor time that httpx needs.
+"""A carrier that sends requests with aiohttp (extra `fast`), in a third of the processor time that httpx needs.
 
-Its errors are translated into errors of httpx's transport. Observed on aiohttp 3.14:
+aiohttp's errors are translated into the errors of httpx's transport. This module also handles other peculiarities of
+aiohttp, as observed in version 3.14:
 
-- It has no time limit for writing a request, no time limit after an interim answer such as `100 Continue`, and no limit
-  on the number of idle connections. This module enforces all three.
-- Its read timeout cancels a timer and starts another whenever bytes arrive. So it is used only until an answer begins;
-  after that `_Answer` has a timer of its own, which checks at longer intervals.
-- If a packet contains only a chunk that aiohttp cannot parse, it closes the connection, but a waiting reader gets no
-  error. The timer of `_Answer` notices this.
-- After a lost connection, its stream hides the bytes that had already arrived. `_Answer` yields these first.
-- If a packet contains more bytes than an answer's `Content-Length`, it drops the answer. httpx accepts the answer and
-  drops the surplus bytes.
+- aiohttp has no time limit for writing a request, no time limit after an interim answer such as `100 Continue`, and no
+  limit on the number of idle connections. This module enforces all three limits.
+- Its read timeout cancels a timer and starts another whenever bytes arrive, which is slow. So it is used only until an
+  answer begins; after that, `_Answer` has its own timer, which checks at longer intervals.
+- If a packet contains only a chunk that aiohttp cannot parse, it closes the connection, but the waiting reader receives
+  no error. The timer of `_Answer` notices this.
+- After a lost connection, its stream hides bytes that have already arrived. `_Answer` yields these bytes first.
+- If a packet contains more bytes than an answer's `Content-Length`, aiohttp drops the answer. In contrast, httpx
+  accepts the answer and drops the surplus bytes.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ from cosd_providers.http.direct import IDLE_SECONDS, Outgoing, certificates, com
 
 __all__ = ["AiohttpCarrier"]
 
-_LONGEST_HEADER = 1 << 16  # bytes
-_SMALL = 1 << 15  # bytes; the operating system accepts a body of this size in one call
-_LARGE = 1 << 20  # bytes; a larger body is given to aiohttp as a file, so that the event loop writes it in parts
-_LOOK_SECONDS = 2.0  # the interval between two checks of an answer's connection
+_LONGEST_HEADER = 1 << 16  # maximum length of a header, in bytes
+_SMALL = 1 << 15  # size, in bytes, up to which the operating system accepts a body in one call
+_LARGE = 1 << 20  # size, in bytes, above which a body is passed as a file, so that aiohttp writes it in parts
+_LOOK_SECONDS = 2.0  # seconds between two checks of an answer's connection
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class AiohttpCarrier:
-    """A carrier by aiohttp for one event loop, created within that loop.
+    """A carrier that uses aiohttp in one event loop; it must be created within that loop.
 
     Args:
-        idle: returns the greatest number of idle connections to keep. Up to this number of simultaneous requests keep
-            their connections; further requests close theirs.
+        idle: function that returns the maximum number of idle connections to keep. If more requests are in progress,
+            the connections of the later ones are closed after use.
     """
 
     def __init__(self, idle: Callable[[], int]) -> None:
@@ -63,7 +64,7 @@ class AiohttpCarrier:
         )
         self._forgotten = weakref.finalize(self, _forget, self._session)
         self._idle = idle
-        self._kept = 0  # requests in progress whose connections will be kept
+        self._kept = 0  # number of requests in progress whose connections will be kept
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -96,10 +97,10 @@ class AiohttpCarrier:
             self._kept -= keeps
             if isinstance(error, aiohttp.ClientError):
                 raise _translated(error) from error
-            if isinstance(error, TimeoutError):  # the limit on connecting, writing and waiting together
+            if isinstance(error, TimeoutError):  # raised by the limit on connecting, writing and waiting together
                 kind = httpx.WriteTimeout if len(content) > _SMALL else httpx.ReadTimeout
                 raise kind(str(error)) from error
-            if isinstance(error, UnicodeError):  # the host's name is invalid, and the operating system never saw it
+            if isinstance(error, UnicodeError):  # raised for an invalid host name, before the name is looked up
                 raise httpx.ConnectError(str(error)) from socket.gaierror(socket.EAI_NONAME, "not a host's name")
             raise
         found = _Answer(answer, outgoing, self._left if keeps else _nothing)
@@ -112,7 +113,7 @@ class AiohttpCarrier:
 
 
 class _Response(aiohttp.ClientResponse):
-    """An answer of aiohttp. If the request asked to close its connection, it is closed, whatever the server does."""
+    """aiohttp's answer, except that its connection is always closed if the request contains `Connection: close`."""
 
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         """Wait for the beginning of the answer."""
@@ -122,7 +123,7 @@ class _Response(aiohttp.ClientResponse):
 
 
 class _Answer(httpx.AsyncByteStream):
-    """An `HttpAnswer` by aiohttp. It can also be the stream of an `httpx.Response`, which then decodes it."""
+    """An `HttpAnswer` from aiohttp. It can also be the stream of an `httpx.Response`, which then decodes the body."""
 
     def __init__(self, answer: aiohttp.ClientResponse, outgoing: Outgoing, left: Callable[[], None]) -> None:
         self.status_code = answer.status
@@ -152,8 +153,8 @@ class _Answer(httpx.AsyncByteStream):
         content, limit, loop = self._answer.content, self._outgoing.timeout.read, None
         if limit is not None and (connection := self._answer.connection) and connection.protocol is not None:
             connection.protocol.read_timeout = None
-            connection.protocol.start_timeout()  # without a limit, this just cancels aiohttp's running timer
-            loop = asyncio.get_running_loop()  # not needed without a connection: the whole answer has arrived
+            connection.protocol.start_timeout()  # without a limit, this only cancels aiohttp's timer
+            loop = asyncio.get_running_loop()  # without a connection, the whole answer has arrived: no timer is needed
         try:
             while True:
                 if loop is not None and limit is not None:
@@ -166,7 +167,7 @@ class _Answer(httpx.AsyncByteStream):
                     break
                 yield data
         except (aiohttp.ClientError, TimeoutError) as error:
-            content.set_exception(cast("BaseException", None))  # with an error set, earlier bytes could not be read
+            content.set_exception(cast("BaseException", None))  # while an error is set, earlier bytes cannot be read
             if rest := content.read_nowait():
                 yield rest
             translated = _translated(error)
@@ -189,7 +190,10 @@ class _Answer(httpx.AsyncByteStream):
         self._timer = loop.call_later(min(seconds, _LOOK_SECONDS), self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End a wait that is too long. One timer serves many waits; if it has stopped, the next wait starts it."""
+        """End the reader's wait for bytes if it is too long. One timer serves many waits.
+
+        If no reader is waiting, the timer stops, and the next wait starts it again.
+        """
         self._timer = None
         if self._since is None:
             return
@@ -205,7 +209,7 @@ class _Answer(httpx.AsyncByteStream):
 
 @lru_cache(256)
 def _yarl(url: str) -> URL:
-    return URL(str(parsed_url(url)), encoded=True)  # httpx has encoded it
+    return URL(str(parsed_url(url)), encoded=True)  # httpx has already encoded the URL
 
 
 @cache
@@ -214,27 +218,27 @@ def _timeout(connect: float | None, read: float | None) -> aiohttp.ClientTimeout
 
 
 def _in_all(limits: httpx.Timeout) -> float | None:
-    """The greatest number of seconds until an answer begins; None without a limit."""
+    """Return the maximum number of seconds until an answer begins; None if there is no limit."""
     parts = [part for part in (limits.connect, limits.write, limits.read) if part is not None]
     return sum(parts) if len(parts) == 3 else None
 
 
 def _forget(session: aiohttp.ClientSession) -> None:
-    """Drop a session that its owner left open. aiohttp would log an error, but httpx does not."""
+    """Discard a session that its owner left open, without the error that aiohttp would log."""
     connector = session.connector
     session.detach()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # a finalizer cannot await anything
         if connector is not None:
-            aiohttp.BaseConnector.close(connector)  # the method of its subclasses is a coroutine
+            aiohttp.BaseConnector.close(connector)  # not the method of its subclasses, which is a coroutine
 
 
 def _nothing() -> None:
-    """Do nothing, for a connection that is not kept."""
+    """Do nothing, as the callback for a connection that is not kept."""
 
 
 def _translated(error: Exception) -> httpx.TransportError:
-    """The error that httpx's own transport would raise."""
+    """Convert an error of aiohttp to the error that httpx's own transport would raise."""
     kind: type[httpx.TransportError] = httpx.RemoteProtocolError
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         kind = httpx.ConnectTimeout

@@ -1,4 +1,4 @@
-"""httpx's interface around a user's `httpx2.AsyncClient`. This module does not import httpx2: its users do that."""
+"""httpx's interface for a user's `httpx2.AsyncClient`. This module does not import httpx2; the user has done so."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def is_httpx2(client: object) -> bool:
 
 
 def behind_httpx(client: Any) -> httpx.AsyncClient:
-    """Make an httpx client that sends all requests by an `httpx2.AsyncClient`, with its headers and timeouts."""
+    """Create an httpx client that sends all requests through an `httpx2.AsyncClient`, with that client's timeouts."""
     timeout = httpx.Timeout(**client.timeout.as_dict())
     made = httpx.AsyncClient(transport=_Transport(client), timeout=timeout, trust_env=False)
     for name in [*made.headers]:
-        del made.headers[name]  # the user's client has its own
+        del made.headers[name]  # the user's client adds its own headers
     return made
 
 
 class _Transport(httpx.AsyncBaseTransport):
-    """An httpx transport that sends requests by a client of httpx2, and never closes that client."""
+    """An httpx transport that sends requests through an httpx2 client, and never closes that client."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -48,7 +48,7 @@ class _Transport(httpx.AsyncBaseTransport):
             raise _translated(error) from error
         except self._httpx2.InvalidURL as error:
             raise httpx.InvalidURL(str(error)) from error
-        coded = (b"content-encoding", b"content-length")  # httpx2 has decoded the body
+        coded = (b"content-encoding", b"content-length")  # left out, because httpx2 has decoded the body
         headers = [(name, value) for name, value in answer.headers.raw if name.lower() not in coded]
         return httpx.Response(answer.status_code, headers=headers, stream=_Httpx2Body(answer, self._httpx2.HTTPError))
 
@@ -72,7 +72,7 @@ class _Httpx2Body(httpx.AsyncByteStream):
 
 
 def _translated(error: Exception) -> httpx.TransportError:
-    """The httpx error that corresponds to an httpx2 error, by its name."""
+    """Convert an httpx2 error to the httpx error with the same name."""
     for kind in type(error).__mro__:
         found: object = getattr(httpx, kind.__name__, None)
         if isinstance(found, type) and issubclass(found, httpx.TransportError):

@@ -13,7 +13,7 @@ _KEYS = {"api-key", "authorization", "x-api-key"}
 
 
 def checked_url(url: str) -> str:
-    """Return a URL that is safe to show.
+    """Check that a URL is safe to show, and return it.
 
     Raises:
         ValueError: the URL may contain a secret.
@@ -31,7 +31,7 @@ def checked_headers(api_key: str | None, headers: Mapping[str, str] | None) -> d
     White space around the key is removed, because keys are often read from files.
 
     Raises:
-        ValueError: a header cannot be sent, or there are two keys. The message shows no value.
+        ValueError: a header cannot be sent, or there are two keys. The message contains no value.
     """
     found = dict(headers or {})
     for name, value in found.items():
@@ -54,7 +54,7 @@ def checked_headers(api_key: str | None, headers: Mapping[str, str] | None) -> d
 def with_key(
     name: str, api_key: str | None, headers: Mapping[str, str] | None
 ) -> tuple[str | None, Mapping[str, str] | None]:
-    """The key and the headers for a server that expects its key in the header `name`.
+    """Return the key and the headers for a server that expects its key in the header `name`.
 
     Raises:
         ValueError: there are two keys.
@@ -72,15 +72,15 @@ def sets_authorization(headers: Mapping[str, str] | None) -> bool:
 
 
 def only_keys(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that contain keys."""
+    """Return the headers that contain keys."""
     return {name: value for name, value in headers.items() if name.lower() in _KEYS}
 
 
 class Strike:
-    """A filter that replaces header values, and the words in them, with `***`. Case is ignored.
+    """A filter that replaces header values, and the individual words in them, with `***`. It ignores case.
 
     Args:
-        values: possible secrets; values and words of at most three characters are ignored.
+        values: possible secrets. Values and words of at most three characters are not replaced.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
@@ -90,7 +90,7 @@ class Strike:
         self._pattern = re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE) if found else None
 
     def __call__(self, words: str) -> str:
-        """The text with `***` in place of each secret."""
+        """Return the text with `***` in place of each secret."""
         return self._pattern.sub("***", words) if self._pattern else words
 
 

@@ -1,4 +1,4 @@
-"""Rate limits for one server: requests wait here, so that the server need not refuse them.
+"""Rate limits for one server: requests wait in the client, so that the server does not have to refuse them.
 
 Only generation requests count. This is the only module that imports the limiter library.
 """
@@ -23,18 +23,18 @@ _MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on the requests that one provider sends to its server, in each event loop. None means no limit.
+    """Limits on the requests that one provider sends to its server. They apply to each event loop; None means no limit.
 
     Only generation requests count. Retries count towards both rates.
 
     Attributes:
-        concurrency: the greatest number of requests in flight. A draft's stream counts until it is closed. If one
-            server both drafts and assists, the number may be exceeded: a request to the assistant does not wait for a
-            draft's stream that is not being read, because that stream may itself wait for the assistant's answer.
-        requests_per_minute: the greatest rate of requests. After a burst of this number of requests, the others are
-            spread evenly over time.
-        tokens_per_minute: the greatest rate of tokens, read and written. The cost of a request is known only at its
-            end, so each request waits until the tokens billed before it are within the rate.
+        concurrency: maximum number of requests in flight. A draft's stream counts until it is closed. If the same
+            server drafts and assists, the maximum may be exceeded: a request to the assistant does not wait for a
+            draft's stream that is not being read, because that stream may itself be waiting for the assistant.
+        requests_per_minute: maximum number of requests per minute. After a burst of this number of requests, further
+            requests are spread evenly over time.
+        tokens_per_minute: maximum number of tokens per minute, read and written. The cost of a request is known only
+            when it ends, so each request waits until the tokens that were billed before it are within the limit.
 
     Raises:
         ValueError: a limit is zero or negative, or not a number.
@@ -56,10 +56,10 @@ class Limits:
 
 
 def checked_limits(limits: Limits | None) -> Limits | None:
-    """Return the limits unchanged.
+    """Check the type of limits, and return them unchanged.
 
     Raises:
-        TypeError: `limits` is not a `Limits` object.
+        TypeError: `limits` is neither a `Limits` object nor None.
     """
     if not (limits is None or isinstance(limits, Limits)):
         raise TypeError("limits must be cosd_providers.Limits; limits of an HTTP client belong to the `http_client`")
@@ -87,14 +87,14 @@ class Limiter:
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
 
     async def enter(self, usage: Usage | None, *, draft: bool) -> Slot | None:
-        """Wait for a free slot among the requests in flight. `Slot.leave` passes it to the next request.
+        """Wait until another request may be in flight, and return its slot. `Slot.leave` frees the slot.
 
         Args:
-            usage: the ledger of the request; None if the request does not count.
+            usage: the request's record of usage; None if the request does not count.
             draft: whether the request is a draft's stream, which may stay open while it waits for other requests.
 
         Returns:
-            The slot; None for a request without limits.
+            The slot; None if no limit applies to the request.
         """
         slot = None
         if usage is not None and self._limited:
@@ -118,7 +118,7 @@ class Limiter:
 
 
 class Slot:
-    """The slot of one request among the requests in flight."""
+    """The permission of a request to be in flight."""
 
     def __init__(self, loop: _Loop, usage: Usage, *, draft: bool) -> None:
         self._loop = loop
@@ -133,7 +133,7 @@ class Slot:
         self._loop.over(self._usage)
 
     def pause(self) -> None:
-        """Record that the caller is not reading the stream, until `resume`."""
+        """Record that the caller is not reading the stream, until `resume` is called."""
         if self._pauses and not self._paused:
             self._paused = True
             self._queue.paused += 1
@@ -147,11 +147,11 @@ class Slot:
 
 
 class _Queue:
-    """Requests in flight, and requests that wait for a slot.
+    """The number of requests in flight, and the requests that are waiting for a slot.
 
-    A draft waits until a request ends; any other request, until a request ends or a draft pauses. So no request waits
-    for a stream that is waiting for it: a paused draft resumes after the other requests are answered, and these wait
-    only for one another and for drafts that are being read.
+    A draft waits until a request ends. Any other request waits until a request ends or a draft pauses. Thus, no request
+    waits for a stream that is waiting for it. A paused draft resumes when the other requests have been answered; and
+    these wait only for one another, and for drafts that are being read.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -184,7 +184,7 @@ class _Queue:
         self.wake()
 
     def wake(self) -> None:
-        """Admit waiting requests to free slots. The requests that a draft may wait for come first."""
+        """Give free slots to waiting requests. Requests for which a draft may be waiting come first."""
         for waiting, draft in ((self._others, False), (self._drafts, True)):
             while waiting and self._free(draft):
                 self.in_flight += 1
@@ -195,16 +195,16 @@ class _Queue:
 
 
 class _Loop:
-    """The state of one event loop: the limiters of the library belong to a single loop."""
+    """The state for one event loop. Each loop has its own, because a limiter of the limiter library serves one loop."""
 
     def __init__(self, limits: Limits) -> None:
         self.queue = _Queue(limits.concurrency)
         self._requests = _limiter(limits.requests_per_minute)
         self._tokens = _limiter(limits.tokens_per_minute)
         self._turn = anyio.Lock()  # requests are admitted in the order of their arrival
-        self._counted: WeakKeyDictionary[Usage, int] = WeakKeyDictionary()  # billed tokens that are already counted
-        self._over: set[Usage] = set()  # ledgers of ended requests, kept until their tokens are counted
-        self._debt = 0.0  # billed tokens for which no request has waited yet
+        self._counted: WeakKeyDictionary[Usage, int] = WeakKeyDictionary()  # billed tokens that were already counted
+        self._over: set[Usage] = set()  # usage of ended requests, kept until its tokens are counted
+        self._debt = 0.0  # number of billed tokens for which no request has waited yet
 
     def over(self, usage: Usage) -> None:
         if self._tokens is not None:
@@ -228,7 +228,7 @@ class _Loop:
             self._debt -= part
 
     def _settle(self) -> None:
-        """Add the tokens billed since the last call to the debt."""
+        """Add the tokens that were billed since the last call to the debt."""
         for usage, counted in [*self._counted.items()]:
             billed = usage.prompt_tokens + usage.completion_tokens
             self._debt += billed - counted
@@ -237,7 +237,7 @@ class _Loop:
 
 
 def _limiter(rate: float | None) -> AsyncLimiter | None:
-    """A limiter for a rate per minute. A rate below 1 admits one request every 1 / rate minutes."""
+    """Create a limiter for a rate per minute. A rate below 1 admits one request every 1 / rate minutes."""
     if rate is None:
         return None
     return AsyncLimiter(rate, _MINUTE) if rate >= 1 else AsyncLimiter(1, _MINUTE / rate)

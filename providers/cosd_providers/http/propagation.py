@@ -1,4 +1,4 @@
-"""The trace context of requests: W3C's `traceparent` of the current span, if the application uses OpenTelemetry."""
+"""Trace context for requests: W3C's header `traceparent` for the current span, if the program uses OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["trace_headers"]
 
 
 def trace_headers() -> dict[str, str]:
-    """The headers by which a server continues the caller's trace; empty without a current span.
+    """Return the headers with which a server can continue the caller's trace; empty without a current span.
 
-    OpenTelemetry's configured propagators (`OTEL_PROPAGATORS`) supply them. OpenTelemetry is used only if the
+    OpenTelemetry's configured propagators (`OTEL_PROPAGATORS`) supply the headers. OpenTelemetry is used only if the
     application itself has imported it.
     """
     if "opentelemetry.trace" not in sys.modules:

@@ -1,4 +1,4 @@
-"""Retries: which errors are retried, how often, and after which pause. Only this module imports the retry library."""
+"""Retries: which errors are retried, how often, and after what pause. Only this module imports the retry library."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cosd_providers.errors import ProviderError, ServerError
 __all__ = ["resumed", "until_answered"]
 
 _ATTEMPTS = 4
-_LOADING_SECONDS = 120.0  # the longest wait for a server that is loading its model
-_LONGEST_WAIT = 30.0  # seconds between two attempts, even if the server asks for a longer wait
+_LOADING_SECONDS = 120.0  # maximum wait for a server that is loading its model
+_LONGEST_WAIT = 30.0  # maximum number of seconds between two attempts, even if the server asks for more
 
 _BACKOFF = tenacity.wait_exponential(multiplier=0.25, max=8.0) + tenacity.wait_random(0.0, 0.25)
 
@@ -31,21 +31,21 @@ async def until_answered(
     *,
     few: int = 2,
 ) -> _T:
-    """Repeat attempts until one succeeds, and return its result.
+    """Make attempts until one succeeds, and return its result.
 
-    Only a `retryable` `ProviderError` leads to a retry. If the first attempt fails with a `stale` error, there is no
-    pause before the second.
+    Only a `ProviderError` that is `retryable` leads to a retry. If the first attempt fails with a `stale` error, the
+    second follows without a pause.
 
     Args:
-        attempt: makes one attempt, given its number, from 1.
-        again: called with the error before each retry.
+        attempt: function that makes one attempt. Its argument is the number of the attempt, counted from 1.
+        again: function that is called with the error before each retry.
         few: total number of attempts if the error is `lasting`.
 
     Raises:
         ProviderError: the error of the last attempt.
     """
     try:
-        return await attempt(1)  # without the retry library: this is usually enough, and the library costs time
+        return await attempt(1)  # usually enough, so the retry library, which costs time, is not used yet
     except ProviderError as error:
         if not error.retryable:
             raise
@@ -61,7 +61,7 @@ async def until_answered(
         return await attempt(number)
 
     def pause(state: tenacity.RetryCallState) -> float:
-        """Seconds before the next attempt, as the server asks, or by exponential backoff with jitter."""
+        """Return the seconds before the next attempt: as the server asks, or by exponential backoff with jitter."""
         error = _error(state)
         if state.attempt_number == 1 and isinstance(error, ProviderError) and error.stale:
             return 0.0
@@ -74,7 +74,7 @@ async def until_answered(
         error = _error(state)
         if _loading(error):
             return (state.seconds_since_start or 0.0) >= _LOADING_SECONDS
-        failures += 1  # failures while loading do not count
+        failures += 1  # failures while the model is being loaded do not count
         return failures >= (few if isinstance(error, ProviderError) and error.lasting else _ATTEMPTS)
 
     attempts = tenacity.AsyncRetrying(
@@ -89,11 +89,11 @@ async def until_answered(
 
 
 async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[_T]:
-    """Yield the items of an answer that may break off. If it does, the remaining items are requested.
+    """Yield the items of an answer. If the answer breaks off, request the remaining items.
 
     Args:
-        begin: requests the remaining items; it has to remember itself which items it has yielded. Its argument is the
-            number of the attempt, from 1; the count starts again after each item.
+        begin: function that requests the remaining items. It must itself keep track of the items that it has yielded.
+            Its argument is the number of the attempt, counted from 1; counting starts again after each item.
 
     Raises:
         ProviderError: no further item arrived. The message contains the number of attempts.
@@ -105,7 +105,7 @@ async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[
     async def step(number: int) -> object:
         nonlocal answer, broken, last
         last = number
-        if broken is not None:  # the stream itself was the first attempt
+        if broken is not None:  # the stream that broke counts as the first attempt
             error, broken, answer = broken, None, None
             raise error
         if answer is None:
@@ -113,7 +113,7 @@ async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[
         try:
             return await anext(answer, _END)
         except ProviderError:
-            answer = None  # the error has ended the generator
+            answer = None  # because the error has ended the generator
             raise
 
     try:

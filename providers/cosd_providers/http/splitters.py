@@ -1,7 +1,7 @@
-"""Splitters that turn the bytes of a stream into the data of its events. Pure, without I/O.
+"""Splitters that turn the bytes of a stream into the data of its events, without any I/O.
 
-They work on bytes, because only ASCII characters end a line in both formats: `str.splitlines` would also split at
-U+2028, for example.
+They work on bytes, because only ASCII characters end a line in both formats. In contrast, `str.splitlines` would also
+split at U+2028, for example.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _BOM = b"\xef\xbb\xbf"
 class EventSplitter:
     """A splitter for server-sent events, as in the HTML standard (section 9.2.6, Interpreting an event stream).
 
-    Only the field `data` is used. An event without data, or without its final empty line, is ignored.
+    Only the field `data` is used. An event that has no data, or no empty line at its end, is ignored.
 
     Attributes:
         size: number of bytes in the chunks that arrived after the last empty line.
@@ -26,8 +26,8 @@ class EventSplitter:
         self.size = 0
         self._parts: list[bytes] = []  # the parts of an incomplete line
         self._data: list[bytes] = []  # the lines of an incomplete event
-        self._first = True  # the next line is the first one
-        self._after_cr = False  # a line feed at the start of the next chunk is the rest of a CRLF
+        self._first = True  # whether the next line is the first line of the stream
+        self._after_cr = False  # whether a line feed at the start of the next chunk is the second half of a CRLF
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Add the next bytes of the stream, and return the data of the events that they complete."""
@@ -64,7 +64,7 @@ class EventSplitter:
 
 
 class LineSplitter:
-    """A splitter for a stream with one JSON object on each line. A last line without a line feed is ignored.
+    """A splitter for a stream with one JSON object per line. A last line without a line feed is ignored.
 
     Attributes:
         size: number of bytes in the incomplete line.

@@ -1,4 +1,4 @@
-"""The libraries of the extra `fast`: aiohttp in place of httpx, and uvloop for commands with their own event loop."""
+"""The libraries of the extra `fast`: aiohttp in place of httpx, and uvloop for commands that start an event loop."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ EventLoop: TypeAlias = Literal["asyncio", "uvloop"]
 
 
 def carrier() -> str:
-    """The name of the library that carries HTTP: `"aiohttp"` if it is installed, otherwise `"httpx"`.
+    """Return the name of the HTTP library that sends requests: `"aiohttp"` if it is installed, otherwise `"httpx"`.
 
-    It is httpx, too, if `COSD_HTTP=httpx` is set, or if the environment names a proxy.
+    It is also `"httpx"` if `COSD_HTTP=httpx` is set or the environment names a proxy.
     """
     off = _off() or not _installed("aiohttp") or proxied()
     return "httpx" if off else "aiohttp"
 
 
 def http_stack() -> str:
-    """The library that carries HTTP and its version, for people to read."""
+    """Return the HTTP library that sends requests, with its version, for people to read."""
     name = carrier()
     return f"{name} {metadata.version(name)}"
 
@@ -35,9 +35,9 @@ def proxied() -> bool:
 
 
 def event_loop() -> EventLoop:
-    """The event loop of a `cosd` command: `"uvloop"` if it is installed, otherwise `"asyncio"`.
+    """Return the event loop for a `cosd` command: `"uvloop"` if it is installed, otherwise `"asyncio"`.
 
-    It is asyncio, too, if `COSD_HTTP=httpx` is set. Programs that use the library choose their own event loop.
+    It is also `"asyncio"` if `COSD_HTTP=httpx` is set. Programs that use the library choose their own event loop.
     """
     return "asyncio" if _off() or not _installed("uvloop") else "uvloop"
 

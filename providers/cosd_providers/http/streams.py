@@ -1,4 +1,4 @@
-"""Reading answers: whole bodies, up to a greatest length, and the events of streams."""
+"""Reading of answers: whole bodies, up to a maximum length, and the events of streams."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from cosd_providers.usage import Usage
 
 __all__ = ["close", "events", "read"]
 
-_LONGEST = 64 << 20  # bytes of an answer, or of one event
-_LONGEST_ERROR = 64 << 10  # bytes of an error answer that are read
-_LAST_SECONDS = 0.05  # time for the end of a stream after `[DONE]`
-_LINES = "application/x-ndjson"  # the type of a stream with one JSON object on each line
+_LONGEST = 64 << 20  # maximum number of bytes in an answer, or in one event
+_LONGEST_ERROR = 64 << 10  # maximum number of bytes that are read from an error answer
+_LAST_SECONDS = 0.05  # time within which a stream must end after `[DONE]`, so that its connection can be kept
+_LINES = "application/x-ndjson"  # content type of a stream with one JSON object per line
 
 
 async def read(response: HttpAnswer, errors: Errors) -> str:
@@ -55,13 +55,14 @@ async def events(
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the JSON objects of a stream, up to its end or `[DONE]`.
 
-    The stream consists of server-sent events, or has one object on each line.
+    The stream consists of server-sent events, or has one object per line.
 
     Args:
         response: the answer.
-        errors: creates the errors.
-        usage: records the arrival of the first event.
-        slot: paused while the caller does not wait for the next event; None without limits.
+        errors: factory for the errors.
+        usage: record that notes when the first event arrives.
+        slot: the request's slot, which is paused while the caller is not waiting for the next event; None if there are
+            no limits.
 
     Raises:
         StatusError: an event is an error.
@@ -107,14 +108,14 @@ async def events(
 async def close(response: HttpAnswer) -> None:
     """Close an answer, even if the caller is being cancelled."""
     if not isinstance(response, httpx.Response):
-        await response.aclose()  # this does not wait
+        await response.aclose()  # needs no shield, because this method does not wait
     elif not response.is_closed:
         with anyio.CancelScope(shield=True):
             await response.aclose()
 
 
 def _chunks(response: HttpAnswer) -> AsyncGenerator[bytes]:
-    """The body as it arrives. If it needs no decoding, httpx's decoder is skipped."""
+    """Return the body as it arrives. If the body needs no decoding, httpx's decoder is not used."""
     if isinstance(response, httpx.Response) and not (
         response.is_stream_consumed or "content-encoding" in response.headers
     ):
@@ -123,20 +124,20 @@ def _chunks(response: HttpAnswer) -> AsyncGenerator[bytes]:
 
 
 async def _read_on(chunks: AsyncGenerator[bytes]) -> None:
-    """Read the end of a stream after its last event, so that the connection can be used again."""
+    """Read the rest of a stream after its last event, so that the connection can be used again."""
     with anyio.move_on_after(_LAST_SECONDS), suppress(httpx.HTTPError):
         async for _ in chunks:
             pass
 
 
 def _parsed(data: bytes, errors: Errors, response: HttpAnswer) -> dict[str, Any] | None:
-    """The object of an event; None for an event without one, such as a keep-alive or a server's initial null."""
+    """Parse the object of an event; return None if it has none, as in a keep-alive or a server's initial null."""
     if not data or data.isspace():
         return None
     try:
         try:
             event: dict[str, Any] | None = from_json(data)
-        except ValueError:  # the event may contain invalid bytes, which become U+FFFD
+        except ValueError:  # the event may contain invalid bytes, which are replaced with U+FFFD
             event = from_json(data.decode(errors="replace"))
     except ValueError as error:
         raise errors.make(ResponseError, "an event of the stream is not JSON", response) from error

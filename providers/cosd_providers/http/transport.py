@@ -1,7 +1,8 @@
 """HTTP requests to one server: JSON answers and streams of events, with retries and limits.
 
-A `Transport` creates a client for each event loop at the first use there, and turns every failure into an error of
-`cosd_providers.errors`. Keys do not appear in any `repr`, log, copy or error, and are not sent to redirect targets.
+A `Transport` creates a client for each event loop when it is first used in that loop, and turns every failure into an
+error of `cosd_providers.errors`. Keys do not appear in any `repr`, log, copy or error, and are not sent to the target
+of a redirect.
 """
 
 from __future__ import annotations
@@ -41,24 +42,24 @@ _OwnClient = DirectClient | httpx.AsyncClient
 Timeout = float | httpx.Timeout
 
 DEFAULT_TIMEOUT = httpx.Timeout(600.0, connect=5.0, pool=None)
-"""5 seconds to connect, 600 seconds between two bytes of an answer, and no limit on the wait for a free connection."""
+"""Up to 5 seconds to connect, up to 600 seconds between two bytes, and no limit on the wait for a free connection."""
 
 FEW_IDLE = 4
-"""The number of idle connections to keep if the server may use a thread for each connection.
+"""Number of idle connections to keep if the server may use a thread for each connection.
 
-With a hundred of them, some requests to llama.cpp's server were seen to stall for 5 s.
+With a hundred idle connections, some requests to llama.cpp's server stalled for 5 s in our tests.
 """
 
 MANY_IDLE = 64
-"""The number of idle connections to keep if the server does not use a thread for each connection.
+"""Number of idle connections to keep if the server does not use a thread for each connection.
 
-A new connection costs as much processor time as a request, and with TLS several times as much.
+Opening a connection takes as much processor time as a request, and several times as much with TLS.
 """
 
-_SMALL = 60.0  # seconds between two bytes of an answer that the model does not generate
-_QUICK = 10.0  # seconds between two bytes of an answer that identifies the server
+_SMALL = 60.0  # maximum number of seconds between two bytes of an answer that the model does not generate
+_QUICK = 10.0  # maximum number of seconds between two bytes of an answer that identifies the server
 
-_FAST = "cosd_providers.http.fast"  # this module imports aiohttp
+_FAST = "cosd_providers.http.fast"  # imported only if needed, because this module imports aiohttp
 
 _log = logging.getLogger("cosd_providers")
 
@@ -66,25 +67,25 @@ _log = logging.getLogger("cosd_providers")
 class Transport:
     """HTTP requests to one server, for adapters.
 
-    Copies, including pickled copies, have neither key nor headers nor client.
+    Copies, including pickled copies, contain neither keys nor headers nor a client.
 
     Args:
         base_url: the server's URL, without credentials, query or trailing slash.
-        api_key: sent as a bearer token, to this server only; white space around it is ignored.
-        headers: sent with every request.
-        timeout: an `httpx.Timeout`, or a number of seconds that limits connecting (to at most 5), writing, and the wait
-            for bytes. If the model generates nothing, that wait is at most 60 seconds.
-        http_client: an `httpx.AsyncClient` or `httpx2.AsyncClient`. It is used unchanged, with its own timeouts unless
-            `timeout` is given, and never closed.
-        limits: the server's rate limits, see `limits.Limits`; none by default.
-        idle: the greatest number of idle connections to keep.
+        api_key: key that is sent as a bearer token, only to this server. White space around it is ignored.
+        headers: headers that are sent with every request.
+        timeout: an `httpx.Timeout`; or a number of seconds that limits connecting (to at most 5 seconds), writing, and
+            the wait for bytes. For requests for which the model generates nothing, the wait is at most 60 seconds.
+        http_client: an `httpx.AsyncClient` or `httpx2.AsyncClient`. It is used unchanged and never closed. Its own
+            timeouts apply unless `timeout` is given.
+        limits: the server's rate limits; see `limits.Limits`. None by default.
+        idle: maximum number of idle connections to keep.
 
     Attributes:
         endpoint: the server's URL.
         http_client: the user's own client, if one was given. An httpx2 client is wrapped in httpx's interface.
 
     Raises:
-        ValueError: the URL, the key or a header cannot be used.
+        ValueError: the URL, the key or a header is invalid.
     """
 
     def __init__(
@@ -116,13 +117,13 @@ class Transport:
         self._clients = _Clients(base_url, timeout, idle)
         self._limiter = Limiter(limits)
         if http_client is None and carrier() != "httpx":
-            import_module(_FAST)  # imported now, because the import takes longer than a request
+            import_module(_FAST)  # imported now, because importing it takes longer than a request
 
     def __repr__(self) -> str:
         return f"Transport({self.endpoint!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state without keys, headers and connections."""
+        """Return the state for copies, without keys, headers and connections."""
         gone: dict[str, Any] = {"http_client": None, "_own_timeout": False, "_headers": {}}
         fresh = {
             "_errors": Errors(self.endpoint),
@@ -133,7 +134,7 @@ class Transport:
 
     @property
     def idle(self) -> int:
-        """The greatest number of idle connections to keep. With a proxy, a change only applies to the next client."""
+        """Maximum number of idle connections to keep. With a proxy, a change applies only to the next client."""
         return self._clients.idle
 
     @idle.setter
@@ -147,7 +148,7 @@ class Transport:
 
     @property
     def limits(self) -> Limits:
-        """The limits of this server."""
+        """The rate limits of this server."""
         return self._limiter.limits
 
     async def __aenter__(self) -> Self:
@@ -155,7 +156,7 @@ class Transport:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Close the connections when the last user leaves. A later request opens new connections."""
+        """Close the connections when the last user has left. A later request opens new connections."""
         await self._clients.leave()
 
     async def get(self, path: str, *, once: bool = False, quick: bool = False) -> Any:
@@ -163,33 +164,33 @@ class Transport:
 
         Args:
             path: the route.
-            once: do not retry, because the route may not exist.
-            quick: give up after ten seconds without an answer.
+            once: whether to send the request only once, because the route may not exist.
+            quick: whether to give up after ten seconds without an answer.
         """
         return await self._whole(_Call("GET", path, once=once, quick=quick))
 
     async def post(self, path: str, body: object, *, usage: Usage | None = None) -> Any:
-        """POST JSON and return the parsed JSON answer. With `usage`, the request is counted there as a generation."""
+        """POST JSON and return the parsed JSON answer. If `usage` is given, it counts the request as a generation."""
         return await self._whole(_Call("POST", path, body, usage))
 
     @asynccontextmanager
     async def stream(
         self, path: str, body: object, *, usage: Usage, keep_alive: bool = True, attempt: int = 0, draft: bool = True
     ) -> AsyncGenerator[AsyncIterator[dict[str, Any]]]:
-        """POST JSON and yield the parsed events of the answer, server-sent or one on each line.
+        """POST JSON and provide an iterator over the parsed events of the answer: server-sent events, or one per line.
 
-        Leaving the block closes the answer. The events end when the stream does, or at `[DONE]`; the adapter decides
+        Leaving the block closes the answer. The events end when the stream ends, or at `[DONE]`; the adapter decides
         whether the answer is complete.
 
         Args:
             path: the route.
             body: the data to send, as JSON.
-            usage: the ledger that counts the request.
-            keep_alive: False for servers that close the connection after a stream. It is ignored with a user's client,
-                which may use HTTP/2, where this option does not exist.
-            attempt: the number of the attempt, from 1, if the caller retries by itself (`retries.resumed`). With 0 the
-                request is retried here until an answer begins.
-            draft: whether the reader may wait for other requests before it continues to read (`limits`).
+            usage: the record that counts the request.
+            keep_alive: False for servers that close the connection after a stream. This option is ignored with a user's
+                client, which may use HTTP/2, where it does not exist.
+            attempt: the number of the attempt, counted from 1, if the caller itself retries (`retries.resumed`). If
+                this is 0, the method retries the request until an answer begins.
+            draft: whether the reader may wait for other requests before it continues to read (see `limits`).
         """
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         if not keep_alive and self.http_client is None:
@@ -215,7 +216,10 @@ class Transport:
             await self._end(call)
 
     async def _begin(self, call: _Call) -> tuple[HttpAnswer, Any]:
-        """Send a request and count it. Return the answer, and its JSON unless it is a stream. `_end` must follow."""
+        """Send a request, and count it. Return the answer and, unless it is a stream, its JSON.
+
+        The caller must call `_end` afterwards.
+        """
         usage = call.usage
         if usage is not None:
             call.slot = await self._limiter.enter(usage, draft=call.draft)
@@ -246,7 +250,7 @@ class Transport:
                 call.slot.leave()
 
     async def _send_until_answered(self, call: _Call) -> tuple[HttpAnswer, Any]:
-        """Send a request, and retry it after temporary failures: no part of an answer has been used yet."""
+        """Send a request, and retry it after temporary failures, as long as no part of an answer has been used."""
         if call.once:
             return await self._send(call)
 
@@ -274,11 +278,11 @@ class Transport:
             failure = self._errors.connection(error)
             if not is_no_http(error):
                 raise failure from error
-        except httpx.InvalidURL as error:  # our own URL is valid, so the server redirects to an invalid URL
+        except httpx.InvalidURL as error:  # the request's URL is valid, so the server redirects to an invalid URL
             raise self._errors.redirected() from error
         except RuntimeError as error:
             raise self._errors.unusable_client(error) from error
-        if failure is not None:  # raised here, because above its context would quote headers or the answer
+        if failure is not None:  # raised outside the blocks above, so that its context quotes no headers and no answer
             raise failure
         assert response is not None
         if call.stream and response.is_success:
@@ -302,7 +306,7 @@ class Transport:
             timeout = httpx.Timeout(connect=timeout.connect, read=wait, write=timeout.write, pool=timeout.pool)
         try:
             content = b"" if call.body is None else encoded(call.body)
-        except UnicodeEncodeError:  # this error contains the whole body, so `fault` is raised outside this block
+        except UnicodeEncodeError:  # this error contains the whole body, so `fault` must be raised outside this block
             words = "the text has half a surrogate pair, which is not a character and cannot be sent"
             fault = self._errors.make(InvalidRequestError, words, hint="Read it with errors='replace'.")
         else:
@@ -312,7 +316,7 @@ class Transport:
         raise fault
 
     def _sent_with(self, call: _Call) -> Mapping[str, str]:
-        """The headers of a request. The user's own headers override trace headers."""
+        """Return the headers of a request. The user's own headers override trace headers."""
         traced = trace_headers()
         if not traced:
             return {**self._headers, **(call.headers or {})}
@@ -333,23 +337,23 @@ async def _ask(
 
 @dataclass(slots=True)
 class _Call:
-    """One request.
+    """A request, with its answer and times.
 
     Attributes:
         method: GET or POST.
         path: the route.
         body: the data to send, as JSON.
-        usage: the ledger that counts the request; None if the model generates nothing.
+        usage: the record that counts the request; None if the model generates nothing.
         headers: further headers of this request.
         stream: whether the answer is read as it arrives.
         draft: whether the reader of the stream may wait for other requests.
-        once: whether the request is not retried.
+        once: whether the request must not be retried.
         again: whether the request is itself a retry.
-        quick: whether to give up after ten seconds.
-        slot: its slot among the requests in flight, if their number is limited.
-        counted: whether `usage` counts it as in flight.
+        quick: whether to give up after ten seconds without an answer.
+        slot: the request's permission to be in flight, if the number of requests in flight is limited.
+        counted: whether `usage` counts the request as being in flight.
         response: the answer; None until it begins.
-        start: the time at which it was sent, in seconds of a monotonic clock.
+        start: time at which the request was sent, in seconds of a monotonic clock.
         waited: seconds until the answer began.
     """
 
@@ -371,7 +375,7 @@ class _Call:
 
 
 class _Clients:
-    """The clients, one for each event loop. A client is closed when its last user leaves."""
+    """The HTTP clients, one for each event loop. A client is closed when its last user leaves."""
 
     def __init__(self, url: str, timeout: httpx.Timeout, idle: int) -> None:
         self.idle = idle
@@ -400,7 +404,7 @@ class _Clients:
                     await client.aclose()
 
     def get(self) -> _OwnClient:
-        """The client of this event loop, created at its first use."""
+        """Return the running event loop's client, which is created at its first use."""
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None or client.is_closed:

@@ -1,4 +1,4 @@
-"""The probe, which finds the real abilities of a server by questions with known answers."""
+"""The probe, which finds out what a server can really do by asking questions with known answers."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ if not TYPE_CHECKING:
 async def probe(server: str | Provider, *, prompt: str = "", **options: Unpack[ConnectOptions]) -> ProbeReport:
     """Find out what a server can really do, at the cost of a few dozen short requests.
 
-    A server's name proves nothing. Each line of the report is the result of a question with a known answer, or of
-    questions whose answers must be consistent, and the line contains the question. If there is no evidence, the line is
-    unknown, with a reason.
+    A server's name proves nothing. So the probe asks questions whose answers are known or must be consistent. Each line
+    of the report contains a question and its result. If there is no evidence, the line says that the result is unknown,
+    and why.
 
     Args:
-        server: a URL or a provider. A provider of your own is checked only through its contract
-            (`cosd_providers.contract`).
-        prompt: the prompt of a short draft. If the model answers it briefly, the probe sees how an answer ends. If it
-            is empty, or the answer is too short to compare, the probe uses a prompt of its own.
+        server: a URL or a provider. A custom provider is checked only through its contract (`cosd_providers.contract`).
+        prompt: the prompt for a short draft. If the model's answer is brief, the probe also sees how an answer ends. If
+            the prompt is empty, or the answer is too short for a comparison, the probe uses a prompt of its own.
         options: keyword arguments of `connect`, if `server` is a URL.
 
     Raises:
-        ProviderError: the server cannot be reached, refuses the key, or has several models and none was named.
+        ProviderError: the server cannot be reached, refuses the key, or has several models of which none was chosen.
         ValueError: an option is invalid, as for `connect`.
         TypeError: the server is neither a URL nor a provider, the prompt is not a string, or an option is unknown.
     """

@@ -1,4 +1,4 @@
-"""Checks of any provider through its contract: the answers must be consistent, and the same for every strategy."""
+"""Checks of any provider through its contract: its answers must be consistent, and equal for every strategy."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from cosd_providers.usage import Usage
 
 __all__ = ["draft", "propose", "score", "tokenizer", "ways"]
 
-_LEAST = 3  # the least number of tokens for a meaningful comparison
+_LEAST = 3  # minimum number of tokens for a meaningful comparison
 _OWN = (PROBE_PROMPT, "One, two, three, four, five, six, seven,")
 """Further prompts to try, in this order, if the answer to the given prompt is too short."""
-_EVEN = 0.55  # one half, and an allowance for noise
+_EVEN = 0.55  # one half plus an allowance for noise: the highest probability that can be part of a tie
 
 _COSTS: dict[str, tuple[str, str, tuple[int, int]]] = {
     "echo": ("1", "C", (1, 1)),
     "list": ("1", "K x C", (1, EXAMPLE[1])),
     "singles": ("K", "K x C", (EXAMPLE[1], EXAMPLE[1])),
 }
-"""The requests and billed prompt tokens of each strategy, as formulas.
+"""The cost of each strategy: formulas for its requests and billed prompt tokens, and two numbers for `EXAMPLE`.
 
-The two numbers are for the example: the requests, and the billed tokens as a multiple of the context.
+The numbers are for one verification: the requests, and the billed tokens as a multiple of the context's tokens.
 """
 
 
@@ -49,7 +49,7 @@ The two numbers are for the example: the requests, and the billed tokens as a mu
     "tokenizer", f"the tokens of a text of {len(TEST_TEXT.encode())} bytes: words, code, scripts, emoji", refused=False
 )
 async def tokenizer(inquiry: Inquiry) -> Finding:
-    """Encode a text. The bytes of its tokens must join to the text."""
+    """Encode a text. Joined, the bytes of its tokens must equal the text."""
     pieces = await inquiry.provider.tokenize(TEST_TEXT)
     if b"".join(piece.data for piece in pieces) != TEST_TEXT.encode():
         return False, f"{len(pieces)} tokens, whose bytes are not the text"
@@ -60,7 +60,7 @@ async def tokenizer(inquiry: Inquiry) -> Finding:
 
 @check("draft", f"a draft of {DRAFTED} tokens, and one of half as many that is then continued")
 async def draft(inquiry: Inquiry) -> Finding:
-    """Draft with probabilities, and draft again with a pause. Both drafts must be the same."""
+    """Write a draft with probabilities, and write it again with a pause. Both drafts must be equal."""
     given = inquiry.prompt
     try:
         await _find_draft(inquiry)
@@ -76,7 +76,7 @@ async def draft(inquiry: Inquiry) -> Finding:
 
 
 def _correct_logprobs(inquiry: Inquiry) -> None:
-    """Correct the line `logprobs`, which was found without a stream, by the evidence of a stream."""
+    """Correct the line `logprobs` if the streamed draft contradicts it, because its own check did not use a stream."""
     shown = _has_probs(inquiry.draft)
     asked = "one token with 5 alternatives, and a streamed draft"
     if inquiry.value("logprobs") is True and not shown and not inquiry.short:
@@ -86,11 +86,11 @@ def _correct_logprobs(inquiry: Inquiry) -> None:
 
 
 async def _find_draft(inquiry: Inquiry) -> None:
-    """Draft some tokens. If the answer to the prompt is too short, try the probe's own prompts."""
+    """Write a short draft. If the answer to the given prompt is too short, try the probe's own prompts."""
     body: list[Token] = []
     for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
         tokens, end = await inquiry.drafted(prompt, b"", DRAFTED)
-        if end.reason == "end" and tokens and tokens[-1].end:  # better evidence than the end of a forced text
+        if end.reason == "end" and tokens and tokens[-1].end:  # this is better evidence than the end of a forced text
             known = tokens[-1].prob is not None
             seen = "it has a probability" if known else "its probability is not shown"
             inquiry.note("end", known, "the end of a draft", seen)
@@ -103,7 +103,7 @@ async def _find_draft(inquiry: Inquiry) -> None:
 
 
 async def _resumed(inquiry: Inquiry) -> Finding:
-    """Draft again with a pause, and compare both drafts."""
+    """Write the draft again with a pause, and compare both drafts."""
     whole, half = inquiry.draft, max(1, len(inquiry.draft) // 2)
     first, paused = await inquiry.drafted(inquiry.prompt, b"", half)
     again = _differs(whole[: len(first)], first)
@@ -125,7 +125,7 @@ async def _resumed(inquiry: Inquiry) -> Finding:
 
 @check("score", "the draft's text, scored and compared with the draft", refused=False)
 async def score(inquiry: Inquiry) -> Finding | None:
-    """Score the text of the draft. The scores must equal the draft's probabilities."""
+    """Score the draft's text. The scores must equal the draft's probabilities."""
     body = [token for token in inquiry.draft if not token.end]
     if not body:
         return None
@@ -144,7 +144,7 @@ async def score(inquiry: Inquiry) -> Finding | None:
 
 @check("propose", "the proposals at places of its own answer, compared with that answer")
 async def propose(inquiry: Inquiry) -> Finding:
-    """Ask the model as an assistant about places in its own answer. It must propose that answer."""
+    """Ask the model, as an assistant, about places in its own answer. It must propose the tokens of that answer."""
     if not inquiry.info.capabilities.probs:
         return await _agreement(inquiry)
     if not _has_probs(inquiry.own):
@@ -166,7 +166,7 @@ async def propose(inquiry: Inquiry) -> Finding:
 
 
 async def _write(inquiry: Inquiry) -> bool:
-    """Have the model write an answer without a stream. Return False if the answer shows no probabilities."""
+    """Make the model write an answer that is not streamed. Return False if the answer has no probabilities."""
     inquiry.own = []
     for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
         [said] = await inquiry.ask([prompt], limit=DRAFTED)
@@ -182,7 +182,7 @@ async def _write(inquiry: Inquiry) -> bool:
 
 
 async def _consistent(inquiry: Inquiry) -> Finding:
-    """Compare the proposals for several places together with the proposals for each place alone."""
+    """Compare the proposals for several places in one call with the proposals for each place on its own."""
     text = _OWN[1].encode()
     questions = [Question(at.start(), (at.group(),)) for at in re.finditer(rb"[ ,]\w*", text)][:ASKED]
     together = await inquiry.provider.propose(Context("", text), questions, usage=inquiry.usage)
@@ -192,15 +192,15 @@ async def _consistent(inquiry: Inquiry) -> Finding:
 
 
 def _questions(tokens: Sequence[Token]) -> list[Question]:
-    """Questions about some places of an answer."""
+    """Return questions about some places in an answer."""
     return [Question(start, (token.data,)) for start, token in places(tokens).values()]
 
 
 async def _judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[bool, str]:
-    """Compare the proposals at places of the model's own answer with that answer.
+    """Compare the proposals at places in the model's own answer with that answer.
 
-    Each proposal must equal the answer's own token. If the text is encoded to other tokens than were written, it must
-    equal the first token of a new draft from that place.
+    Each proposal must equal the answer's token at its place. It may differ if the answer's text is encoded as other
+    tokens than the model wrote; then, the proposal must equal the first token of a new draft from that place.
     """
     same, other, wrong = 0, 0, list[int]()
     for (at, (start, own)), proposal in zip(places(inquiry.own).items(), found, strict=True):
@@ -222,7 +222,7 @@ async def _judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[b
 
 
 async def _next(inquiry: Inquiry, text: bytes) -> list[Token]:
-    """Request the token that the model writes after the prompt and a text."""
+    """Return the token that the model writes after the prompt and a text."""
     if inquiry.draft or inquiry.client is None:
         return (await inquiry.drafted(inquiry.prompt, text, 1))[0]
     said = await inquiry.after(inquiry.prompt + text.decode("utf-8", "ignore"))
@@ -230,7 +230,7 @@ async def _next(inquiry: Inquiry, text: bytes) -> list[Token]:
 
 
 async def _agreement(inquiry: Inquiry) -> Finding:
-    """Ask a model that shows no probabilities about the words of its own answer. It must agree with them."""
+    """Ask a model that reports no probabilities about the words of its own answer. It must agree with all of them."""
     if inquiry.client is None:
         return None, "it shows no probabilities, and the probe cannot request its words"
     words: list[str] = []
@@ -251,15 +251,17 @@ async def _agreement(inquiry: Inquiry) -> Finding:
 
 
 async def ways(inquiry: Inquiry) -> list[Way]:
-    """Try each strategy and compute its cost. The other strategies are compared with the first one that is proved.
+    """Try each strategy, and compute its cost.
+
+    A strategy is proved if its answers agree with the model's own answer and with the first strategy that was proved.
 
     Returns:
-        The strategies, proved ones first.
+        The strategies, with the proved ones first.
     """
     if not inquiry.own:
         return []
     offered: Sequence[str] = getattr(inquiry.provider, "strategies", ())
-    if not offered:  # take the strategies by which the provider has answered
+    if not offered:  # use the strategies that the provider has already used
         names = [name for name in inquiry.usage.strategies if name in _COSTS and inquiry.value("propose")]
         return [_priced(inquiry, name, Usage(), proved=True, seen="the provider's own strategy") for name in names]
     found: list[Way] = []
@@ -293,7 +295,7 @@ async def _compared(
     measure: Sequence[Proposal | None] | None,
     usage: Usage,
 ) -> tuple[bool, str]:
-    """Compare the answers of a strategy with the model's own answer, and with the first proved strategy."""
+    """Compare the answers of a strategy with the model's own answer, and with the first proved strategy's answers."""
     right, seen = await _judged(inquiry, said)
     if right and measure is not None:
         same = [_same(one, other) for one, other in zip(said, measure, strict=True)]
@@ -308,7 +310,7 @@ def _priced(inquiry: Inquiry, name: str, usage: Usage, *, proved: bool, seen: st
     answered = sum(usage.strategies.values())
     left = 1 - usage.strategies.get(name, 0) / answered if answered else 0.0
     if left and "o" not in requests and (way := next((other for other in usage.strategies if other != name), None)):
-        # Another strategy answers the places that this one leaves open. The example assumes the same share of them.
+        # Another strategy answers the places that this one leaves open. The example assumes the same share of places.
         others = round(left * EXAMPLE[1])
         trips, contexts = trips + (others if way == "singles" else 1), contexts + others
         requests, tokens = f"1 + {'o' if way == 'singles' else '1'}", "(1 + o) x C"
@@ -330,12 +332,12 @@ def _has_probs(tokens: Sequence[Token]) -> bool:
 
 
 def _same_prob(one: float | None, other: float | None) -> bool:
-    """True if two probabilities are equal up to a server's noise, or one of them is unknown."""
+    """Test whether two probabilities are equal up to a server's noise; also True if one of them is unknown."""
     return one is None or other is None or near(one, other)
 
 
 def _differs(one: Sequence[Token], other: Sequence[Token]) -> int | None:
-    """The index of the first token that differs between two answers; None if they are equal."""
+    """Return the index of the first token that differs between two answers; None if the answers are equal."""
     for at, (left, right) in enumerate(zip(one, other, strict=False)):
         if (left.data, left.end) != (right.data, right.end) or not _same_prob(left.prob, right.prob):
             return at
@@ -343,19 +345,19 @@ def _differs(one: Sequence[Token], other: Sequence[Token]) -> int | None:
 
 
 def _same(one: Proposal | None, other: Proposal | None) -> bool:
-    """True if a proposal begins with all tokens of another proposal, or both are None."""
+    """Test whether a proposal begins with all tokens of another proposal; also True if both are None."""
     if one is None or other is None:
         return one is other
     return _differs(one.tokens[: len(other.tokens)], other.tokens) is None
 
 
 def _tied(one: Token, other: Token) -> bool:
-    """True if two tokens may be about equally probable, so that noise decides which one is written."""
+    """Test whether two tokens may be about equally probable, so that noise decides which of them is written."""
     return one.data == other.data or max(one.prob or 0.0, other.prob or 0.0) <= _EVEN
 
 
 def _trimmed(one: Sequence[Token], other: Sequence[Token]) -> bool:
-    """True if the second answer lacks the white space at the beginning of a token of the first."""
+    """Test whether a token of the second answer lacks the leading white space that it has in the first."""
     return any(left.data != right.data == left.data.lstrip() for left, right in zip(one, other, strict=False))
 
 

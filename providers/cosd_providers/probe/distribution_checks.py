@@ -1,6 +1,6 @@
-"""Checks of a provider's distributions: alternatives, the end of a text, samples, hidden states.
+"""Checks of a provider's distributions: alternatives, the end of a text, samples and hidden states.
 
-They use only the methods of the contract, and compare the answers of these methods with one another.
+The checks call only methods of the contract, and compare their results with one another.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from cosd_providers.probe.inquiry import DRAFTED, TOO_SHORT, Finding, Inquiry, c
 
 __all__ = ["alternatives", "hidden_states", "sampling", "scored_end"]
 
-_LISTED = 5  # alternatives to request at each place
-_COMPARED = 3  # alternatives to compare at each place
-_NOISE = 2e-2  # a token that is less probable than this may be missing
+_LISTED = 5  # number of alternatives to request at each place
+_COMPARED = 3  # number of alternatives to compare at each place
+_NOISE = 2e-2  # allowance for noise in the probability that a list leaves for other tokens
 _ROUNDED = 1.001
-_SAMPLED = 8  # tokens of the draft that is drawn twice
-_DRAWS = 16  # draws of a single token
-_UNSURE = 0.6  # a token with at most this probability is seldom drawn every time
-_SELDOM = 1e-3  # a less probable number of draws is not ascribed to chance
-_CLOSE = 0.05  # relative difference of two states: batches and quantised caches round differently
-_OPENINGS = "The", "Her name was"  # texts after which nearly every model is unsure
+_SAMPLED = 8  # number of tokens in the draft that is drawn twice
+_DRAWS = 16  # number of times that a single token is drawn
+_UNSURE = 0.6  # maximum probability of the best token at a place where draws should vary
+_SELDOM = 1e-3  # an outcome of the draws that is less probable than this is not attributed to chance
+_CLOSE = 0.05  # allowed relative difference of two states, since batches and quantised caches round differently
+_OPENINGS = "The", "Her name was"  # texts that most models could continue in many ways
 
 _Listed = Mapping[tuple[bytes, bool], float]
-"""Probabilities at one place, by a token's bytes and whether it is an end."""
+"""Probabilities at one place. The key is a token's bytes, and whether the token is an end of sequence."""
 
 
 @check("alternatives", "the alternatives listed with a draft, with proposals and with a scored text, compared")
 async def alternatives(inquiry: Inquiry) -> Finding:
-    """Request alternatives by each method. They must agree at each place, and must not change the tokens."""
+    """Request alternatives from each method. They must agree at each place, and must not change the tokens."""
     able = inquiry.info.capabilities
     if not able.top_k or not _takes(inquiry.provider.propose, "alternatives"):
         return False, "drafts may list some, proposals and scores do not"
@@ -74,7 +74,7 @@ async def alternatives(inquiry: Inquiry) -> Finding:
 
 @check("scored_end", "the end of sequence after the text of a draft, scored and proposed", refused=False)
 async def scored_end(inquiry: Inquiry) -> Finding:
-    """Score the end of a text. Its probability must equal the probability that proposals give it there."""
+    """Score the end of a text. Its probability must equal the probability that a proposal reports for the end."""
     able = inquiry.info.capabilities
     if not able.score or not _takes(inquiry.provider.score, "end"):
         return False, "the tokens of a text are scored, and not its end" if able.score else "it scores no text"
@@ -103,7 +103,7 @@ async def scored_end(inquiry: Inquiry) -> Finding:
 
 @check("sampling", f"two drafts of {_SAMPLED} tokens with one seed, and {_DRAWS} draws of one token", refused=False)
 async def sampling(inquiry: Inquiry) -> Finding:
-    """Draw tokens. A seed must repeat its tokens, and each token must have the probability that greedy answers list."""
+    """Draw tokens. The same seed must draw the same tokens, with the probabilities that a greedy answer lists."""
     able = inquiry.info.capabilities
     if not able.sampling or not _takes(inquiry.provider.generate, "temperature"):
         return False, "it is not known to draw from the model's own distribution"
@@ -158,13 +158,13 @@ async def hidden_states(inquiry: Inquiry) -> Finding:
 
 
 def _close(one: State, other: State) -> bool:
-    """True if two states are equal up to noise."""
+    """Test whether two states are equal up to noise."""
     difference = math.dist(one, other)
     return len(one) == len(other) and difference <= _CLOSE * max(math.hypot(*one), math.hypot(*other))
 
 
 async def _unsure(inquiry: Inquiry) -> tuple[str, bytes, _Listed] | None:
-    """A prompt and a text after which the model is unsure, and its distribution there; None without such a place."""
+    """Find a prompt and a text after which the model is unsure. Return them and its distribution; None if not found."""
     tokens = [token for token in inquiry.draft if not token.end and token.prob is not None]
     least = min(tokens, key=lambda token: token.prob or 0.0, default=None)
     before = text_of(inquiry.draft[: inquiry.draft.index(least)]) if least is not None else b""
@@ -177,24 +177,27 @@ async def _unsure(inquiry: Inquiry) -> tuple[str, bytes, _Listed] | None:
 
 
 def _chance(count: int, draws: int, prob: float) -> float:
-    """The lower of two probabilities: of drawing a token of probability `prob` at most, or at least, `count` times."""
+    """Return the probability of drawing a token at most `count` times, or at least `count` times if that is lower.
+
+    In each of the `draws`, the token has the probability `prob`.
+    """
     each = [math.comb(draws, n) * prob**n * (1 - prob) ** (draws - n) for n in range(draws + 1)]
     return min(sum(each[: count + 1]), sum(each[count:]))
 
 
 def _takes(method: Callable[..., object], name: str) -> bool:
-    """True if a method accepts this argument. A provider for an earlier version may not."""
+    """Test whether a method accepts an argument, because a provider for an earlier version may not."""
     known = signature(method).parameters
     return name in known or any(one.kind is Parameter.VAR_KEYWORD for one in known.values())
 
 
 def _listed(token: Token) -> _Listed:
-    """The known probabilities of a token and its alternatives."""
+    """Return the known probabilities of a token and its alternatives."""
     return {(one.data, one.end): one.prob for one in (token, *token.alternatives) if one.prob is not None}
 
 
 def _ordered(token: Token) -> bool:
-    """True if the alternatives are in order, and none is more probable than the token itself, up to rounding."""
+    """Test whether the alternatives are in descending order, and none is more probable than the token itself."""
     probs = [one.prob or 0.0 for one in token.alternatives]
     own = token.prob if token.prob is not None else 1.0
     return all(one >= other for one, other in pairwise(probs)) and max(probs, default=0.0) <= own * _ROUNDED
@@ -205,9 +208,10 @@ def _same_token(one: Token, other: Token | None) -> bool:
 
 
 async def _agree(inquiry: Inquiry, text: bytes, drafted: Token, other: Token) -> bool:
-    """True if a token has the same alternatives as the drafted token, or as a new draft that starts in its place.
+    """Test whether a token has the same alternatives as the drafted token, or as the first token of a new draft.
 
-    They can differ from the first draft if the text is encoded to other tokens than were drafted.
+    A new draft, which starts at the token's place, is compared because the alternatives can differ from the first draft
+    if the text is encoded as other tokens than were drafted.
     """
     if _equal(_listed(drafted), _listed(other)):
         return True
@@ -216,7 +220,7 @@ async def _agree(inquiry: Inquiry, text: bytes, drafted: Token, other: Token) ->
 
 
 def _equal(one: _Listed, other: _Listed) -> bool:
-    """True if two lists have the same most probable tokens and the same probabilities, up to noise."""
+    """Test whether two lists have the same most probable tokens with the same probabilities, up to noise."""
     return all(_has(first, second) for first, second in ((one, other), (other, one)))
 
 
@@ -226,7 +230,7 @@ def _has(one: _Listed, other: _Listed) -> bool:
 
 
 def _is_raw(token: Token, listed: _Listed) -> bool:
-    """True if a drawn token has its listed probability, or, if it is not listed, fits into the rest."""
+    """Test whether a drawn token has its listed probability or, if it is not listed, at most what the list leaves."""
     if token.prob is None:
         return False
     expected = listed.get((token.data, token.end))

@@ -1,4 +1,4 @@
-"""Checks of contexts by ids: the tokens that a model writes are compared with its choices after the ids before them."""
+"""Checks of contexts by ids: a model that is sent the ids before one of its own tokens must choose that token again."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ __all__ = ["MOST_TIE", "after_ids"]
 MOST_TIE = 0.1
 """The greatest difference between two log probabilities that counts as a tie."""
 
-_WRITTEN = 24  # tokens in each draft
+_WRITTEN = 24  # number of tokens in each draft
 _PROMPTS = (
     "The old lighthouse stood on a cliff above the sea. Every evening",
     "Shopping list for a small party:\n- bread\n- cheese\n-",
     'def mean(values):\n    """Return the mean of some numbers."""\n    ',
 )
-"""Prose, a list, code."""
+"""Prompts for prose, a list and code."""
 
-_LEAST = 3  # the least number of comparisons in all drafts together
-_EXACT = 1e-6  # a smaller difference counts as none
-_FAR = 1e-3  # a less probable token takes no part in a tie
+_LEAST = 3  # minimum number of comparisons in all drafts together
+_EXACT = 1e-6  # differences below this count as zero
+_FAR = 1e-3  # tokens less probable than this are not part of a tie
 _ASKED = f"three drafts of {_WRITTEN} tokens by ids, and the next token after the ids before each of theirs"
 _NO_IDS = "it takes no ids, or does not show those of its tokens"
 
 
 @dataclass
 class _Seen:
-    """The results of comparing written tokens with the choices that the model makes in their places when it reads.
+    """Comparison of the tokens that a model wrote with its choices when it reads the ids before each of them.
 
     Attributes:
-        equal: number of places at which both are the same.
+        equal: number of places at which the model chooses the token that it wrote.
         tied: number of places at which the written token is the second choice, and nearly as probable as the first.
-        wrong: the differences at the other places, in words.
-        apart: for each place, how far the log probabilities of two tokens shift against each other from writing to
-            reading. This relative shift decides which token comes first. If one has a probability of 0.99, the relative
-            shift is a hundred times as large as the shift of that token alone.
+        wrong: descriptions of the differences at all other places.
+        apart: for each place, how much the difference between two tokens' log probabilities changes from writing to
+            reading. This change decides which token comes first. If one of the tokens has a probability of 0.99, the
+            change is a hundred times as large as the change in that token's own log probability.
     """
 
     equal: int = 0
@@ -56,17 +56,17 @@ class _Seen:
 
     @property
     def places(self) -> int:
-        """The number of places that were compared."""
+        """Number of places that were compared."""
         return self.equal + self.tied + len(self.wrong)
 
     @property
     def widest(self) -> float:
-        """The greatest difference."""
+        """The greatest value in `apart`; 0 if it is negligible."""
         most = round(max(self.apart, default=0.0), 9)
         return most if most >= _EXACT else 0.0
 
     def compare(self, written: Token, read: Token) -> None:
-        """Compare a written token with the most probable token in its place when the model reads."""
+        """Compare a written token with the most probable token at its place when the model reads the ids before it."""
         second = next(iter(read.alternatives), None)
         if read.id == written.id or (read.end and written.end):
             self.equal += 1
@@ -82,7 +82,10 @@ class _Seen:
 
 @check("after_ids", _ASKED, refused=False)
 async def after_ids(inquiry: Inquiry) -> Finding:
-    """Draft by ids, and ask at every place: the model must repeat its own tokens. Also record the width of a tie."""
+    """Write drafts by ids, and ask the model at every place in them. It must repeat its own tokens.
+
+    Also record the line `tie`: the difference in log probability that counts as a tie.
+    """
     provider = inquiry.provider
     if not (inquiry.info.capabilities.ids and isinstance(provider, IdContexts)):
         inquiry.note("tie", None, _ASKED, _NO_IDS)
@@ -91,7 +94,7 @@ async def after_ids(inquiry: Inquiry) -> Finding:
     drafts = [await _written(inquiry, prompt) for prompt in _PROMPTS]
     if any(token.id is None for written in drafts for token in written):
         return False, "its tokens have no ids"
-    several, usage = _at_once(inquiry), Usage()  # a separate ledger, because these requests belong to no strategy
+    several, usage = _at_once(inquiry), Usage()  # a separate record, because these requests belong to no strategy
     for places in zip_longest(*(_there_and_back(len(written)) for written in drafts)):
         asked = [(drafts[of], _PROMPTS[of], at) for of, at in enumerate(places) if at is not None]
         contexts = [_before(prompt, written, at) for written, prompt, at in asked]
@@ -110,7 +113,7 @@ async def after_ids(inquiry: Inquiry) -> Finding:
 
 
 async def _written(inquiry: Inquiry, prompt: str) -> list[Token]:
-    """Write a draft by ids."""
+    """Write a draft whose context is ids."""
     also: Any = {"alternatives": 1} if inquiry.info.capabilities.top_k else {}
     stream = inquiry.provider.generate(Context(prompt, b"", ()), max_tokens=_WRITTEN, usage=inquiry.usage, **also)
     async with aclosing(stream):
@@ -118,36 +121,36 @@ async def _written(inquiry: Inquiry, prompt: str) -> list[Token]:
 
 
 def _at_once(inquiry: Inquiry) -> IdContexts:
-    """The provider, with several places in one request if it can do that: servers then compute them as a batch."""
+    """Return a provider that, if possible, asks about several places in one request, so that they form a batch."""
     provider: Any = inquiry.provider
     several: IdContexts = provider.with_strategy("list") if "list" in getattr(provider, "strategies", ()) else provider
     return several
 
 
 def _before(prompt: str, tokens: Sequence[Token], at: int) -> Context:
-    """The context before one of a draft's tokens."""
+    """Return the context before a token of a draft."""
     return Context(prompt, text_of(tokens[:at]), tuple(token.id or 0 for token in tokens[:at]))
 
 
 def _there_and_back(count: int) -> Iterable[int]:
     """Order the places of a draft: the last, the first, the last but one, the second, ...
 
-    A server that caches the text of its last request then has to read the ids between two places again, as one batch.
-    If the places ran from the last to the first, it would find all ids in its cache.
+    In this order, a server that caches only its last request must read the ids between two places again, as one batch.
+    In descending order, it would find all ids in its cache.
     """
     for at in range(count):
         yield at // 2 if at % 2 else count - 1 - at // 2
 
 
 def _shifts(written: Token, read: Token) -> list[float]:
-    """The changes in log probability, from writing to reading, for the tokens that both list."""
+    """Return the changes in log probability from writing to reading, for the tokens that are listed both times."""
     tables = [{one.id: one.prob for one in (token, *token.alternatives)} for token in (written, read)]
     pairs = [(tables[0][key], tables[1].get(key)) for key in tables[0]]
     return [math.log(now) - math.log(then) for then, now in pairs if then and now and then > _FAR]
 
 
 def _distance(one: Token, other: Token) -> float:
-    """The difference in log probability between two tokens; infinite if one is unknown or zero."""
+    """Return the difference in log probability between two tokens; infinite if a probability is unknown or zero."""
     return math.log(one.prob) - math.log(other.prob) if one.prob and other.prob else math.inf
 
 
@@ -156,7 +159,7 @@ def _named(token: Token) -> str:
 
 
 def _tie(widest: float) -> float:
-    """The difference, rounded up to two significant digits, and limited to the greatest tie."""
+    """Round the difference up to two significant digits, and limit it to `MOST_TIE`."""
     return min(MOST_TIE, float(_rounded(widest, decimal.ROUND_CEILING)))
 
 
@@ -172,5 +175,5 @@ def _difference(widest: float) -> str:
 
 
 def _rounded(value: float, rounding: str) -> Decimal:
-    """A number with two significant digits."""
+    """Round a number to two significant digits."""
     return decimal.Context(prec=2, rounding=rounding).create_decimal(repr(value))

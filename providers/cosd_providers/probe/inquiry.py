@@ -1,4 +1,4 @@
-"""The state of one probe: its questions, their cost and the findings."""
+"""The state of a probe in progress: its questions, their cost and its findings."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ __all__ = [
 ]
 
 PROBE_PROMPT = "Q: What is the capital of France?\nA:"
-"""The default prompt of the short draft."""
+"""Default prompt for the short draft."""
 
 DRAFTED = 16
-"""Number of tokens in the short draft, with which other answers are compared."""
+"""Number of tokens in the short draft. Other answers are compared with this draft."""
 
 ASKED = 6
-"""The greatest number of places in an answer that the probe checks."""
+"""Maximum number of places in an answer that the probe checks."""
 
 TOO_SHORT = "the answer was too short"
 
 STOPPING = (ConnectError, ProviderTimeoutError, AuthenticationError, RateLimitError, BudgetError)
-"""Failures that say nothing about the server's abilities, so they end the probe."""
+"""Errors that end the probe, because they reveal nothing about the server's abilities."""
 
 _DUMP = re.compile(r"\n|\{['\"]")
 """The start of a data dump in a server's error message."""
 
 Finding = tuple[Value, str]
-"""The value of a line, and the evidence."""
+"""The value of a line in the report, and the evidence for it."""
 
 
 @dataclass
@@ -70,15 +70,16 @@ class Inquiry:
     Attributes:
         provider: the provider, called through its contract.
         info: the provider's description of itself.
-        client: a client for its server that makes no checks; None if the provider has no such client.
-        prompt: the prompt of the short draft.
+        client: client that sends requests to the same server without checking the answers; None if the provider has no
+            such client.
+        prompt: the prompt for the short draft.
         usage: the cost of all requests so far.
-        lines: the findings, by name.
+        lines: the findings, by the name of their line.
         first: the server's answer to the first question, at temperature 0.
         draft: the tokens of the short draft.
-        own: the model's own answer, about which it is asked as an assistant. It is the draft, or an answer that was not
-            streamed if streams show no probabilities.
-        fastest: duration of the fastest request for one token, in seconds.
+        own: the model's own answer, about which the model is asked as an assistant. It is the draft or, if streams show
+            no probabilities, an answer that was not streamed.
+        fastest: duration of the fastest request for one token, in seconds; None before the first request.
         settings: the options with which the server was started, as it reports them.
         short: whether every answer was too short for a comparison.
     """
@@ -97,17 +98,17 @@ class Inquiry:
     short: bool = False
 
     def note(self, name: str, value: Value, asked: str, seen: str) -> None:
-        """Record a finding. It replaces an earlier finding with the same name."""
+        """Record a finding, which replaces any earlier finding with the same name."""
         self.lines[name] = Line(name=name, value=value, asked=asked, seen=seen)
 
     def value(self, name: str) -> Value:
-        """The value of a line; None if the value is unknown or the line is missing."""
+        """Return the value of a line; None if the value is unknown or the line is missing."""
         return self.lines[name].value if name in self.lines else None
 
     async def ask(
         self, prompts: Sequence[Prompt], *, limit: int = 1, top: int = TIES, temperature: float = 0.0
     ) -> list[RawReply]:
-        """Send one request without checks, and record its duration."""
+        """Send a request and return its unchecked answers. If it asks for one token, record its duration."""
         assert self.client is not None
         began = time.monotonic()
         said = await self.client.send(RawRequest(prompts, limit, top, temperature), self.usage)
@@ -116,16 +117,17 @@ class Inquiry:
         return said
 
     async def after(self, text: str) -> RawReply:
-        """Request one token after a text."""
+        """Ask for one token after a text."""
         return (await self.ask([text]))[0]
 
     async def drafted(
         self, prompt: str, text: bytes, limit: int, continuation: Any = None, **options: Any
     ) -> tuple[list[Token], DraftEnd]:
-        """Run a whole draft through the contract; `options` are passed to `generate`.
+        """Write a whole draft through the provider's contract; `options` are passed to `generate`.
 
         Raises:
-            UnsupportedError: the endpoint reports no probabilities, so no answer can be compared with the draft.
+            UnsupportedError: the endpoint reports no probabilities, so other answers could not be compared with the
+                draft.
         """
         if not self.info.capabilities.probs:
             raise no_probs("logprobs", self.info.endpoint)
@@ -143,10 +145,10 @@ class Inquiry:
         return tokens, end
 
     async def examine(self, one: Check) -> None:
-        """Run one check, and record its finding or the reason why there is none.
+        """Run a check, and record its finding, or the reason why there is none.
 
         Raises:
-            ProviderError: the server cannot be reached, or does not accept the key.
+            ProviderError: an error of `STOPPING`, such as a server that cannot be reached or refuses the key.
         """
         try:
             answer = await one.find(self)
@@ -160,12 +162,13 @@ class Inquiry:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check of a server, which finds one line of the report.
+    """A check of a server, which produces a line of the report.
 
     Attributes:
         name: the name of the line.
         asked: the question, in words.
-        find: returns the finding; None if there is nothing to send, or if it has already recorded a finding.
+        find: function that returns the finding; None if there is nothing to check, or if it has already recorded its
+            finding.
         refused: the value of the line if the server refuses the request.
         refusals: the errors that count as a refusal. Any other error leaves the line unknown.
     """
@@ -180,7 +183,7 @@ class Check:
 def check(
     name: str, asked: str, *, refused: Value = None, also: tuple[type[ProviderError], ...] = ()
 ) -> Callable[[Callable[[Inquiry], Awaitable[Finding | None]]], Check]:
-    """Make a decorator that turns a function into a `Check`.
+    """Create a decorator that turns a function into a `Check`.
 
     Args:
         name: the name of the line.
@@ -192,12 +195,12 @@ def check(
 
 
 def text_of(tokens: Iterable[Token]) -> bytes:
-    """The text of tokens, as bytes."""
+    """Join tokens to their text, as bytes."""
     return b"".join(token.data for token in tokens)
 
 
 def places(tokens: Sequence[Token]) -> dict[int, tuple[int, Token]]:
-    """Up to `ASKED` places, spread over an answer: for each token's index its byte offset and the token."""
+    """Choose up to `ASKED` places spread over an answer; return the byte offset and token of each, by token index."""
     starts = [0]
     for token in tokens:
         starts.append(starts[-1] + len(token.data))
@@ -206,6 +209,6 @@ def places(tokens: Sequence[Token]) -> dict[int, tuple[int, Token]]:
 
 
 def reason(error: ProviderError) -> str:
-    """An error's message, without the endpoint, the hint, and any data that the server appended to it."""
+    """Return an error's message, without the endpoint, the hint, and any data that the server appended to it."""
     words = str(error.args[0])
     return _DUMP.split(words, maxsplit=1)[0].rstrip(" :;,") or words

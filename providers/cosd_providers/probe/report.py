@@ -1,4 +1,4 @@
-"""The report of a probe: a text for people, JSON for programs, and a snapshot of the server for `connect`."""
+"""The report of a probe: text for people, JSON for programs, and a snapshot of the server for `connect`."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ __all__ = [
 ]
 
 Value = bool | int | float | str | tuple[str, ...] | None
-"""The value of a line; None means unknown."""
+"""The value of a line; None means that it is unknown."""
 
 EXAMPLE = (100, 4, 4000)
-"""The example for the costs of strategies: verifications, places in each, and tokens before them."""
+"""Example for the costs of strategies: number of verifications, places in each of them, and tokens of context."""
 
 UNTRUSTED = "; with servers of this kind a fusion does not rely on it, and says so"
-"""Words that are added if the server shows an end of sequence, but its adapter treats it as hidden."""
+"""Words that are added if the server reports the probability of the end, but its adapter does not rely on it."""
 
 _WIDTH, _INDENT = 80, 19
-_SHOWN = 4  # the number of models to name
+_SHOWN = 4  # maximum number of models to name
 
 _TITLES = {
     "server": "server",
@@ -72,15 +72,15 @@ _ALWAYS = (
     *("probabilities", "bytes", "cache", "draft", "propose", "after_ids", "scoring", "alternatives", "scored_end"),
     *("sampling", "hidden_states"),
 )
-"""Lines that always show the server's reaction, whatever their value."""
+"""Lines that show the server's reaction whatever their value is."""
 
 
 class Line(BaseModel):
-    """One line of a report: an answer about a server.
+    """A line of a report: a finding about a server.
 
     Attributes:
-        name: the subject, e.g. `"lists"`.
-        value: the answer; None if the probe could not find it.
+        name: the subject, such as `"lists"`.
+        value: the finding; None if the probe could not find it out.
         asked: the question.
         seen: the server's reaction, or the reason why there is none.
     """
@@ -135,14 +135,16 @@ class Way(BaseModel):
 
     Attributes:
         name: the strategy.
-        proved: whether its answers agreed with a draft and with the other strategies.
-        wrong: whether the server answered, but the answers were different.
+        proved: whether the strategy's answers agreed with the model's own answer and with the other strategies.
+        wrong: whether the strategy's answers differed from the answers that were expected.
         seen: the result of the comparison, or the error.
-        requests: formula for the requests of one verification of K places; o is the number of places left open.
-        tokens: formula for the billed prompt tokens of one verification, after C tokens of prompt and text.
-        cached: share of the prompt tokens that came from the server's cache in the probe, from 0 to 1; None if not
-            reported.
-        example: requests and billed prompt tokens of 100 verifications of 4 places each, after 4,000 tokens.
+        requests: formula for the number of requests in a verification of K places; o is the number of places that the
+            strategy leaves open.
+        tokens: formula for the billed prompt tokens of a verification with a context of C tokens.
+        cached: share of the prompt tokens that came from the server's cache during the probe, from 0 to 1; None if the
+            server does not report it.
+        example: number of requests and of billed prompt tokens for 100 verifications of 4 places each, with a context
+            of 4,000 tokens.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -161,10 +163,10 @@ class Spent(BaseModel):
     """The cost of the probe itself.
 
     Attributes:
-        requests: number of requests that generate or score.
-        prompt_tokens: tokens read by the model.
-        completion_tokens: tokens written by the model.
-        seconds: duration of the probe.
+        requests: number of requests for which the model generated or scored text.
+        prompt_tokens: number of tokens that the model read.
+        completion_tokens: number of tokens that the model wrote.
+        seconds: duration of the probe, in seconds.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -184,20 +186,20 @@ class ProbeReport(Snapshot):
 
     Attributes:
         version: the server's version, if it reports one.
-        lines: the answers, in order.
+        lines: the findings, in order.
         can_draft: whether a fusion can use the server as its draft.
         can_assist: whether a fusion can use the server as an assistant.
-        by_agreement: whether the server can assist only by agreement, because it reports no probabilities.
-        draft_lacks: the abilities that it lacks as a draft, in words.
-        assistant_lacks: the abilities that it lacks as an assistant, in words.
-        ways: the strategies that were tried, proved ones first.
+        by_agreement: whether the server can assist only with `AgreementVerifier`, because it reports no probabilities.
+        draft_lacks: the abilities that the server lacks as a draft, in words.
+        assistant_lacks: the abilities that the server lacks as an assistant, in words.
+        ways: the strategies that were tried, with the proved ones first.
         advice: changes to the server or its settings that would help.
-        encoding: a digest of the test text's token ids. Models with equal digests share a tokenizer. None if the server
-            encodes no text.
-        vocabulary: a digest of the vocabulary, as the server's ids show it (`same_ids.vocabulary`). Models with equal
-            digests are fused ids to ids. None if the server does not accept or show ids.
+        encoding: digest of the token ids of a test text. Models with equal digests share a tokenizer. None if the
+            server does not encode text.
+        vocabulary: digest of the vocabulary, which the probe reads from the server's ids (`same_ids.vocabulary`).
+            Models with equal digests are compared by ids. None if the server does not accept or return ids.
         tie: the greatest difference between two log probabilities that counts as a tie on this server, for
-            `Fusion(tie=...)`; None if the probe could not find it.
+            `Fusion(tie=...)`; None if the probe could not find it out.
         spent: the cost of the probe.
     """
 
@@ -217,11 +219,11 @@ class ProbeReport(Snapshot):
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """The strategies that were proved, by which the server can be asked as an assistant."""
+        """The proved strategies, which a fusion can use to ask the server as an assistant."""
         return tuple(way.name for way in self.ways if way.proved)
 
     def __getitem__(self, name: str) -> Line:
-        """The line with this name.
+        """Return the line with this name.
 
         Raises:
             KeyError: the report has no such line. The message lists the existing lines.
@@ -242,7 +244,7 @@ class ProbeReport(Snapshot):
         rows = [f"{self.endpoint}: {kind}{version}, model {self.model or 'unknown'}", ""]
         refused = False
         for line in self.lines:
-            if line.name == "server":  # a usable server is in the first row
+            if line.name == "server":  # if the server is usable, the first row already names it
                 refused = line.value is False
             if line.name in _TITLES and (line.name != "server" or refused):
                 rows += _wrapped(_TITLES[line.name], str(line))
@@ -269,11 +271,12 @@ class Definition:
     """The way in which models are fused by default, and the reason for it.
 
     Attributes:
-        contexts: `"ids"` if all models continue ids; `"text"` if at least one model can only be asked at single spaces.
-        unit: the unit that is judged, a token or a word.
+        contexts: `"ids"` if all models continue ids; `"text"` if at least one model can continue only text, and is
+            therefore asked only at single spaces.
+        unit: the unit that is judged: a token or a word.
         reason: the reason, in words.
-        tie: the greatest `tie` of the reports, for `Fusion(tie=...)`; None if no report has one, and for `"text"`,
-            which needs none.
+        tie: the greatest `tie` of the reports, for `Fusion(tie=...)`; None if no report has one, or if `contexts` is
+            `"text"`, which needs none.
     """
 
     contexts: Literal["ids", "text"]
@@ -290,13 +293,13 @@ class Definition:
 
 
 def unit_of(reports: Sequence[ProbeReport]) -> Literal["token", "word"]:
-    """The default unit of a fusion of these models: `"token"` if all accept ids and have the same vocabulary."""
+    """Return the default unit for these models: `"token"` if all accept ids and have the same vocabulary."""
     found = {report.vocabulary for report in reports}
     return "token" if len(found) == 1 and None not in found else "word"
 
 
 def definition_of(reports: Sequence[ProbeReport]) -> Definition:
-    """The default definition of a fusion of these models."""
+    """Return the way in which these models are fused by default."""
     unit = unit_of(reports)
     without = [report for report in reports if report.vocabulary is None]
     if not without:
@@ -316,13 +319,13 @@ def _named(reports: Sequence[ProbeReport]) -> str:
 
 
 def in_digits(value: float) -> str:
-    """A number in decimal notation without an exponent, such as 0.00002."""
+    """Format a number in decimal notation without an exponent, such as 0.00002."""
     shown = f"{value:.9f}".rstrip("0")
     return shown.removesuffix(".")
 
 
 def _prices(ways: Sequence[Way]) -> list[str]:
-    """A table of the costs of the proved strategies, followed by the strategies that were not proved."""
+    """Format a table of the proved strategies' costs, followed by the strategies that were not proved."""
     proved = [way for way in ways if way.proved]
     rows: list[str] = []
     if proved:
@@ -343,6 +346,6 @@ def _prices(ways: Sequence[Way]) -> list[str]:
 
 
 def _wrapped(title: str, text: str) -> list[str]:
-    """A title and its text, wrapped into rows."""
+    """Format a title and its text, wrapped into rows."""
     rows = textwrap.wrap(text, _WIDTH - _INDENT, break_long_words=True, break_on_hyphens=False) or [""]
     return [f"{title if not at else '':<{_INDENT}}{part}" for at, part in enumerate(rows)]

@@ -1,4 +1,4 @@
-"""The course of a probe, from a URL to the report."""
+"""Run of a probe, from the URL of a server to the report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ORDER = (
     *("after_ids", "tie"),
     *("alternatives", "scored_end", "sampling", "hidden_states"),
 )
-"""The lines of a report, in order."""
+"""The names of a report's lines, in order."""
 
 _CHECKS = (tokenizer, *WIRE, draft, score, propose, after_ids, alternatives, scored_end, sampling, hidden_states)
 
@@ -55,10 +55,10 @@ _ADVICE: dict[str, Sequence[tuple[str, str]]] = {
     "tgi": (("scoring", "--enable-prefill-logprobs: it then scores a prompt"),),
     "ollama": (("context", "OLLAMA_CONTEXT_LENGTH: the model was trained for a longer context than it is given"),),
 }
-"""Advice for each missing ability, by the kind of server; "" applies to all servers."""
+"""Advice for each missing ability, by the kind of server; the key `""` applies to all kinds."""
 
 _SINCE = {"--logprobs-mode": (0, 10)}
-"""The first version with each flag, for flags that some versions in use lack."""
+"""The first version that has each flag, for flags that versions still in use lack."""
 
 
 async def run(server: str | Provider, prompt: str, options: Mapping[str, Any]) -> ProbeReport:
@@ -114,7 +114,7 @@ async def _examined(provider: Provider, prompt: str, began: float) -> ProbeRepor
 
 
 async def _settings(client: ProbeClient) -> dict[str, int]:
-    """The options with which the server was started; empty if it does not report them."""
+    """Return the options with which the server was started; empty if it does not report them."""
     try:
         return await client.settings()
     except STOPPING:
@@ -124,7 +124,7 @@ async def _settings(client: ProbeClient) -> dict[str, int]:
 
 
 def _fill(inquiry: Inquiry) -> None:
-    """Add the missing lines as unknown, each with a reason."""
+    """Add each missing line, with an unknown value and the reason for it."""
     asked = {check.name: check.asked for check in _CHECKS}
     unended = f"no answer ended within {DRAFTED} tokens; give a prompt with a short answer"
     for name in _ORDER:
@@ -170,7 +170,7 @@ async def _reported(inquiry: Inquiry, began: float) -> ProbeReport:
 
 
 def _digest(shown: object) -> str | None:
-    """A digest of what a server shows of its tokenizer; None if it shows nothing."""
+    """Compute a digest of the information that a server gives about its tokenizer; None if it gives none."""
     return sha256(repr(shown).encode()).hexdigest() if shown else None
 
 
@@ -185,7 +185,7 @@ def _spent(inquiry: Inquiry, began: float) -> Spent:
 
 
 def _refused(provider: Provider, error: UnsupportedError, began: float) -> ProbeReport:
-    """The report on a server that its adapter refuses. Only the requests of the discovery are counted."""
+    """Create the report on a server that its adapter refuses. It counts only the requests that discover the server."""
     engine, options = _connected(provider)
     line = Line(name="server", value=False, asked="what it is, and whether it can be used at all", seen=reason(error))
     return ProbeReport(
@@ -202,9 +202,9 @@ def _refused(provider: Provider, error: UnsupportedError, began: float) -> Probe
 
 
 def _connected(provider: Provider) -> tuple[str | None, dict[str, str]]:
-    """The engine and the options with which `connect` creates this provider.
+    """Return the engine and the options with which `connect` creates this provider.
 
-    The engine is None for a provider that `connect` cannot create.
+    The engine is None if `connect` cannot create such a provider.
     """
     options = provider.connect_options() if isinstance(provider, Adapter) else {}
     if isinstance(provider, OpenAICompatible):
@@ -213,7 +213,7 @@ def _connected(provider: Provider) -> tuple[str | None, dict[str, str]]:
 
 
 def _missing(inquiry: Inquiry, found: Sequence[Way]) -> tuple[list[str], list[str]]:
-    """The reasons why the server cannot be a draft, and why it cannot be an assistant."""
+    """Return the reasons why the server cannot be a draft, and the reasons why it cannot be an assistant."""
     value, lines = inquiry.value, inquiry.lines
     both: list[str] = []
     if value("probabilities") == "degenerate":
@@ -226,7 +226,7 @@ def _missing(inquiry: Inquiry, found: Sequence[Way]) -> tuple[list[str], list[st
         both.append("its tokens do not have the bytes of the text")
     drafts, assists, proved = [*both], [*both], any(way.proved for way in found)
     if inquiry.short:
-        if value("logprobs") is False:  # with short answers there is no other evidence
+        if value("logprobs") is False:  # if all answers were short, there is no other evidence
             drafts.append(lines["logprobs"].seen)
         return drafts, assists
     if not value("draft"):
@@ -239,7 +239,7 @@ def _missing(inquiry: Inquiry, found: Sequence[Way]) -> tuple[list[str], list[st
 
 
 def _advice(inquiry: Inquiry, found: Sequence[Way]) -> list[str]:
-    """The options and flags that would help, for this kind of server."""
+    """Return the options and flags that would help with this kind of server."""
     value, depth, settings = inquiry.value, inquiry.value("depth"), inquiry.settings
     lacks = {
         "cached": value("cache") is None,
@@ -262,7 +262,7 @@ def _advice(inquiry: Inquiry, found: Sequence[Way]) -> list[str]:
 
 
 def _for_version(words: str, version: str | None) -> str:
-    """The advice, preceded by the advice to update if the server is too old for the flag."""
+    """Return the advice; if the server is too old for the flag, put the advice to update it first."""
     since = _SINCE.get(words.partition(" ")[0])
     found = re.match(r"v?(\d+)\.(\d+)", version or "")
     if since is None or found is None or (int(found[1]), int(found[2])) >= since:

@@ -1,4 +1,4 @@
-"""Checks through a server's own protocol: questions with known answers, or whose answers must be consistent."""
+"""Checks through a server's own protocol: questions whose answers are known, or must be consistent."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ __all__ = ["WIRE"]
 
 _OPENING = "The capital of France is Paris, and the"
 _SENTENCE = f"{_OPENING} capital of Spain is Madrid."
-"""A text in which a model is confident at some places, and unsure at others."""
+"""A text in which a model is confident of some tokens and unsure of others."""
 
 _OTHER = "One, two, three, four, five, six, seven,"
 _KNOWN = " é 日本 😀"
 _PLAIN = " one, two"
 _READ = "The old man walked down to the river, sat in the sun and watched the boats. "
 _BREAKS = "\n\n"
-_TIMES = 4  # repetitions of the text in the short prompt; the long prompt has twice as many
+_TIMES = 4  # number of repetitions of the text in the short prompt; the long prompt has twice as many
 _DEEP = (20, 100)
-_APART = 0.5  # the least logarithm of a ratio to compare: smaller ratios are too noisy
-_SAME = 0.15  # noise of an exponent; a temperature of one half changes the exponent by 1
+_APART = 0.5  # minimum logarithm of a ratio that is compared, because smaller ratios are too noisy
+_SAME = 0.15  # allowance for noise in an exponent; a temperature of one half would change the exponent by 1
 _SURE = 1 - 1e-6
-_JOINT = 4  # allowance in tokens: a repeated text may be split differently, and a special token may precede it
-_PLACES, _TRIED = 3, 6  # the number of places in a scored text to compare, and the greatest number to try
+_JOINT = 4  # allowance in tokens, since a repeated text may be split differently or follow a special token
+_PLACES, _TRIED = 3, 6  # number of places to compare in a scored text, and maximum number of places to try
 _SHIFTS = (0, 1, -1)
 _FEW_IDS = [10, 11, 12]
-_MESSAGE = "Hello!"  # models answer this confidently; an unsure model may continue its own half answer differently
-_REPLY = 12  # tokens in the reply
-_LEAST = 3  # the least number of characters that must agree
+_MESSAGE = "Hello!"  # models answer this confidently, so they should continue half of their answer as before
+_REPLY = 12  # number of tokens in the reply
+_LEAST = 3  # minimum number of characters that must agree
 
 
 @check("models", "the server's list of models")
 async def models(inquiry: Inquiry) -> Finding:
-    """List the models of the server."""
+    """List the server's models."""
     assert inquiry.client is not None
     names = tuple(await inquiry.client.models())
     there = "among them" if inquiry.info.model in names else "not among them"
@@ -48,7 +48,7 @@ async def models(inquiry: Inquiry) -> Finding:
 
 @check("logprobs", "one token, with 5 alternatives")
 async def logprobs(inquiry: Inquiry) -> Finding:
-    """Request one token, with its probability and its alternatives."""
+    """Ask for one token, with its probability and its alternatives."""
     inquiry.first = await inquiry.after(_OPENING)
     if not any(listed(position) for position in inquiry.first.positions):
         return False, "an answer without probabilities: the field is ignored, or refused"
@@ -60,7 +60,7 @@ async def logprobs(inquiry: Inquiry) -> Finding:
 
 @check("depth", "one token, with more and more alternatives")
 async def depth(inquiry: Inquiry) -> Finding | None:
-    """Find the greatest number of alternatives that the server lists."""
+    """Find the maximum number of alternatives that the server lists."""
     if not inquiry.first.positions:
         return None
     got = _count(inquiry.first)
@@ -80,7 +80,7 @@ async def depth(inquiry: Inquiry) -> Finding | None:
 
 @check("probabilities", "the same first token at temperature 0, 1 and 0.5")
 async def probabilities(inquiry: Inquiry) -> Finding | None:
-    """Compare the probabilities at one place for several temperatures. The model's own ones never change."""
+    """Compare the probabilities at a place for several temperatures, which do not change the model's own ones."""
     if not inquiry.value("logprobs"):
         return None
     tables = [listed(inquiry.first.positions[0])]
@@ -107,7 +107,7 @@ async def probabilities(inquiry: Inquiry) -> Finding | None:
 
 @check("lists", "two prompts in one request, compared with each prompt alone", refused=False, also=(ServerError,))
 async def lists(inquiry: Inquiry) -> Finding:
-    """Send two prompts together, and each alone. The answers must be the same."""
+    """Send two prompts in one request, and each in its own request. The answers must be the same."""
     alone = [inquiry.first, await inquiry.after(_OTHER)]
     found = await inquiry.ask([_OPENING, _OTHER])
     if len(found) != len(alone):
@@ -123,7 +123,7 @@ async def lists(inquiry: Inquiry) -> Finding:
 
 @check("ids", "the ids of a text, compared with the text", refused=False)
 async def ids(inquiry: Inquiry) -> Finding:
-    """Send the ids of a text. The answer must be the same as for the text."""
+    """Send the ids of a text. The answer must be the same as the answer to the text."""
     if not inquiry.info.capabilities.tokenize:
         [reply] = await inquiry.ask([_FEW_IDS])
         if reply.read is None:
@@ -138,10 +138,10 @@ async def ids(inquiry: Inquiry) -> Finding:
 
 @check("scoring", "a text to score in one request; then the tokens generated at places of it", refused=False)
 async def scoring(inquiry: Inquiry) -> Finding:
-    """Score a given text, and compare the scores with the distributions of tokens generated at some of its places.
+    """Score a given text, and compare the scores with the probabilities of tokens that are generated at some places.
 
-    The distribution of a neighbouring place looks plausible, and so does a distribution that a temperature has changed.
-    So scoring is trusted only if its numbers equal the generated ones, and differ at neighbouring places.
+    Scores that belong to a neighbouring place look plausible, and so do scores that a temperature has changed. So
+    scoring is trusted only if its numbers equal the generated ones at their own place but not at neighbouring places.
     """
     assert inquiry.client is not None
     scores = await inquiry.client.score(_SENTENCE, inquiry.usage)
@@ -151,18 +151,18 @@ async def scoring(inquiry: Inquiry) -> Finding:
     for at, before in places[:: max(1, len(places) // _TRIED)][:_TRIED]:
         reply = await inquiry.after(before.decode("utf-8", "ignore"))
         if reply.read is not None and reply.read != at + scores.specials:
-            added += 1  # the prompt is encoded differently, or the server puts a token before only one of the texts
+            added += 1  # the two texts are encoded differently, or the server adds a token to only one of them
             continue
         if not reply.positions:
             return False, f"{scores.way} is answered, and not believed: what is generated comes without probabilities"
         shown = reply.positions[0]
         own = scores.own[at].pick.token
         if not scores.own[at].top and (own.data, own.end) not in listed(shown):
-            continue  # only an improbable token is shown, and it proves nothing
+            continue  # the scores contain only an improbable token, which proves nothing
         entries = {shift: _entry(scores, at - shift) for shift in _SHIFTS}
         fitting = [(shift, one) for shift, one in entries.items() if one and agree(one, shown)]
         if len(fitting) > 1:
-            continue  # at this place a shift would not be visible
+            continue  # at this place, a shift would not be noticed
         compared += 1
         for shift, one in fitting:
             agreeing[shift].append((one, shown))
@@ -177,7 +177,7 @@ async def scoring(inquiry: Inquiry) -> Finding:
 def _shift(
     agreeing: Mapping[int, Sequence[tuple[Position, Position]]], compared: int, added: int
 ) -> tuple[int | None, str]:
-    """The shift at which all places agree, and the evidence; the shift is None if none fits.
+    """Return the shift with which the scores at all places are right, and the evidence; None if there is no such shift.
 
     With a shift of 1, entry i contains the scores of place i + 1.
     """
@@ -195,13 +195,16 @@ def _shift(
 
 
 def _entry(scores: RawScores, at: int) -> Position | None:
-    """The scores at a place; the last place is the end of the text."""
+    """Return the scores at a place, of which the last is the end of the text; None if there is no such place."""
     return (*scores.own, scores.after)[at] if 0 <= at <= len(scores.own) else None
 
 
 @check("bytes", f"an answer that can only be {_KNOWN!r}")
 async def exact_bytes(inquiry: Inquiry) -> Finding:
-    """Force a text with multi-byte characters. Its tokens must consist of the text's bytes. Also record its end."""
+    """Make the server write a text with multi-byte characters. The joined bytes of its tokens must equal the text.
+
+    Also record whether the end of this answer is reported.
+    """
     assert inquiry.client is not None
     reply = await inquiry.client.recite(_KNOWN, inquiry.prompt, inquiry.usage)
     if reply.text != _KNOWN:
@@ -219,11 +222,11 @@ async def exact_bytes(inquiry: Inquiry) -> Finding:
 
 
 async def _forced_end(inquiry: Inquiry, reply: RawReply) -> None:
-    """Record whether a forced answer shows the end of sequence."""
+    """Record whether the server reports the end of sequence of an answer whose text it was made to write."""
     assert inquiry.client is not None
     named = _end_shown(reply)
     if named == "" and not inquiry.info.capabilities.end_prob:
-        # An end without a name may really be a part of the last character. Plain letters have no such parts.
+        # An end without a name may in fact be a part of the last character. Plain letters have no such parts.
         try:
             reply = await inquiry.client.recite(_PLAIN, inquiry.prompt, inquiry.usage)
         except exact_bytes.refusals:
@@ -234,14 +237,14 @@ async def _forced_end(inquiry: Inquiry, reply: RawReply) -> None:
 
 
 def _end_shown(reply: RawReply) -> str | None:
-    """The name of the end in a reply, or "" if it has none; None if the end or its probability is not shown."""
+    """Return the name of the end in a reply, or "" if it has no name; None if its probability is not reported."""
     last = reply.positions[-1].pick.token if reply.positions else None
     return last.name or "" if last is not None and last.end and last.prob is not None else None
 
 
 @check("whole", "a text, the same text twice in a row, and with line breaks at its end: how many tokens are read")
 async def reading(inquiry: Inquiry) -> Finding:
-    """Send prompts of several lengths. All tokens must be read. Also record tokens that come from a cache."""
+    """Send prompts of several lengths. The server must read all their tokens. Also record tokens from its cache."""
     took: list[float] = []
     reply: list[RawReply] = []
     fitting = ((inquiry.info.context or 1 << 30) - len(_READ)) // len(_READ) // 2
@@ -284,7 +287,7 @@ async def template(inquiry: Inquiry) -> Finding:
 
 @check("prefill", "a reply, then the same one started with its first half: the other half has to follow", refused=False)
 async def prefill(inquiry: Inquiry) -> Finding:
-    """Have the server continue the first half of its own reply. The second half must follow."""
+    """Ask the server to continue the first half of its own reply. It must write the second half."""
     assert inquiry.client is not None
     first = await inquiry.client.reply(_MESSAGE, _REPLY, inquiry.usage)
     whole = first.text
@@ -311,7 +314,7 @@ async def prefill(inquiry: Inquiry) -> Finding:
 
 
 def _new(reply: RawReply, started: str, first: RawReply) -> str:
-    """The new part of a reply that may repeat its partial reply; the whole reply if it started again."""
+    """Return the new part of a reply. If the reply does not repeat the partial reply, this is the whole reply."""
     fewer = reply.written is not None and first.written is not None and reply.written < first.written
     repeats = reply.text.startswith(started) and (len(reply.text) > len(first.text) or fewer)
     return reply.text.removeprefix(started) if repeats else reply.text
@@ -328,14 +331,14 @@ def _count(reply: RawReply) -> int:
 
 
 def _unsure(table: Mapping[tuple[bytes, bool], float]) -> bool:
-    """True if a probability is neither 0 nor 1."""
+    """Test whether any probability is neither 0 nor 1."""
     return any(1e-30 < prob < _SURE for prob in table.values())
 
 
 def _power(one: Mapping[tuple[bytes, bool], float], other: Mapping[tuple[bytes, bool], float]) -> float | None:
-    """The exponent that turns the largest ratio of probabilities in `other` into the same ratio in `one`.
+    """Return the exponent that turns the largest ratio of probabilities in `other` into the same ratio in `one`.
 
-    It is None if too few tokens are known, or the ratio is too small to compare.
+    Return None if too few tokens are known, or if the ratio is too small to compare.
     """
     known = [key for key, prob in other.items() if prob > 0 and one.get(key, 0) > 0]
     if len(known) < 2:
@@ -349,4 +352,4 @@ WIRE = (
     *(models, logprobs, depth, probabilities, lists, ids, scoring, exact_bytes, reading, round_trip),
     *(template, prefill),
 )
-"""The checks, in order."""
+"""The checks of this module, in order."""
