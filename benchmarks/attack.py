@@ -391,7 +391,7 @@ async def _stop(attack: Attack) -> Table:
     row += [ends["refused"] - early, lost, wrong, took]
     note = (
         f"The gateway receives SIGTERM under load. It has {limits['drain_seconds']:g} s to drain, and then "
-        f"{limits['stop_seconds']:g} s to finish requests in progress, during which the draft's server is suspended."
+        f"{limits['stop_seconds']:g} s to finish requests in progress, while the draft's server is suspended."
     )
     return Table("A gateway that is stopped", columns, [row], [note], {"failures": failures})
 
@@ -460,8 +460,8 @@ def _outcomes(attack: Attack) -> Table:
     about = (
         f"{plan.streams} streams are open at any time for {plan.seconds:g} s; clients abort one stream in {_ABORTED}. "
         f"A stopped server is suspended for {plan.stopped:g} s. A stream is counted in the row of the fault that it "
-        f"overlaps; a fault lasts until {_SETTLE:g} s after the server is back. Streams may end with an error message "
-        "only during a fault."
+        f"overlaps; a fault ends {_SETTLE:g} s after the server is back. Streams may end with an error "
+        "message only during a fault."
     )
     figures = {"failures": failures, "words": dict(said), "faults": attack.faults}
     return Table("The gateway under attack", columns, rows, [about], figures)

@@ -23,9 +23,9 @@ CASES = {
 }
 
 _ABOUT = (
-    "The table shows the processor time of a fresh interpreter in milliseconds, including its start, as the median "
-    "of alternating runs. The column *dependencies* is the time to import only the modules from other packages that "
-    f"the command loads. Target: a ratio of at most {TARGET}."
+    "The table shows the processor time of a fresh interpreter in milliseconds, including its start, as the median of "
+    "alternating runs. *Dependencies* is the time to import only those modules of other packages that the command "
+    f"loads. Target: a ratio of at most {TARGET}."
 )
 
 

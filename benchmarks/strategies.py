@@ -93,7 +93,8 @@ async def skipping(urls: Mapping[str, str], options: Options) -> Table:
     about = (
         f"{len(asked)} mixed questions, with a round trip of {1000 * ROUND_TRIP:g} ms and words as units. Places, "
         "requests and billed tokens are means per answer. Times are medians, with quartiles in brackets; *x "
-        "contestable* is the median of the ratios. The two settings take turns."
+        "contestable* is the median, over the questions, of the time divided by the time with `contestable`. The two "
+        "settings take turns."
     )
     return Table("Live: leaving out what cannot matter (llama.cpp)", columns, rows, [about])
 
