@@ -38,7 +38,7 @@ LABELLED: Mapping[str, Method] = {
     "cosd": CoSD(verifier=RuleVerifier.paper()),
     "cosd-0.9-1": CoSD(verifier=RuleVerifier(alpha=0.9, beta=1)),
 }
-"""Ways by name. The names date from the first run, and the default rule has changed since."""
+"""Ways by name. The names date from the first run, when the library had a different default rule."""
 BESIDE = ("route", "cascade")
 """Methods that are compared in addition to CoSD and the chosen way."""
 

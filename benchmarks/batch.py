@@ -56,7 +56,7 @@ _CACHE_ABOUT = (
 
 
 class _Ending(TextModel):
-    """A scripted model that reads a prompt only from its last colon on."""
+    """A scripted model that ignores everything before the last colon of a prompt."""
 
     def next(self, ids: Any) -> Any:
         """The probabilities of the next token, given the text from the last colon on."""

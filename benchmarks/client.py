@@ -232,7 +232,7 @@ class _Exchange(asyncio.Protocol):
 
 
 async def bare(url: str, case: Case) -> dict[str, Any]:
-    """Measure the same traffic on bare sockets; request bodies are as large as those of a fusion."""
+    """Measure a fusion's traffic on bare sockets; the request bodies are as large as those of the fusion."""
     prompt, loop = prompt_of(case.context, 0), asyncio.get_running_loop()
     draft, assistant = (urlsplit(Simulated(url).model(SPEECH, role, "bare")) for role in ("draft", "assistant"))
 

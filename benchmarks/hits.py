@@ -1,4 +1,4 @@
-"""The hit rate of hedges on two bundled models. A hedge hits if the assistant writes its first token.
+"""The hit rate of hedges on two bundled models. A hedge hits if the assistant writes the hedge's first token.
 
 After a hit, the answer continues without a restart of the draft. Each model drafts in turn, on questions that it cannot
 answer alone, because a hedge can hit only if there is a replacement. The two models share a tokenizer, because only

@@ -13,7 +13,7 @@ from benchmarks.report import Cell, Options, Table
 __all__ = ["run"]
 
 TARGET = 1.5
-"""Target for this time, as a multiple of the time that the dependencies alone take."""
+"""Target for the processor time of the import, as a multiple of the time that its dependencies alone take."""
 
 _COMMAND = "import sys; sys.argv = ['cosd', {!r}]; from cosd_api.cli import main\ntry: main()\nexcept SystemExit: pass"
 CASES = {

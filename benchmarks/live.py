@@ -97,8 +97,8 @@ class Probe:
 
     Attributes:
         verifications: duration of each verification in seconds, with nothing else running.
-        restarts: seconds from each restart of the draft to its first token; a replacement that ends the answer has
-            none.
+        restarts: seconds from each restart of the draft to its first token; a replacement that ends the answer has no
+            restart.
     """
 
     verifications: list[float] = field(default_factory=list)

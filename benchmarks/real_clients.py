@@ -69,7 +69,8 @@ class Asked:
     """All outcomes of one client.
 
     Attributes:
-        strict, ignoring: the outcome of each feature, by a gateway without and with `ignore: [temperature]`.
+        strict, ignoring: the outcome of each feature, with a gateway that does not ignore any field, and with one that
+            has the setting `ignore: [temperature]`.
         sent: for each row, the fields that the client adds to a request by default.
         refusals: for each row, the gateway's error message if it refuses these fields over plain HTTP.
     """
@@ -86,7 +87,8 @@ class Expected:
 
     Attributes:
         chat, text: the gateway's answers to a conversation and to a text.
-        usage: numbers of prompt and answer tokens by the draft's server alone; the key is true for a conversation.
+        usage: numbers of prompt and answer tokens that the draft's server reports when it is asked alone; the key is
+            true for a conversation.
         refusals: the gateway's error messages, by feature.
     """
 

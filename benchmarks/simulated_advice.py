@@ -28,9 +28,9 @@ SHAPE = (1, 0.9, 0.75, 0.6, 0.4, 0.2, 0, -0.3)
 EQUAL = 0.3
 """The share of questions for which both models write the same text, so that no way has to be asked."""
 ALIKE, OTHER = 0.55, 0.5
-"""Correlations of the latent variables of two ways, and of a way and the other model."""
+"""Correlation of the latent variables of two ways; correlation of the variables of a way and the worse model."""
 WAY = 4
-"""The number of model calls that an answer by a way needs; a model alone needs one."""
+"""The number of model calls that a fused answer needs; an answer by a model alone needs one."""
 COUNTS = (100, 200, 400)
 RUNS, FEW_RUNS, SWAPS, QUICK_RUNS = 400, 100, 1000, 2
 KEPT = HERE / "lab" / "results" / "quick.jsonl.xz"
@@ -65,7 +65,7 @@ class World:
     Attributes:
         gain: gain of the best way over the better model.
         discordance: share of the questions on which the outcomes of a way and the better model differ.
-        lead: lead of the better model over the other model.
+        lead: lead of the better model over the worse model.
         apart: share of the questions on which the models' outcomes differ.
         equal_ways: whether all ways have the same gain, instead of the gains given by `SHAPE`.
         right: share of the questions that the better model answers right.
@@ -179,10 +179,10 @@ def drawn(outcomes: Outcomes, count: int, seed: str) -> Outcomes:
 
 
 def swapped(outcomes: Outcomes, seed: str) -> Outcomes:
-    """Swap the outcomes of the better model and of the ways, as a coin decides for each question.
+    """Exchange right and wrong for randomly chosen questions, in the outcomes of the better model and of all ways.
 
-    Swapping inverts all outcomes of a question, so that each difference changes its sign. The other model is left out,
-    because its outcomes would provide additional protection against false alarms.
+    For such a question, each difference between the better model and a way changes its sign. The worse model is left
+    out, because its outcomes would provide additional protection against false alarms.
     """
     rng = random.Random(seed)
     better, right = next(iter(outcomes.alone.items()))

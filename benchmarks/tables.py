@@ -185,7 +185,7 @@ def _median(runs: Iterable[Run], of: Callable[[Run], float]) -> float:
 
 
 def _middle(values: Sequence[float], others: Sequence[float]) -> float:
-    """The median ratio over corresponding texts; the texts that (c) lacks are ignored."""
+    """The median of the ratios for corresponding texts; texts that (c) has not written are ignored."""
     return statistics.median(value / other for value, other in zip(values, others, strict=False))
 
 

@@ -204,7 +204,7 @@ def _drawings(source: str, size: int, learned: Learned) -> Iterator[Samples]:
 
 
 async def _drawn(pair: str, draft: str, assistant: str, learned: Learned, options: Options) -> list[list[Cell]]:
-    """The table rows of trees trained on other draws of a few examples."""
+    """The table rows of trees that are trained on several draws of a few examples."""
     questions = {"mixed": sample("mixed", QUICK if options.quick else ASKED, SEED)}
     rows: list[list[Cell]] = []
     for size, source in DRAWN:
