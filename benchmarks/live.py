@@ -55,7 +55,7 @@ ALONE = (
     "A real model alone does not write the fused text, so (d) is the time of the draft's own answer, scaled to the "
     "length of the fused text. For each replacement, the floor adds to (d) the measured times of one verification and "
     "of one restart. The restart uses an open connection, as do the library and (b). The floor includes no time for "
-    "verifying tokens that are kept, so for an answer without replacements no method can reach it."
+    "verifying tokens that are kept, so no method can reach the floor in an answer without replacements."
 )
 LEFT = (
     "If a hedge misses, the next answer of the same method can use the hedge's connection. For this reason, and not "

@@ -266,8 +266,8 @@ def _calls(options: Options, runs: int) -> Table:
         rows.append([f"{100 * gain:.0f}", f"{100 * differ:.0f} %", _percent(shown), questions, calls, before])
     note = (
         f"The figures are means of {runs} runs with 200 questions each; for {100 * EQUAL:.0f} % of the questions, the "
-        f"models write the same text. Each fused answer takes {WAY} model calls. *Calls before* counts the calls of "
-        "the previous procedure, which chose the way on two fifths of the questions, tested it on the remaining "
+        f"models write the same text. Each fused answer takes {WAY} model calls. *Calls before* counts the calls by an "
+        "earlier procedure, which chose the way to fuse on two fifths of the questions, tested it on the remaining "
         "questions, and did not skip equal texts."
     )
     columns = ["gain", "discordance", "fuse", "questions asked", "calls", "calls before"]

@@ -22,10 +22,10 @@ SIMULATED = (
     "The models and their server are simulated in a separate process, behind a proxy that delays every byte; the HTTP "
     "traffic and the measured times are real. The draft writes its first token after 50 ms, and then 60 tokens a "
     "second. The assistant needs 60 ms for a request of any size. Simultaneous requests do not slow one another down, "
-    "and every prompt is cached. Each token is replaced at random, independently of the other tokens. Of the kept "
-    "tokens, 15 % have p < 0.5. For 70 % of the replaced tokens, the draft's second choice is the assistant's word. "
-    "The prompts are the first ones whose texts have this acceptance and this share of second choices, to within one "
-    "token."
+    "and every prompt is cached. Each token is replaced at random, independently of the other tokens. For 15 % of the "
+    "kept tokens, the draft's probability is below 0.5. For 70 % of the replaced tokens, the draft's second choice is "
+    "the assistant's word. The prompts are the first ones whose texts have this acceptance and this share of second "
+    "choices, to within one token."
 )
 FLOOR = (
     "The floor is the time of (d) plus, for each replacement, one verification (a round trip and 60 ms) and one "

@@ -90,7 +90,7 @@ GATES: Mapping[str, tuple[RuleVerifier, Sequence[str]]] = {
     "0.5, 0.5": (RuleVerifier.paper(), [*RULES]),
     "1, 1": (RuleVerifier(alpha=1, beta=1), [WORDS, COMMON]),
 }
-"""The verifiers, by alpha and beta, each with the rules that are measured with it. The second asks about every place."""
+"""The verifiers, by alpha and beta, each with the rules that are measured with it. The second asks everywhere."""
 
 
 @contextmanager
