@@ -308,11 +308,11 @@ _ALLOWED = {
 
 
 _MARKS = (
-    "`W` means that the feature works: the text, the token counts in `usage` and the number of log probabilities are "
-    "the same as with plain HTTP requests, and the same as from the draft's server alone. For an abort, `W` means that "
-    "the gateway cancelled its own requests within two seconds. `G` means that the client kept its connection open "
-    "after an abort until Python's garbage collection, and that only then did the gateway cancel its requests. `E` "
-    "means that the gateway refuses the request at once, with the same error message as for a plain HTTP request."
+    "`W` means that the feature works: the text is the same as with plain HTTP requests, and the token counts in "
+    "`usage` and the number of log probabilities match the counts of the draft's server alone. For an abort, `W` means "
+    "that the gateway cancelled its own requests within two seconds. `G` means that the client kept its connection "
+    "open after an abort until Python's garbage collection, and that only then did the gateway cancel its requests. "
+    "`E` means that the gateway refuses the request at once, with the same error message as for a plain HTTP request."
 )
 _TERMS = (
     "*Defaults* marks a request for which the program sets only the model, the question and `max_tokens`. *With "

@@ -170,7 +170,7 @@ async def _ask(provider: Provider, prompt: str, text: bytes, ends: Sequence[int]
 
 
 async def texts(providers: Sequence[Provider], *, long: bool) -> AsyncGenerator[tuple[str, bytes, list[int]], None]:
-    """Yield endless prompts with their right answers, and the end offsets of each answer's tokens in the first model."""
+    """Yield endless prompts with their right answers and the end offsets of the answers' tokens in the first model."""
     seen, sizes = set[str](), dict[str, int]()
     for seed in count():
         for question in sample("mixed", 50, seed):
