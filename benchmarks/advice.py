@@ -38,7 +38,7 @@ LABELLED: Mapping[str, Method] = {
     "cosd": CoSD(verifier=RuleVerifier.paper()),
     "cosd-0.9-1": CoSD(verifier=RuleVerifier(alpha=0.9, beta=1)),
 }
-"""Ways by name. The names date from the first run, and the default rule has changed since."""
+"""Ways by name. The names date from the first run, when the library had a different default rule."""
 BESIDE = ("route", "cascade")
 """Methods that are compared in addition to CoSD and the chosen way."""
 
@@ -54,16 +54,17 @@ COMPARED_COLUMNS = [
 ]
 ABOUT = (
     "`cosd advise` compares all methods on {count} held-out questions per pair. The questions are divided equally "
-    "among the kinds that one model can answer and the kind that needs both models; `facts` and `words` have no kind "
-    "that needs both. The draft and the assistant keep their roles (`--one-way`). Right answers are counted on the "
-    "questions on which the advice is based. *{noisy}* has noise of {noise:g} standard deviations added to each "
-    "weight matrix. *Tokens, estimated* is the most likely number of tokens, estimated before any question is asked."
+    "among the kinds that one model can answer and the kind that needs both models. For `facts` and `words`, no kind "
+    "of question needs both models. The draft and the assistant keep their roles (`--one-way`). Right answers are "
+    "counted on the questions on which the advice is based. *{noisy}* is the model `sums` with noise of {noise:g} "
+    "standard deviations added to each weight matrix. *Tokens, estimated* is the most likely number of billed tokens, "
+    "as estimated before any question is asked."
 )
 FRESHLY = (
     "`cosd compare` uses {count} new questions of the same kinds; a fifth of them are used only to set the baselines. "
     "It compares the chosen way, or `cosd` if no way was chosen, with the methods that choose a model for each "
-    "question and with the baselines. *Difference* is the difference from the better model alone; its interval and "
-    "p-value hold for all differences together."
+    "question and with the baselines. *Difference* is the difference from the better model alone. Its interval and its "
+    "p-value are corrected for testing several differences at once."
 )
 
 

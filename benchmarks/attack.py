@@ -1,10 +1,10 @@
 """An attack on the gateway: aborts, killed and stopped servers, hostile requests, SIGTERM under load, a full disk.
 
-`cosd serve` runs in a process of its own in front of two real llama.cpp servers, whose models have 32-bit weights.
-A stream is *lost* if it neither completed, nor ended in an error, nor was aborted by the attack. A text is *wrong* if
-it differs from the answer to the same request sent alone, unless a decision in the first differing word is so close
-that rounding in a server can change it. A resource is *leaked* if it is still held after the load but was not held
-before. The command exits with status 1 if anything was lost, wrong or leaked.
+`cosd serve` runs in a process of its own in front of two real llama.cpp servers, whose models have 32-bit weights. A
+stream is *lost* if it neither completed, nor ended in an error, nor was aborted by the attack. A text is *wrong* if it
+differs from the answer to the same request sent alone, unless a decision in the first differing word is so close that
+rounding in a server can change it. A resource is *leaked* if it is still held after the load but was not held before
+the load. The command exits with status 1 if anything was lost, wrong or leaked.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ async def _be_hostile(attack: Attack, over: anyio.Event) -> None:
 
 
 async def _settled(on: Attacked, before: Mapping[str, float]) -> dict[str, float]:
-    """The resources that the gateway and the servers hold when none decreases any more, or after half a minute."""
+    """Wait until nothing is leaked, for at most half a minute; return the resources that gateway and servers hold."""
     found = await on.held()
     for _ in range(30):
         if not _leaks(before, found) and not found["busy slots"]:
@@ -341,7 +341,7 @@ def _leaks(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]
 
 
 async def _stop(attack: Attack) -> Table:
-    """Send SIGTERM under load. The draft's server is stopped, so that streams outlast the time they are given."""
+    """Send SIGTERM under load. The draft's server is suspended, so some streams are unfinished at their time limit."""
     on, limits = attack.on, attack.on.limits
     attack.streams, kept = [], attack.streams
     states = list[int]()
@@ -391,7 +391,7 @@ async def _stop(attack: Attack) -> Table:
     row += [ends["refused"] - early, lost, wrong, took]
     note = (
         f"The gateway receives SIGTERM under load. It has {limits['drain_seconds']:g} s to drain, and then "
-        f"{limits['stop_seconds']:g} s to finish requests in progress, during which the draft's server is suspended."
+        f"{limits['stop_seconds']:g} s to finish requests in progress, while the draft's server is suspended."
     )
     return Table("A gateway that is stopped", columns, [row], [note], {"failures": failures})
 
@@ -460,8 +460,8 @@ def _outcomes(attack: Attack) -> Table:
     about = (
         f"{plan.streams} streams are open at any time for {plan.seconds:g} s; clients abort one stream in {_ABORTED}. "
         f"A stopped server is suspended for {plan.stopped:g} s. A stream is counted in the row of the fault that it "
-        f"overlaps; a fault lasts until {_SETTLE:g} s after the server is back. Streams may end with an error message "
-        "only during a fault."
+        f"overlaps; a fault ends {_SETTLE:g} s after the server is back. Streams may end with an error "
+        "message only during a fault."
     )
     figures = {"failures": failures, "words": dict(said), "faults": attack.faults}
     return Table("The gateway under attack", columns, rows, [about], figures)

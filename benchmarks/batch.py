@@ -41,21 +41,22 @@ BEGINNINGS, EACH = 12, 8
 """The number of different beginnings of prompts, and the number of prompts that share each beginning."""
 
 _LONG_ABOUT = (
-    "`cosd batch` answers plain lines, 8 at a time, with scripted models that write one token. In the *repeated* "
-    "rows, every line gets a copy of the first answer, and no model is asked again. Memory is the process's resident "
-    "memory after that many lines have been written. *Lines a second* are per second of the process's processor time, "
-    "which includes the time of the fusion and of the models."
+    "`cosd batch` answers plain lines, 8 at a time, with scripted models that write one token. In the rows *repeated*, "
+    "every line after the first gets a copy of the first answer without asking a model. Memory is the resident memory "
+    "of the process after it has written the number of lines in the second column. *Lines a second* is the number of "
+    "lines per second of the process's processor time, which includes the work of the fusion and of the scripted "
+    "models."
 )
 _CACHE_ABOUT = (
-    "The file contains {count} questions in random order, which share {beginnings} beginnings of about 200 tokens. "
-    "The llama.cpp servers are real, with {slots} slots and no memory for other prompts. *Tokens read* counts the "
-    "prompt tokens of all requests to the endpoint, and *cached* counts the prompt tokens that the endpoint had in "
-    "its cache."
+    "The file contains {count} questions in random order, which share {beginnings} beginnings of about 200 tokens. The "
+    "llama.cpp servers are real, with {slots} slots and no additional cache for prompts. *Tokens read* counts the "
+    "prompt tokens of all requests to the endpoint, and *cached* counts the prompt tokens that the endpoint had in its "
+    "cache."
 )
 
 
 class _Ending(TextModel):
-    """A scripted model that reads a prompt only from its last colon on."""
+    """A scripted model that ignores everything before the last colon of a prompt."""
 
     def next(self, ids: Any) -> Any:
         """The probabilities of the next token, given the text from the last colon on."""

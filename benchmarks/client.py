@@ -103,8 +103,8 @@ async def carriers(case: Case, repeats: int, load: str) -> Table:
     figures |= {name: [*map(asdict, several)] for name, several in bares.items()}
     about = (
         f"{case.fusions} fusions run at once, with {case.context} tokens of context and answers of {case.tokens} "
-        f"tokens. Each figure is the minimum of {repeats} alternating runs. {load} *That traffic* means the same "
-        "streams, chunks and requests as in the first row, parsed as JSON."
+        f"tokens. Each figure is the minimum of {repeats} alternating runs. {load} *That traffic* means that a plain "
+        "client sends and receives the same streams, chunks and requests as in the first row, and parses them as JSON."
     )
     columns = ["", "CPU per fused token, us", "target", *_SHARES]
     return Table("Client CPU by carrier", columns, rows, [about], figures)
@@ -130,9 +130,9 @@ async def starved(case: Case, repeats: int) -> Table:
     about = (
         f"{case.fusions} fusions run at once, with {case.context} tokens of context and answers of {case.tokens} "
         f"tokens, while {burners} other processes keep the processors busy. The ranges are the minimum and maximum of "
-        f"{repeats} alternating runs. The servers run on the same processors. Target: at most {WASTE} tokens written "
-        "by the draft's server per fused token. Billed tokens are all tokens that the two servers read, cached or "
-        "not, and all tokens that they wrote."
+        f"{repeats} alternating runs. The simulated servers run on the same processors. Target: at most {WASTE} tokens "
+        "written by the draft's server per fused token. Billed tokens are all tokens that the two servers read, cached "
+        "or not, and all tokens that they wrote."
     )
     figures = {name: [*map(asdict, several)] for name, several in found.items()}
     return Table("Client on a busy machine", columns, rows, [about], figures)
@@ -164,10 +164,10 @@ async def loops(cases: Sequence[Case], load: str) -> Table:
     columns += ["fused tokens a second, each", "all together", "the client's processor, %", "the server's, %"]
     about = (
         f"The answers have {cases[0].tokens} tokens, after {cases[0].context} tokens of context, and all start at the "
-        f"same time; a draft alone writes {Speeds().rate:g} tokens a second. From the first request to the last "
+        f"same time; a draft alone writes {Speeds().rate:g} tokens a second. From the first request until the last "
         f"token, a task that repeatedly sleeps for {1000 * SLEEP:g} ms records how late it wakes up. {load} The "
-        "server is a single process; if it fully uses a processor, the server is the bottleneck. Target: at most 50 "
-        "ms at the 95th percentile, with 256 fusions at once."
+        "simulated server is a single process; if it uses one processor fully, it is the bottleneck. Target: at most "
+        "50 ms at the 95th percentile, with 256 fusions at once."
     )
     return Table("Event loop with many fusions", columns, rows, [about])
 
@@ -232,7 +232,7 @@ class _Exchange(asyncio.Protocol):
 
 
 async def bare(url: str, case: Case) -> dict[str, Any]:
-    """Measure the same traffic on bare sockets; request bodies are as large as those of a fusion."""
+    """Measure a fusion's traffic on bare sockets; the request bodies are as large as those of the fusion."""
     prompt, loop = prompt_of(case.context, 0), asyncio.get_running_loop()
     draft, assistant = (urlsplit(Simulated(url).model(SPEECH, role, "bare")) for role in ("draft", "assistant"))
 

@@ -107,7 +107,7 @@ class Measured:
         return self.case.round_trip + self.speeds.first
 
     def replacements(self) -> list[int]:
-        """The number of replacements in each text, which is the same for all methods that replace."""
+        """The number of replacements in each text, which is the same for all methods that replace tokens."""
         return [run.answer.replacements for run in self.runs[LIBRARY]]
 
     def floor(self, *, twice: bool = False) -> list[float]:
@@ -123,7 +123,7 @@ class Measured:
         return [run.answer.seconds for run in self.runs[name]]
 
     def best_of_rounds(self) -> list[float]:
-        """Seconds that (b) took for each seed, with the one K that is best over all seeds."""
+        """Seconds that (b) took for each seed, with the K that is best over all seeds."""
         names = [method.name for method in METHODS if (method.length or 0) > 1 and method.name in self.runs]
         return self.seconds(min(names, key=lambda name: statistics.median(self.seconds(name))))
 

@@ -35,7 +35,7 @@ from cosd_providers.http.stack import carrier
 __all__ = ["SPEECH", "Bare", "Case", "Measured", "child", "fusions", "run", "traffic"]
 
 TARGET = 200.0
-"""Target for a fused token in microseconds, with 64 fusions and 512 tokens of context."""
+"""Target for the processor time per fused token, in microseconds, with 64 fusions and 512 tokens of context."""
 
 _SIMULATED = (
     "The models and their speeds are simulated (60 tokens a second, 50 ms to the first token, 60 ms per verification; "
@@ -104,7 +104,7 @@ class Bare:
     request: float
 
     def of(self, measured: Measured) -> float:
-        """Microseconds per fused token that the same traffic takes without this library."""
+        """Microseconds per fused token that the traffic in `measured` takes without this library."""
         traffic = measured.drafts * self.stream + measured.drafted * self.piece
         return traffic + measured.requests * self.request
 
@@ -232,7 +232,7 @@ def _most_resident() -> int:
 
 
 async def _bare(url: str, case: Case) -> dict[str, Any]:
-    """Measure the same traffic with httpx alone; request bodies are as large as those of a fusion."""
+    """Measure a fusion's traffic with httpx alone; the request bodies are as large as those of the fusion."""
     server, prompt = Simulated(url), prompt_of(case.context, 0)
     draft, assistant = (server.model(SPEECH, role, "bare") + "/completion" for role in ("draft", "assistant"))
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=4)

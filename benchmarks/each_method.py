@@ -47,24 +47,26 @@ COLUMNS = [
     *("ms an answer", "ms a token", "ms to first token"),
 ]
 ABOUT = (
-    "{count} mixed questions, with default settings and at most {most} tokens per answer. The figures are medians "
-    "over the questions; each includes all models of a fusion. Billed tokens are all tokens read, cached or not, and "
-    "all tokens written. Each method writes a different text, so the last columns compare answers to the same "
-    "questions, but not the same amount of work."
+    "{count} mixed questions, with default settings and at most {most} tokens per answer. The figures are medians over "
+    "the questions, and each figure covers all models of a fusion. Billed tokens are all tokens read, cached or not, "
+    "and all tokens written. Each method writes a different text. The times are therefore those of answers to the same "
+    "questions, but not of equal amounts of work."
 )
 WHERE = (
-    "The llama.cpp servers are real, use one thread each, and run on the same machine as the client, without a "
-    "network in between. The models have a million parameters and write a token in about a millisecond, so requests "
-    "and the client's own work matter more than with larger models. To score a text, llama.cpp needs one prompt per "
-    "token, all in one request, whereas vLLM and SGLang read the text once. The methods take turns in blocks of three "
-    "questions, in an order that is drawn again for each block; the first answer of each turn is not measured."
+    "The llama.cpp servers are real, use one thread each, and run on the same machine as the client, without a network "
+    "in between. The models have a million parameters and write a token in about a millisecond, so requests and the "
+    "client's own work matter more than with larger models. To score a text, llama.cpp needs one prompt per token, all "
+    "in one request, whereas vLLM and SGLang read the text once. The methods take turns in blocks of three questions, "
+    "in a new random order for each block; the first answer of each turn is not measured."
 )
 TOKENIZERS = (
     "`speculative`, `average` and other methods that need a common tokenizer run on {models}. The gate of `defer` "
     "opens if the probability of the draft's token is below 0.5."
 )
 
-REFUSED = "Number of answers that a method refused because it cannot decide about a character of several tokens: "
+REFUSED = (
+    "Number of answers that a method refused because it cannot judge a character that consists of several tokens: "
+)
 
 _GATE = {"listed": 5, "eta": 0.5, "weights": {"bias": 5.0, "top": -10.0} | dict.fromkeys(DEFERRAL_FEATURES[1:], 0.0)}
 SETTINGS: Mapping[str, Mapping[str, Any]] = {"defer": {"gate": _GATE}}

@@ -50,9 +50,9 @@ _APART = 0.01  # seconds between the starts of two streams
 _HOW = (
     f"The processes, HTTP over the loopback interface, and uvicorn with h11 on {event_loop_name()} are real. The "
     f"models are scripted: they run in the gateway's own process and write {1 / _TOKEN_SECONDS:.0f} tokens a second. "
-    "CPU is the processor time of the measured process (the minimum of all repetitions); for `cosd serve`, it is "
-    "only the time needed in addition to the library alone. *CPU an answer* is the part that does not grow with the "
-    "answer's length."
+    "CPU is the processor time of the measured process (the minimum of all repetitions); for `cosd serve`, it is only "
+    "the processor time in addition to that of the library alone. *CPU an answer* is the part of the processor time "
+    "that does not grow with the answer's length."
 )
 _BESIDE = (
     "The pass-through consists of 20 lines of code with Starlette and httpx that relay bytes, without keys, limits, "

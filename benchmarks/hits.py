@@ -1,4 +1,4 @@
-"""The hit rate of hedges on two bundled models. A hedge hits if the assistant writes its first token.
+"""The hit rate of hedges on two bundled models. A hedge hits if the assistant writes the hedge's first token.
 
 After a hit, the answer continues without a restart of the draft. Each model drafts in turn, on questions that it cannot
 answer alone, because a hedge can hit only if there is a replacement. The two models share a tokenizer, because only
@@ -80,10 +80,11 @@ async def hits(urls: Mapping[str, str], options: Options) -> Table:
     columns = ["draft: questions", "restarts", *(f"hit rate: hedge={hedge}" for hedge in HEDGES)]
     columns += ["drafted an answer: no hedge", *(f"hedge={hedge}" for hedge in HEDGES), "equal texts"]
     about = (
-        f"{count} questions of each kind. *Restarts* counts the replacements in all answers after which the answer "
-        "continues; the hit rate is the share of restarts at which it continued with a hedge. *Drafted an answer* is "
-        "the mean number of tokens that the draft wrote for an answer, including hedges and discarded tokens. *Equal "
-        "texts* counts the answers whose text is the same as without hedges, over all three values of `hedge`."
+        f"{count} questions of each kind. *Restarts* counts the replacements after which an answer continues, over all "
+        "answers. The hit rate is the share of these replacements after which a hedge continued the answer. *Drafted "
+        "an answer* is the mean number of tokens that the draft wrote for an answer, including hedges and discarded "
+        "tokens. *Equal texts* counts, over all three values of `hedge`, the answers with the same text as without "
+        "hedges."
     )
     why = (
         "Each model has learned only that it does not know the other model's facts, so its second and later choices "

@@ -1,6 +1,6 @@
 """Hostile requests to `cosd serve`, each sent over a socket of its own, and the allowed statuses of the answers.
 
-None of them is a valid, authorised request, so the gateway must refuse each of them with an error message.
+No such request is both valid and authorised, so the gateway must refuse each of them with an error message.
 """
 
 from __future__ import annotations

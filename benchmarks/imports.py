@@ -13,7 +13,7 @@ from benchmarks.report import Cell, Options, Table
 __all__ = ["run"]
 
 TARGET = 1.5
-"""Target for this time, as a multiple of the time that the dependencies alone take."""
+"""Target for the processor time of the import, as a multiple of the time that its dependencies alone take."""
 
 _COMMAND = "import sys; sys.argv = ['cosd', {!r}]; from cosd_api.cli import main\ntry: main()\nexcept SystemExit: pass"
 CASES = {
@@ -23,9 +23,9 @@ CASES = {
 }
 
 _ABOUT = (
-    "The table shows the processor time of a fresh interpreter in milliseconds, including its start, as the median "
-    "of alternating runs. The column *dependencies* is the time to import only the modules from other packages that "
-    f"the command loads. Target: a ratio of at most {TARGET}."
+    "The table shows the processor time of a fresh interpreter in milliseconds, including its start, as the median of "
+    "alternating runs. *Dependencies* is the time to import only those modules of other packages that the command "
+    f"loads. Target: a ratio of at most {TARGET}."
 )
 
 

@@ -65,9 +65,9 @@ class Speech:
     Attributes:
         acceptance: share of the draft's tokens that the rule keeps, in [0, 1].
         hit: share of the replaced tokens at which the draft's second choice is the assistant's word. At a third of the
-            other replaced tokens, its third choice is.
-        unsure: share of the kept tokens with a probability below 0.5. At half of them the assistant agrees; at the
-            other half it differs, but is too unsure itself.
+            remaining replaced tokens, the draft's third choice is the assistant's word.
+        unsure: share of the kept tokens with a probability below 0.5. At half of these tokens the assistant agrees; at
+            the other half it prefers a different word, but is too unsure to replace the draft's.
         seed: seed of the pair; each seed gives a different pair with the same statistics.
     """
 
@@ -126,7 +126,7 @@ class Speech:
 
 
 def _ranked(word: int, prob: float, other: int, *, at: int | None) -> list[Said]:
-    """Eight words with decreasing probabilities, `word` first; `other` has rank `at` (absent if that is None)."""
+    """Eight words with decreasing probabilities, `word` first; `other` has rank `at`, or is absent if `at` is None."""
     said, share = [Said(word, prob)], min(0.9 * prob, 0.5 * (1 - prob))
     fill = word
     for place in range(1, 8):

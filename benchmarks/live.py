@@ -46,20 +46,20 @@ MODELS = (
     "the models accept at most 512; contexts of 4,000 tokens are only simulated."
 )
 TURNS = (
-    "The methods take turns in blocks of three questions, in an order that is drawn again for each block. Each turn "
-    "begins with an answer that is not measured and that opens the connections, because servers close connections "
-    "that were idle for 5 s. Every slot of both servers has already processed the prompts before the measurement "
-    "starts. (c) answers fewer questions than the other methods."
+    "The methods take turns in blocks of three questions, in a new random order for each block. Servers close "
+    "connections that have been idle for 5 s, so each turn begins with an additional answer, which opens the "
+    "connections and is not measured. Every slot of both servers has already processed the prompts before the "
+    "measurement starts. (c) answers fewer questions than the other methods."
 )
 ALONE = (
     "A real model alone does not write the fused text, so (d) is the time of the draft's own answer, scaled to the "
-    "length of the fused text. The floor is (d) plus the times measured at each replacement: one verification, and "
-    "one restart over a connection that is already open, as in the library and in (b). The floor includes no time for "
-    "verifying tokens that are kept, so no method can reach it if nothing is replaced."
+    "length of the fused text. For each replacement, the floor adds to (d) the measured times of one verification and "
+    "of one restart. The restart uses an open connection, as do the library and (b). The floor includes no time for "
+    "verifying tokens that are kept, so no method can reach the floor in an answer without replacements."
 )
 LEFT = (
-    "If a hedge misses, the next answer of the same method can use the hedge's connection. This, and not a hit, is "
-    "why a method with `hedge` may write its first token sooner than (d)."
+    "If a hedge misses, the next answer of the same method can use the hedge's connection. For this reason, and not "
+    "because of a hit, a method with `hedge` may write its first token sooner than (d)."
 )
 FLOOR = "floor"
 Opener = Callable[[], "AbstractAsyncContextManager[Write]"]
@@ -97,8 +97,8 @@ class Probe:
 
     Attributes:
         verifications: duration of each verification in seconds, with nothing else running.
-        restarts: seconds from each restart of the draft to its first token; a replacement that ends the answer has
-            none.
+        restarts: seconds from each restart of the draft to its first token; a replacement that ends the answer has no
+            restart.
     """
 
     verifications: list[float] = field(default_factory=list)
@@ -141,7 +141,8 @@ class Compared:
         about_it = (
             f"{len(self.references)} questions, with a mean of {statistics.mean(lengths):.1f} tokens and "
             f"{statistics.mean(replaced):.1f} replacements per answer. Times are medians over the questions, with "
-            "quartiles in brackets; *x floor* is the median of the ratios. Requests, tokens and CPU time are means."
+            "quartiles in brackets; *x floor* is the median, over the questions, of the time divided by the floor. "
+            "Requests, tokens and CPU time are means."
         )
         rows = [self._row(name) for name in self.answers]
         rows.insert(1, [FLOOR, spread([self.floor(at) for at in range(len(self.references))]), None, 1.0, *[None] * 7])

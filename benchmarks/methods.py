@@ -4,7 +4,7 @@
 round the draft writes K tokens, the assistant is asked about all of them in one request, the tokens before the first
 replacement are kept, and the replacement is added. (c) is (b) with K = 1, so it sends one request for each position.
 (d) is one model that writes the text alone. All methods use the same providers, so they differ only in the algorithm.
-All prepare a connection for the next draft during the current one, as the library does.
+Like the library, they prepare a connection for the next draft during the current one.
 """
 
 from __future__ import annotations

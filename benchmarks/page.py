@@ -46,90 +46,93 @@ figures only within a table, because only the rows of one table were measured in
 ## Time and price
 
 The first table is about answers of 512 tokens over HTTP, with a round trip of 20 ms. The assistant writes a tenth of
-the tokens. The models are *simulated*, so that the acceptance can be chosen: the draft writes its first token after
-50 ms, and then 60 tokens a second; the assistant needs 60 ms for a request. The HTTP traffic and the measured times
-are real.
+the tokens. The models are *simulated*, because this allows any acceptance (the share of drafted tokens that are kept)
+to be measured. The draft writes its first token after 50 ms, and then 60 tokens a second; the assistant needs 60 ms for
+a request. The HTTP traffic and the measured times are real.
 
 {time_and_price}
 
-- **(a)** is this library with its default settings, or with the named field of `Tuning` changed. All methods in this
-  table decide by the paper's rule (alpha = beta = 0.5), which was the default when they were measured. The same holds
-  for `cosd` and *rule* in the other tables.
+- **(a)** is this library with its default settings, or with one field of `Tuning` changed as stated. All methods in
+  this table decide by the paper's rule (alpha = beta = 0.5), which was the default when they were measured. In the
+  other tables, `cosd` and *rule* also mean the paper's rule.
 - **(b)** drafts in fixed rounds of *K* tokens and verifies each round in one request.
 - **(c)** asks the assistant about one position at a time.
 - **(d)** is the draft alone, writing the same text.
-- **The floor** is the least time for a method that drafts first and replaces one token at a time: the time of (d), plus
-  one verification and one restart of the draft for each replacement. The time of (d) already includes the first token
-  after a restart; the row *restarts in full* counts this token twice. Methods with `hedge` can be faster than the floor
-  because they start hedged drafts before the verdict. In this simulation, 70 % of the replacements were the draft's
-  second choice. This share was not measured on real pairs. On the bundled models, hedges hardly ever match, because a
-  model that is unsure has learned nothing about the answer.
+- **The floor** is the shortest possible time for a method that drafts first and replaces one token at a time: the time
+  of (d), plus one verification and one restart of the draft for each replacement. The time of (d) already includes the
+  writing of the first token after each restart; the row *restarts in full* counts this token twice. Methods with
+  `hedge` can be faster than the floor because they start hedged drafts before the verdict. In this simulation, 70 % of
+  the replacements were the draft's second choice. This share was not measured on real pairs. On the bundled models,
+  hedges hardly ever match, because a model that is unsure of an answer has learned nothing about it.
 
 The benchmark ends with an error unless (a), (b) and (c) write the same text. Tokens that a model reads are billed,
 whether they are cached or not.
 
 ![Wall time over acceptance](benchmark.svg)
 
-The next table shows the wall time as a multiple of the floor, by acceptance, round trip and length of the context (512
-tokens unless stated):
+The next table shows the wall time as a multiple of the floor. Each column states an acceptance, a round trip and, if it
+is not 512 tokens, the length of the context:
 
 {floor}
 
 ## A real language model
 
-In this section, a fusion on two llama.cpp servers, whose models share a tokenizer, is compared with the draft alone
-(`make bench ARGS=real`). *Uncached* tokens are tokens that the assistant reads and that are not in its cache. A long
-prompt is uncached only the first time.
+This section compares the draft alone with a fusion of two models that share a tokenizer, each on a llama.cpp server
+(`make bench ARGS=real`). *Uncached* tokens are tokens that the assistant reads without finding them in its cache. A
+long prompt is uncached only when the assistant reads it for the first time.
 
 {real}
 
 ## The client's processor time
 
 The client runs 64 fusions at once, with each supported HTTP library ([servers](servers.md)). The last two rows show the
-same traffic without this library (`make bench ARGS=client`):
+same traffic without `cosd-api` (`make bench ARGS=client`):
 
 {carriers}
 
 If other processes keep all processors busy, verdicts arrive late, and the tokens that the draft writes in the meantime
-are wasted ([costs](costs.md#drafted-in-vain)). A fusion therefore limits how far the draft runs ahead. This table
-compares fusions without and with that limit:
+are wasted ([costs](costs.md#drafted-in-vain)). A fusion therefore limits how far the draft runs ahead. The next table
+compares fusions without that limit (*before*) and with it (*after*):
 
 {starved}
 
-With the limit, fewer tokens are wasted, but more are billed. The draft writes in more and shorter requests, each of
-which reads the prompt again, mostly from the server's cache.
+With the limit, fewer tokens are wasted, but more tokens are billed. The draft writes its text in more but shorter
+requests, and each request reads the prompt again, mostly from the server's cache.
 
 The page *All tables* also shows the processor time per token [by library](benchmark-tables.md#client-cpu-by-library)
-and for answers [of several lengths](benchmark-tables.md#client-cpu-by-length). It shows the delays with [more
-fusions](benchmark-tables.md#event-loop-with-many-fusions) than one process can serve in time, and the tokens that a
-server generates [after a cancellation](benchmark-tables.md#tokens-generated-after-a-cancellation).
+and for answers [of several lengths](benchmark-tables.md#client-cpu-by-length). Two more tables show the event loop's
+delays when one process runs [many fusions](benchmark-tables.md#event-loop-with-many-fusions), and the tokens that a
+server still generates [after a cancellation](benchmark-tables.md#tokens-generated-after-a-cancellation).
 
 ## Who should decide
 
-Two bundled models answer 200 questions of each kind, with numbers that neither model has seen; the table shows the
-share of right answers. Both models were trained on true texts only. Each has also seen the facts that belong to the
-other model, but so rarely that it learned to doubt them. The draft is therefore unsure when it is wrong, and every
-method that replaces unsure tokens does well. The table says nothing about models that are confidently wrong. The rule
-was tuned, and the trees were trained, on mixed questions. *The paper's tree* is grown with the paper's settings.
-*Other* examples are questions that one model can answer, unlike the mixed questions of the first column.
+Two bundled models answer 200 questions of each kind, with numbers that neither model has seen. The table shows the
+share of right answers. Both models were trained on true texts only. Each model has also seen the other model's facts,
+but so rarely that it learned to doubt them. The draft is therefore unsure when it is wrong, and every method that
+replaces unsure tokens does well. The table says nothing about models that are confidently wrong. Mixed questions, which
+need both models, served to tune the rule and to train the trees. *The paper's tree* is grown with the paper's settings.
+The trees of *other* examples were trained on questions that one model can answer by itself.
 
 {trees}
 
 On mixed questions, the tree of 100 examples is 2 points better than the tuned rule; the trees of fewer examples are not
-better. Each tree is trained on one draw of examples. [All tables](benchmark-tables.md#trees-and-a-tuned-rule) show ten
-draws, and also the same pair with draft and assistant swapped.
+better than the rule. Each tree is trained on one draw of examples. [All
+tables](benchmark-tables.md#trees-and-a-tuned-rule) show ten draws, and also the same pair with draft and assistant
+swapped.
 
 ## Where a unit ends
 
-Models with different tokenizers are judged [by words](concepts.md#units-one-tokenizer-or-several): a unit ends at a
-common boundary of both encodings at which a word starts. This rule is compared with two others. In the first, every
-common boundary ends a unit; in the second, every common boundary also ends a replacement (`make bench ARGS=units`). The
-first table sums up four pairs of models that write short pages of text:
+If two models have different tokenizers, the assistant judges the draft [by
+words](concepts.md#units-one-tokenizer-or-several): a unit ends at a common boundary of both encodings at which a word
+starts. This section compares this definition of a unit with two alternatives. In the first, every common boundary ends
+a unit; in the second, every common boundary also ends a replacement (`make bench ARGS=units`). The first table
+summarises four pairs of models that write short pages of text:
 
 {units}
 
-The second table shows how likely these texts are: their negative log-likelihoods, in nats per byte, under each model
-and under the mixture of both. The brackets contain the difference from *words* and its 95 % interval:
+The second table shows how likely these texts are. It contains their negative log-likelihoods, in nats per byte, under
+each model and under an equal mixture of both models. The brackets contain the difference from *words* and its 95 %
+interval:
 
 {likely}
 
@@ -141,8 +144,8 @@ The third table counts the right answers of the bundled pair:
 _TABLES = """# All tables
 
 `make bench ARGS=--page` writes this page from `benchmarks/results`. [What a fusion costs](benchmark.md) explains the
-methods (a) to (d) and the floor. Tables about bundled models of two million parameters describe two earlier models; the
-three current models have one million parameters each.
+methods (a) to (d) and the floor. Tables about bundled models of two million parameters describe two models of earlier
+releases; the three models that are bundled now have one million parameters each.
 """
 
 

@@ -93,7 +93,7 @@ class _End(asyncio.Protocol):
         return not self._told  # the other direction stays open
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None:  # otherwise both directions have ended, or the other end broke first
+        if exc is not None:  # without an exception, both directions have ended, or the other end broke first
             self.broken()
 
     def broken(self) -> None:

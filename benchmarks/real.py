@@ -2,8 +2,8 @@
 
 The model is that of `make test-real`. Each server has one slot and, if there are at least two cores, a core of its own.
 The times of a row are from one run, in which the fusion and the draft take turns; the servers' caches are cold before
-each answer. One table is measured with tokens as the unit, as for models with the same ids, and the other with words,
-as for models with different ids.
+each answer. One table is measured with tokens as the unit, as for models that share the same token ids, and the other
+with words, as for models whose ids differ.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["TESTS", "Answer", "Both", "Case", "of_tests", "run"]
 
 PROMPTS, QUICK, LENGTH, COLD = 20, 3, 128, 100
 AGAIN = 5
-"""The number of runs of a case that has one prompt."""
+"""The number of runs of a case that has only one prompt."""
 ALONE, RULE, EVERYWHERE = (RuleVerifier(alpha=alpha, beta=beta) for alpha, beta in ((0, 0.5), (0.5, 0.5), (1, 1)))
 TESTS = Path(__file__).parent.parent / "tests"
 

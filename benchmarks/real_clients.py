@@ -69,7 +69,8 @@ class Asked:
     """All outcomes of one client.
 
     Attributes:
-        strict, ignoring: the outcome of each feature, by a gateway without and with `ignore: [temperature]`.
+        strict, ignoring: the outcome of each feature, with a gateway that does not ignore any field, and with one that
+            has the setting `ignore: [temperature]`.
         sent: for each row, the fields that the client adds to a request by default.
         refusals: for each row, the gateway's error message if it refuses these fields over plain HTTP.
     """
@@ -86,7 +87,8 @@ class Expected:
 
     Attributes:
         chat, text: the gateway's answers to a conversation and to a text.
-        usage: numbers of prompt and answer tokens by the draft's server alone; the key is true for a conversation.
+        usage: numbers of prompt and answer tokens that the draft's server reports when it is asked alone; the key is
+            true for a conversation.
         refusals: the gateway's error messages, by feature.
     """
 
@@ -306,11 +308,11 @@ _ALLOWED = {
 
 
 _MARKS = (
-    "`W` means that the feature works: the text, the token counts in `usage` and the number of log probabilities are "
-    "the same as over plain HTTP and from the draft's server alone. For an abort, `W` means that the gateway "
-    "cancelled its own requests within two seconds. `G` means that, after an abort, the client kept its connection "
-    "open until Python collected garbage; only then did the gateway cancel its requests. `E` means that the request "
-    "is refused at once with the gateway's own error message, as it is over plain HTTP."
+    "`W` means that the feature works: the text is the same as with plain HTTP requests, and the token counts in "
+    "`usage` and the number of log probabilities match the counts of the draft's server alone. For an abort, `W` means "
+    "that the gateway cancelled its own requests within two seconds. `G` means that the client kept its connection "
+    "open after an abort until Python's garbage collection, and that only then did the gateway cancel its requests. "
+    "`E` means that the gateway refuses the request at once, with the same error message as for a plain HTTP request."
 )
 _TERMS = (
     "*Defaults* marks a request for which the program sets only the model, the question and `max_tokens`. *With "

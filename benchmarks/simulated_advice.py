@@ -28,9 +28,9 @@ SHAPE = (1, 0.9, 0.75, 0.6, 0.4, 0.2, 0, -0.3)
 EQUAL = 0.3
 """The share of questions for which both models write the same text, so that no way has to be asked."""
 ALIKE, OTHER = 0.55, 0.5
-"""Correlations of the latent variables of two ways, and of a way and the other model."""
+"""Correlation of the latent variables of two ways; correlation of the variables of a way and the worse model."""
 WAY = 4
-"""The number of model calls that an answer by a way needs; a model alone needs one."""
+"""The number of model calls that a fused answer needs; an answer by a model alone needs one."""
 COUNTS = (100, 200, 400)
 RUNS, FEW_RUNS, SWAPS, QUICK_RUNS = 400, 100, 1000, 2
 KEPT = HERE / "lab" / "results" / "quick.jsonl.xz"
@@ -65,7 +65,7 @@ class World:
     Attributes:
         gain: gain of the best way over the better model.
         discordance: share of the questions on which the outcomes of a way and the better model differ.
-        lead: lead of the better model over the other model.
+        lead: lead of the better model over the worse model.
         apart: share of the questions on which the models' outcomes differ.
         equal_ways: whether all ways have the same gain, instead of the gains given by `SHAPE`.
         right: share of the questions that the better model answers right.
@@ -179,10 +179,10 @@ def drawn(outcomes: Outcomes, count: int, seed: str) -> Outcomes:
 
 
 def swapped(outcomes: Outcomes, seed: str) -> Outcomes:
-    """Swap the outcomes of the better model and of the ways, as a coin decides for each question.
+    """Exchange right and wrong for randomly chosen questions, in the outcomes of the better model and of all ways.
 
-    Swapping inverts all outcomes of a question, so that each difference changes its sign. The other model is left out,
-    because its outcomes would provide additional protection against false alarms.
+    For such a question, each difference between the better model and a way changes its sign. The worse model is left
+    out, because its outcomes would provide additional protection against false alarms.
     """
     rng = random.Random(seed)
     better, right = next(iter(outcomes.alone.items()))
@@ -223,9 +223,9 @@ def _power(options: Options, runs: int, few: int) -> Table:
         figures[name] = shares
         rows.append([name, f"{100 * world.discordance:.0f} %", *map(_percent, shares.values())])
     note = (
-        f"The table shows the share of {runs} runs that advise fusing in one of eight ways. If the models are equally "
-        f"good, both must be beaten, and there are only {few} runs. The best way gains 11 points over the better "
-        "model; the other ways gain less, and the last one loses."
+        f"The table shows the share of {runs} simulated runs that advise fusing, after trying eight ways to fuse. If "
+        f"the models are equally good, a way must beat both of them, and there are only {few} runs. The best way gains "
+        "11 points over the better model; the other ways gain less, and the last one loses."
     )
     return Table(POWER, ["", "discordance", *(f"{one} questions" for one in COUNTS)], rows, [note], figures)
 
@@ -245,10 +245,10 @@ def _null(options: Options, runs: int) -> Table:
         figures[str(differ)] = {"200": _share(once), "grown": _share(grown)}
         rows.append([f"{100 * differ:.0f} %", _percent(_share(once)), _percent(_share(grown))])
     note = (
-        f"The table shows the share of {runs} runs that advise fusing although no way gains anything: all eight ways "
-        "are as good as the better model. The other model is 30 points worse, so the condition that a way must beat "
-        "both models prevents no false alarms. In the last column, the file of questions grows from 100 to 200 and "
-        "then to 400 questions, until the advice is to fuse."
+        f"The table shows the share of {runs} simulated runs that advise fusing although no way to fuse gains "
+        "anything: all eight ways are as good as the better model. The worse model is 30 points behind, so the "
+        "condition that a way must beat both models prevents no false alarms. In the last column, the file of "
+        "questions grows from 100 to 200 and then to 400 questions, until the advice is to fuse."
     )
     return Table(NULL, ["discordance", "200 questions", "100, then 200, then 400"], rows, [note], figures)
 
@@ -266,9 +266,9 @@ def _calls(options: Options, runs: int) -> Table:
         rows.append([f"{100 * gain:.0f}", f"{100 * differ:.0f} %", _percent(shown), questions, calls, before])
     note = (
         f"The figures are means of {runs} runs with 200 questions each; for {100 * EQUAL:.0f} % of the questions, the "
-        f"models write the same text. Each answer by a way to fuse takes {WAY} model calls. *Calls before* counts the "
-        "calls of the previous procedure, which chose the way on two fifths of the questions, tested it on the "
-        "remaining questions, and did not skip equal texts."
+        f"models write the same text. Each fused answer takes {WAY} model calls. *Calls before* counts the calls by an "
+        "earlier procedure, which chose the way to fuse on two fifths of the questions, tested it on the remaining "
+        "questions, and did not skip equal texts."
     )
     columns = ["gain", "discordance", "fuse", "questions asked", "calls", "calls before"]
     return Table(SIMULATED_CALLS, columns, rows, [note], figures)
@@ -292,10 +292,10 @@ def _real(options: Options, runs: int, swaps: int) -> list[Table]:
         cells = [_percent(shares[count]) if count in shares else None for count in COUNTS]
         rows.append([name, f"{100 * equal:.0f} %", f"{gain:+.1f}", *cells, _percent(null)])
     note = (
-        f"The table shows the share of {runs} runs that advise fusing. Their questions are drawn with replacement "
-        "from the kept answers of a pair, with two to six ways to fuse. *Labels swapped* is the same share in "
-        f"{swaps} runs with 200 questions, in which a coin decides for each question whether the outcomes of the "
-        "better model and of the ways are exchanged, so that nothing can be gained."
+        f"The table shows the share of {runs} runs that advise fusing. The questions of each run are drawn with "
+        "replacement from the kept answers of a pair, for which there are two to six ways to fuse. *Labels swapped* is "
+        f"the same share in {swaps} runs with 200 questions, in which no way can gain anything: for each question, a "
+        "coin toss decides whether the differences between the better model and the ways change their sign."
     )
     columns = ["pair", "equal texts", "best gain", *(f"{one} questions" for one in COUNTS), "labels swapped"]
     return [Table(REAL, columns, rows, [note], figures)]

@@ -93,7 +93,8 @@ async def skipping(urls: Mapping[str, str], options: Options) -> Table:
     about = (
         f"{len(asked)} mixed questions, with a round trip of {1000 * ROUND_TRIP:g} ms and words as units. Places, "
         "requests and billed tokens are means per answer. Times are medians, with quartiles in brackets; *x "
-        "contestable* is the median of the ratios. The two settings take turns."
+        "contestable* is the median, over the questions, of the time divided by the time with `contestable`. The two "
+        "settings take turns."
     )
     return Table("Live: leaving out what cannot matter (llama.cpp)", columns, rows, [about])
 
@@ -159,7 +160,7 @@ async def _ask(provider: Provider, prompt: str, text: bytes, ends: Sequence[int]
     starts = [0, *ends[:-1]]
     chosen = [len(starts) * at // places for at in range(places)]
     questions = [Question(starts[at], (text[starts[at] : ends[at]],)) for at in chosen]
-    # A first question puts the prompt into the assistant's cache, whatever the strategy.
+    # A first question puts the prompt into the assistant's cache, with every strategy.
     await provider.propose(Context(prompt, b""), [Question(0, (b" The",))], usage=Usage())
     usage, began = Usage(), time.perf_counter()
     await provider.propose(Context(prompt, text), questions, usage=usage)
@@ -169,7 +170,7 @@ async def _ask(provider: Provider, prompt: str, text: bytes, ends: Sequence[int]
 
 
 async def texts(providers: Sequence[Provider], *, long: bool) -> AsyncGenerator[tuple[str, bytes, list[int]], None]:
-    """Yield endlessly a prompt, its right answer, and the end offset of each token of the answer in the first model."""
+    """Yield endless prompts with their right answers and the end offsets of the answers' tokens in the first model."""
     seen, sizes = set[str](), dict[str, int]()
     for seed in count():
         for question in sample("mixed", 50, seed):

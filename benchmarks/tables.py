@@ -21,21 +21,22 @@ HEADLINE = Case(acceptance=0.9, round_trip=0.02, context=512)
 SIMULATED = (
     "The models and their server are simulated in a separate process, behind a proxy that delays every byte; the HTTP "
     "traffic and the measured times are real. The draft writes its first token after 50 ms, and then 60 tokens a "
-    "second. The assistant needs 60 ms for a request of any size. Requests do not slow one another down, and every "
-    "prompt is cached. Whether a token is replaced is drawn independently for each place. Of the kept tokens, 15 % "
-    "have p < 0.5. For 70 % of the replaced tokens, the draft's second choice is the assistant's word. The prompts "
-    "are the first ones whose texts match the acceptance and this share of second choices, to within one token."
+    "second. The assistant needs 60 ms for a request of any size. Simultaneous requests do not slow one another down, "
+    "and every prompt is cached. Each token is replaced at random, independently of the other tokens. For 15 % of the "
+    "kept tokens, the draft's probability is below 0.5. For 70 % of the replaced tokens, the draft's second choice is "
+    "the assistant's word. The prompts are the first ones whose texts have this acceptance and this share of second "
+    "choices, to within one token."
 )
 FLOOR = (
     "The floor is the time of (d) plus, for each replacement, one verification (a round trip and 60 ms) and one "
-    "restart of the draft (a round trip and 50 ms). The time of (d) already includes the first token after a restart, "
-    "so its 17 ms are subtracted, except in the row *restarts in full*. The floor includes no time for new "
-    "connections, although llama.cpp's server closes the connection after each stream."
+    "restart of the draft (a round trip and 50 ms). The time of (d) already includes the 17 ms in which the draft "
+    "writes the first token after a restart, so they are subtracted, except in the row *restarts in full*. The floor "
+    "includes no time for new connections, although llama.cpp's server closes the connection after each stream."
 )
 MEDIANS = (
-    "The figures are medians over the texts, with minimum and maximum in brackets; (c) writes only one text. *ms "
-    "late* is how long the client's event loop had to wait for the processor (95th percentile). Disregard a row in "
-    "which this value is large."
+    "The figures are medians over the texts, with minimum and maximum in brackets; (c) writes only one text. *ms late* "
+    "is how long the client's event loop had to wait for the processor (95th percentile). A row with a large value is "
+    "unreliable."
 )
 
 
@@ -86,7 +87,7 @@ def _load(found: Sequence[Measured]) -> str:
         statistics.median(one.seconds("d: draft alone")) / best for one, best in zip(found, ideal, strict=True)
     )
     return (
-        "Measuring hardly slows the methods down: the 95th percentile of a client's event loop delay was "
+        "The measurement hardly slows the methods down: the 95th percentile of a client's event loop delay was "
         f"{1000 * statistics.median(late):.1f} ms ({1000 * max(late):.1f} ms in the worst process), and (d) took at "
         f"most {100 * (slower - 1):.1f} % longer than the simulated server and network need."
     )
@@ -135,7 +136,7 @@ def _price(one: Measured) -> Table:
         row += [round(_median(runs, lambda run: run.draft.cancelled)), _hedges(runs)]
         rows.append(row)
     notes = [
-        "These are the servers' own counts. Prompt tokens include all tokens sent, most of them cached by the server."
+        "The figures are the servers' own counts. Prompt tokens include all tokens sent; most of them were cached."
     ]
     return Table(f"Simulated, price. {one.case.title}", columns, rows, notes)
 
@@ -184,7 +185,7 @@ def _median(runs: Iterable[Run], of: Callable[[Run], float]) -> float:
 
 
 def _middle(values: Sequence[float], others: Sequence[float]) -> float:
-    """The median ratio over corresponding texts; the texts that (c) lacks are ignored."""
+    """The median of the ratios for corresponding texts; texts that (c) has not written are ignored."""
     return statistics.median(value / other for value, other in zip(values, others, strict=False))
 
 

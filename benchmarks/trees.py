@@ -45,33 +45,34 @@ ASKED = 50
 
 PAPER = (
     "*The paper's tree* is grown with scikit-learn's defaults: it is also trained on the places where both models "
-    "agree, with the draft's label; it uses no class weights and no depth limit, and it chooses at random between *p* "
-    "and *q* if both split equally well."
+    "agree, with the draft's label; it uses no class weights and no depth limit, and it chooses at random between the "
+    "probabilities *p* and *q* if both split the samples equally well."
 )
 ABOUT = (
     "The table shows the right answers to {count} questions of each kind, with numbers that neither model saw in "
-    "training. A mixed question needs a fact, which only `facts` knows, and a sum, which only `sums` can calculate. "
-    "Each of the other kinds needs the knowledge of one model; the other model has learned only that it does not "
-    "know the answer. The trees and the rule learn from mixed questions with other numbers: the tree of 10 examples "
-    "learns from the three examples of the first tree and from seven more, and the rule learns from all 100. *Other* "
-    "examples are three questions of the kinds that one model can answer. These examples are outside the "
+    "training. A mixed question needs a fact, which only `facts` knows, and a sum, which only `sums` can calculate. A "
+    "question of any other kind needs the knowledge of only one of the two models; the other one has learned only that "
+    "it does not know the answer. The trees and the rule learn from mixed questions with different numbers: the tree "
+    "of 10 examples learns from the three examples of the first tree and from seven more, and the rule learns from all "
+    "100. *Other* examples are three questions of the kinds that one model can answer. These examples are outside the "
     "distribution of the mixed questions, just as the paper's three examples are outside the distribution of its "
     f"tests. {PAPER}"
 )
 SAMPLES = (
-    "The table counts the samples that the trees learned from. Each example takes one scoring request to each model, "
-    "and one more to the assistant if the assistant has to continue from inside one of its own tokens. *Held out* is "
-    "the balanced accuracy of the decisions on examples held out of the training, over five folds."
+    "The table counts the samples that the trees learned from. Each example requires one scoring request to each "
+    "model, and another one to the assistant if the assistant has to continue from inside one of its own tokens. *Held "
+    "out* is the balanced accuracy of the tree's decisions in five-fold cross-validation: the decisions concern "
+    "examples on which the tree was not trained."
 )
 
 
 OTHERS = (
-    f"Training examples are drawn {DRAWS} times from a set of 100, and a tree is trained on each draw. The table "
-    f"shows how many of the first {ASKED} mixed questions the worst, the median and the best of these trees get "
-    "right. With fewer than five examples, the quality of a tree cannot be estimated in advance. *Other* examples "
-    "are questions that one model can answer: each draw contains a question with a number, a question about a fact "
-    "and another question of either kind. A draw is replaced if it lacks a place at which only the draft is right, "
-    f"or a place at which only the assistant is right. {PAPER}"
+    f"Training examples are drawn {DRAWS} times from a set of 100, and a tree is trained on each draw. The table shows "
+    f"how many of the first {ASKED} mixed questions the worst, the median and the best of these trees get right. With "
+    "fewer than five examples, the quality of a tree cannot be estimated in advance. *Other* examples are questions "
+    "that one model can answer: each draw contains one calculation, one question about a fact, and a third question of "
+    "either kind. A draw is replaced if it lacks a place at which only the draft is right, or a place at which only "
+    f"the assistant is right. {PAPER}"
 )
 DRAWN_COLUMNS = ["pair", "tree", "examples", "draws", "questions", "worst", "median", "best"]
 
@@ -203,7 +204,7 @@ def _drawings(source: str, size: int, learned: Learned) -> Iterator[Samples]:
 
 
 async def _drawn(pair: str, draft: str, assistant: str, learned: Learned, options: Options) -> list[list[Cell]]:
-    """The table rows of trees trained on other draws of a few examples."""
+    """The table rows of trees that are trained on several draws of a few examples."""
     questions = {"mixed": sample("mixed", QUICK if options.quick else ASKED, SEED)}
     rows: list[list[Cell]] = []
     for size, source in DRAWN:

@@ -49,23 +49,24 @@ _UNDER = ("draft", "assistant", "mixture")
 _ASKED = (
     f"Each pair answers {PROMPTS} prompts with at most {LENGTH} tokens, at two settings of alpha and beta and "
     "otherwise with default settings (single questions). The two models of a pair were trained on different facts. "
-    "*Decisions* counts the units of the answer that the assistant judged, and *places* counts the places that it "
-    "was asked about. *Requests* counts all requests to the assistant, including the requests for its words. "
-    "*Billed* tokens are all tokens that the assistant read, cached or not, and all tokens that it wrote. *Equal* "
-    "counts the answers with the same text as in the row *words*. *Unknown words* are words that occur in none of "
-    f"{DRAWN:,} pages."
+    "*Decisions* counts the units of the answer that the assistant judged, and *places* counts the places that the "
+    "assistant was asked about. *Requests* counts all requests to the assistant, including the requests in which it "
+    "writes its own words. *Billed* tokens are all tokens that the assistant read, cached or not, and all tokens that "
+    "it wrote. *Equal* counts the answers with the same text as in the row *words*. *Unknown words* are words that "
+    f"occur in none of {DRAWN:,} pages."
 )
 _LIKELY = (
     "Negative log-likelihoods, in nats per byte, under the draft model, under the assistant, and under an equal "
-    "mixture of both (from the mean of their probabilities of the whole answer). A lower value means a likelier "
-    "text. The end of sequence is included if the answer ended by itself. Each model scores its own encoding of the "
-    "answer after its own prompt. The figures are means over the answers. The brackets contain the difference from "
-    f"*words*, with its 95 % interval from a paired bootstrap over the prompts ({DRAWS:,} draws)."
+    "mixture of both models. The mixture's probability of an answer is the mean of the two models' probabilities of "
+    "the whole answer. A lower value means a likelier text. The probability of the end of sequence is included if the "
+    "answer ended by itself. Each model scores its own encoding of the answer after its own prompt. The figures are "
+    "means over the answers. The brackets contain the difference from *words*, with its 95 % interval from a paired "
+    f"bootstrap over the prompts ({DRAWS:,} draws)."
 )
 _RIGHT = (
     "The table counts right answers to mixed questions with numbers that neither model saw in training. It also shows "
-    "the difference from *words* in points, with a 95 % interval from the same bootstrap. The two tokenizers treat "
-    "digits differently: `sums` has one token per digit."
+    "the difference from *words* in points, with a 95 % interval from a paired bootstrap, as in the table above. The "
+    "two tokenizers treat digits differently: `sums` has one token per digit."
 )
 
 
@@ -89,7 +90,7 @@ GATES: Mapping[str, tuple[RuleVerifier, Sequence[str]]] = {
     "0.5, 0.5": (RuleVerifier.paper(), [*RULES]),
     "1, 1": (RuleVerifier(alpha=1, beta=1), [WORDS, COMMON]),
 }
-"""The verifiers, by alpha and beta, and the rules with which each is measured. The second verifier asks everywhere."""
+"""The verifiers, by alpha and beta, each with the rules that are measured with it. The second asks everywhere."""
 
 
 @contextmanager

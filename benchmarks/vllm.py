@@ -1,4 +1,4 @@
-"""The comparison of `live.py` on real vLLM servers on the CPU; it is skipped unless `make test-vllm` installed vLLM.
+"""The comparison of `live.py` on real vLLM servers on the CPU; skipped unless `make test-vllm` has installed vLLM.
 
 vLLM can score a given text (`echo`) and read many texts at once (`list`), so drafting in rounds is measured with both
 strategies. vLLM keeps the connection open after a stream, so a restart of the draft needs no new connection.

@@ -3,8 +3,9 @@
     python examples/batch_on_ray.py prompts.jsonl answers --config fusion.yaml --actors 4
 
 The prompts are JSON objects, one per line, with a ``prompt`` or ``messages``. The answers are written to a folder of
-such files, in which each object has a ``text`` or an ``error``. RAY_ADDRESS names the cluster; otherwise Ray uses or
-starts one on this machine. Every machine needs ``ray[data]``, this library, and the servers' keys in its environment.
+files with one JSON object per line, each with a ``text`` or an ``error``. RAY_ADDRESS names the cluster; if it is not
+set, Ray uses a cluster on this machine, or starts one. Every machine needs ``ray[data]``, this library, and the
+servers' keys in its environment.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ r"""Answer a file of prompts, several at a time. An interrupted run resumes wher
 
 The file has one prompt per line, with ``\n`` for a line break inside a prompt. In a file named ``*.jsonl``, each line
 is an object with a ``prompt`` (a text or a list of messages). The answers are written as one JSON object per line, in
-the order of the prompts, while the others are still in progress. If a prompt fails, its line contains the error, and
+the order of the prompts, while later prompts are still in progress. If a prompt fails, its line contains the error, and
 the other prompts continue. The next run appends the missing answers; if two lines have the same ``number``, the later
 one counts.
 """

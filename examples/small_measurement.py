@@ -3,8 +3,8 @@
     python examples/small_measurement.py                       # the bundled models
     python examples/small_measurement.py --models /some/folder --questions 50
 
-The script asks 200 held-out questions of each kind, and fuses by the paper's rule. It also shows what a model says
-about things that it does not know, and how often the model is confident of a wrong answer. Run it after
+The script asks 200 held-out questions of each kind, and fuses the models by the paper's rule. It also shows what a
+model says about things that it does not know, and how often the model is confident of a wrong answer. Run it after
 ``train_small_models.py``.
 """
 

@@ -24,7 +24,7 @@ PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and th
 
 
 async def answer(prompt: str, draft: str, assistant: str, concurrency: int) -> None:
-    tgi = connect(assistant, engine="tgi", limits=Limits(concurrency=concurrency))  # more requests than this wait
+    tgi = connect(assistant, engine="tgi", limits=Limits(concurrency=concurrency))  # further requests wait
     async with Fusion(draft=draft, assistant=tgi) as fusion:
         result = await fusion.generate(prompt)
     print(result.text)

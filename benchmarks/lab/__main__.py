@@ -31,7 +31,7 @@ RESULTS = FOLDER / "results"
 PAGES, SHORT = FOLDER / "pages", FOLDER.parents[1] / "docs" / "laboratory.md"
 WORK = FOLDER / "work"
 JOBS = 3
-"""The default number of concurrent steps, for two cores; it is higher because steps often wait for their servers."""
+"""The default number of concurrent steps on two cores; there are more steps than cores because steps often wait."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,7 +1,7 @@
 """Every model alone on every task, through llama.cpp: `python -m benchmarks.lab.alone a.gguf b.gguf --items 100`.
 
-In addition to the share of right answers, it counts the confidently wrong answers, in which each token has a
-probability of at least 0.5, so that a rule with alpha = 0.5 would never have asked the assistant.
+In addition to the share of right answers, the command counts the confidently wrong answers. In such an answer, each
+token has a probability of at least 0.5, so a rule with alpha = 0.5 would never have asked the assistant.
 """
 
 from __future__ import annotations

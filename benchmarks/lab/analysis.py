@@ -5,14 +5,15 @@ ask for one fact, and all cells, directions and seeds answer the same questions.
 *clusters*. A cluster contains all answers, in all runs, to the questions about one fact; in tasks that do not ask for
 facts, each question is a cluster of its own.
 
-Two or three intervals are computed, and each end of the reported interval is the outermost of their ends. The first
-interval is a percentile bootstrap: seeds and clusters are drawn with replacement, and each draw applies to all runs.
-The second does not collapse if few questions differ. It starts from the intervals of the single runs (Wilson's for a
-share, Newcombe's for a difference), computed as if there were only as many questions as clusters. For runs that share
-questions, these intervals are added as if the answers were the same. Over tasks that share no questions, the squared
-distances of the ends from the estimate are added (Zou and Donner, 2008). With one seed, neither interval covers the
-variation between trainings. With several seeds, the third is Student's interval of the seeds' means. With three seeds
-it extends 4.3 standard errors to each side, because three trainings say little.
+Two or three intervals are computed, and each end of the reported interval is the outermost of their corresponding ends.
+The first interval is a percentile bootstrap: seeds and clusters are drawn with replacement, and each draw applies to
+all runs. The second interval does not collapse if the outcomes of only few questions differ. It starts from the
+intervals of the single runs (Wilson's for a share, Newcombe's for a difference), computed as if there were only as many
+questions as clusters. For runs that share questions, these intervals are added as if the answers were the same. Over
+tasks that share no questions, the squared distances of the ends from the estimate are added (Zou and Donner, 2008).
+With one seed, neither interval covers the variation between trainings. With several seeds, the third is Student's
+interval of the seeds' means. With three seeds this interval extends 4.3 standard errors to each side, because three
+trainings are little evidence.
 """
 
 from __future__ import annotations
@@ -294,7 +295,7 @@ def sign_flips(runs: Sequence[Run], first: str, second: str, bound: float = 0.0)
 
 
 def made_up(sizes: Iterable[int], bound: float) -> list[int]:
-    """Choose clusters with the bound's share of all questions: about that share of the clusters of each size."""
+    """Choose clusters that contain the share `bound` of all questions, taking about this share of each cluster size."""
     ordered = sorted(sizes, reverse=True)
     left = round(abs(bound) * sum(ordered))
     found: list[int] = []

@@ -1,4 +1,4 @@
-"""Replaced tokens of which the draft was sure, so the rule's alpha excludes them. Examined after the first run."""
+"""Replaced tokens of which the draft was too sure for the rule to ask about them. Examined after the first run."""
 
 from __future__ import annotations
 

@@ -11,9 +11,10 @@ interval must also exclude the bound. With several trainings, the interval cover
 p-value covers only the variation between questions. Claims use the runs in which the models have the roles that the
 cell names; reversed runs have lines of their own.
 
-Some measurements cannot confirm a claim: an effect without an interval; "ahead", if even the oracle is not ahead by 5
-points; "as good as", if the draft alone is already as good; and "not ahead", if no way could be ahead. Such a claim is
-never seen, but it can be reversed, because a loss can be measured without room for a gain.
+Some measurements cannot confirm their claim. An effect without an interval confirms no claim. "Ahead" cannot be
+confirmed if even the oracle is not ahead by 5 points, "as good as" if the draft alone is already as good, and "not
+ahead" if no way could be ahead. Such a claim is never seen, but it can be reversed, because a loss can be measured
+without room for a gain.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ draft and assistant swapped are separate, under the same name followed by `BACK`
 MARGIN = 0.05
 """The loss, as a share of the questions, that "as good as" allows."""
 LEVEL = 0.05
-"""The chance that any of the verdicts is false."""
+"""The accepted chance that at least one of the verdicts is false."""
 POOLED = ("forgetting", "capacity", "tokenizers", "three models")
 """Scenarios whose claims are decided over all their cells; claims of other scenarios are decided cell by cell."""
 
@@ -191,13 +192,13 @@ def _where(runs: Sequence[Run]) -> str:
 
 
 def _no_room(runs: Sequence[Run], than: str) -> str:
-    """The reason, if no choice between the two models' answers could be ahead; otherwise an empty text."""
+    """The reason why no choice between the two models' answers could be ahead; an empty text if one could."""
     ahead = room(runs, than)
     return f"no room: the oracle is ahead by {100 * ahead:.1f} points" if ahead < MARGIN else ""
 
 
 def _no_loss(runs: Sequence[Run], than: str, bound: float) -> str:
-    """The reason, if the draft counts as "as good as" even without fusing; otherwise an empty text."""
+    """The reason why even the draft alone would count as "as good as" `than`; an empty text if it would not."""
     return f"the draft alone is as good as {than}" if difference(runs, "draft", than).value > bound else ""
 
 
@@ -212,7 +213,7 @@ def _not_ahead(found: Scenarios, *, of: str, way: str, than: str, bound: float =
 
 
 def _not_ahead_of_itself(found: Scenarios, *, way: str) -> Evidence:
-    """The evidence on N6. There is room for a gain if the assistant helps on these tasks with the right question."""
+    """The evidence on N6. There is room for a gain if the assistant helps when it reads the right question."""
     runs = [one for one in found.get("n6", ()) if way in one.ways]
     tasks = {one.task for one in runs}
     unshuffled = [one for one in found.get("c-d", ()) if way in one.ways and one.task in tasks]
@@ -227,7 +228,7 @@ def _not_ahead_of_itself(found: Scenarios, *, way: str) -> Evidence:
 
 
 def _better_than_a_coin(found: Scenarios, *, of: str) -> Evidence:
-    """The evidence on N5, on tasks in which the rule or the coin replaced a token; on other tasks they are equal."""
+    """The evidence on N5, on tasks in which the rule or the coin replaced a token; on other tasks both are equal."""
     runs = [one for one in found.get(of, ()) if {"cosd", RANDOM} <= {*one.ways}]
     several = [one for one in runs if replaced_tasks([one], "cosd") or replaced_tasks([one], RANDOM)]
     return _ahead({of: several}, of=of, way="cosd", than=RANDOM)

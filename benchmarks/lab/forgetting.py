@@ -32,7 +32,7 @@ class _Beside(Run):
 
 
 def beside_mean(fused: Sequence[Run], between: Sequence[Run]) -> list[Run]:
-    """The runs of a forgetting cell, to each of which the answers by the mean of both models' weights are added."""
+    """The runs of a forgetting cell, each with the additional answers of the mean of both models' weights."""
     means = {(one.task, one.seed): one for one in between}
     return [
         _Beside(one.cell, one.task, one.seed, one.comparison, one.facts, one.slots, means[one.task, one.seed])

@@ -74,8 +74,8 @@ def likelihoods_in(folder: Path) -> dict[str, dict[str, Any]]:
     """Read the likelihoods that a step has written, and summarise them by way.
 
     `right` is the number of `questions` whose right option is the likeliest, `perplexity` is the perplexity per token
-    of the right answers, and `ratio` is this perplexity divided by the lower of the two models' perplexities. Each of
-    the two is a value with the ends of its 95 % interval, from a bootstrap over the texts.
+    of the right answers, and `ratio` is this perplexity divided by the lower of the two models' perplexities.
+    `perplexity` and `ratio` each contain a value and the ends of its 95 % interval, from a bootstrap over the texts.
     """
     kept: dict[str, list[list[tuple[float, int]]]] = json.loads((folder / _FILE).read_text(encoding="utf-8"))
     references = {way: [several[0] for several in texts] for way, texts in kept.items()}

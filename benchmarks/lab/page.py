@@ -283,7 +283,7 @@ def _coins(found: Scenarios) -> Table:
 
 
 def _itself(runs: Sequence[Run]) -> tuple[str, str]:
-    """The findings and the verdict on a model fused with itself. Near ties explain a failure, but do not excuse it."""
+    """The findings and the verdict on a model fused with itself. A failure counts even if near ties explain it."""
     one = itself(runs)
     words = f"{counted(one.replaced, 'replaced place')} and {counted(one.changed, 'other text')}"
     words += f" in {one.answers:,} answers"

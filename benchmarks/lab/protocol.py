@@ -69,7 +69,7 @@ EVERYWHERE: Mapping[str, float] = {"mixed": 0.04, "report": 0.012}
 RARELY: Mapping[str, float] = {"knowledge": 0.05, "sums": 0.05, "code": 0.003}
 """For each domain, how often a model of one half of every domain meets the other half, relative to its own half."""
 HEADLINE = ("bio", "choice", "steps", "code")
-"""The tasks whose mean is the headline; for each task, one of two complementary models can do it."""
+"""The tasks whose mean result is the headline; each task can be done by one of two complementary models."""
 MAX_TOKENS: Mapping[str, int] = {
     "bio": 40,
     "choice": 48,
@@ -118,8 +118,8 @@ class ModelRecipe:
         tokenizer: the tokenizer.
         changed: share of facts that are false in the model's world (only for N4).
         wording: wording of the facts in the model's world.
-        half: the half of every domain that the model reads; the other half is met `RARELY`. None for all of every
-            domain.
+        half: the half of every domain that the model reads; the other half is met `RARELY`. None if the model reads
+            both halves.
         everywhere: whether the model also reads the tasks that combine domains.
         closed: number of documents outside the model's own domains, which it meets again and again; None for an open
             world.

@@ -43,8 +43,8 @@ class Run:
         comparison: the result.
         facts: the statement that a question asks for, by the beginning of the question's key. A question without an
             entry asks for something that no other question asks for.
-        slots: only for reports: whether an answer contains each statement of the reference, in order, by way to answer
-            and beginning of the question's key.
+        slots: only for reports: for each statement of the reference, in order, whether an answer contains it. The
+            answers are identified by the way to answer and the beginning of the question's key.
     """
 
     cell: str

@@ -26,10 +26,10 @@ def say(words: str) -> None:
 
 
 def finish_all(folder: Path, goals: Sequence[Step], jobs: int) -> None:
-    """Finish steps, `jobs` at a time, and after these, one by one, the steps that measure times.
+    """Finish steps, `jobs` at a time; then finish the steps that measure times, one by one.
 
-    The inputs of these steps are finished first, one after another. After an error, no further step is started; the
-    error is raised when all running steps have ended.
+    Before all these steps, their inputs are finished, one after another. After an error, no further step is started;
+    the error is raised when all running steps have ended.
     """
     graph = Graph(folder, say)
     to_come = [one for one in goals if graph.state(one) != "done"]

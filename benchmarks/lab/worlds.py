@@ -16,9 +16,9 @@ from typing import Literal
 
 PERSONS = 20_000
 HEAD = 100
-"""The number of the best-known persons, whom half of all texts are about."""
+"""The number of best-known persons that half of all texts are about."""
 ASKED = 250
-"""The number of the best-known persons, whom tests ask about."""
+"""The number of best-known persons that tests ask about."""
 
 Half = Literal[0, 1]
 """One of the two halves into which persons, signs and operations are divided."""
@@ -30,7 +30,8 @@ Split = Literal["training", "development", "test"]
 def split_of(*parts: object) -> Split:
     """The split of a fact, an operation or a wording: an eighth is for development, a quarter for tests.
 
-    The split depends only on the fact, operation or wording itself, so training need not know what a test will draw.
+    The split depends only on the fact, operation or wording itself, so training can avoid all test items without
+    knowing which items a test will draw.
     """
     first = hashlib.sha256(repr(parts).encode()).digest()[0]
     return "test" if first < 64 else "development" if first < 96 else "training"

@@ -43,8 +43,8 @@ class SeamRule:
         alpha: the assistant is asked if the draft's probability p is below this value.
         beta: the assistant's token replaces the draft's only if q > beta * p.
         floor: a further condition for a replacement: q must be at least this value.
-        after: whether the assistant is always asked about the token after a replaced one, because its probability was
-            computed for a text that the draft would not have written.
+        after: whether the assistant is always asked about the token after a replaced one, because the draft computed
+            the probability of that token for a text that it would not have written.
         whole: whether the assistant is also asked about all further tokens of a word or number in which a token was
             replaced.
     """

@@ -110,7 +110,7 @@ EDGES = (0.0, 0.5, 0.9, 0.97, math.inf)
 
 
 def worth() -> Table:
-    """The replacements that (1, 1) makes by asking everywhere, by the draft's probability of the replaced token.
+    """The replacements by (1, 1), which asks everywhere, grouped by the draft's probability of the replaced token.
 
     An answer is counted in the interval of its most confident replaced token. An answer is *put right* if the draft
     alone is wrong and the fusion is right, and *spoilt* in the reverse case.

@@ -1,7 +1,7 @@
 """The code of all tables: ask the models, grade and keep the answers, and print the results next to the papers'.
 
-Questions are asked as `cosd_api.compare` asks them, and answers are kept in its journal. So an interrupted run resumes,
-and tables with a common column share its answers.
+Questions are asked as `cosd_api.compare` asks them, and answers are kept in its journal. An interrupted run therefore
+resumes, and tables with a common column share its answers.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def contestants(table: Table, setup: Setup, found: Found) -> list[Fused]:
 async def ask(
     args: argparse.Namespace, table: Table, setup: Setup, task: str, limit: int, several: Sequence[Fused], found: Found
 ) -> tuple[list[Example], Answers]:
-    """The answers of all columns to a task's questions; if only an estimate is wanted, only answers already known."""
+    """The answers of all columns to a task's questions; for an estimate, only the answers that are already known."""
     about = TASKS[task]
     examples = read_examples(args.data / f"{task}.jsonl")[: args.limit]
     stop = about.stop if all(isinstance(one.prompt, str) for one in examples) else ()
@@ -195,7 +195,7 @@ def limits_of(args: argparse.Namespace, one: Row) -> list[Limited]:
 
 
 def rows_of(args: argparse.Namespace, table: Table, pair: str, found: Found) -> list[Row]:
-    """The rows that can be measured; for the others, the reason is noted."""
+    """The rows that can be measured; for each of the remaining rows, the reason is noted."""
     printed = table.printed.get(pair)
     rows = [one for one in table.rows if printed is None or one.name in printed]
     rows += [row(task) for task in table.more if (args.data / f"{task}.jsonl").exists()]

@@ -1,9 +1,9 @@
-"""Table 3 of Cool-Fusion: GSM8K, by Cool-Fusion, its variants and its baseline.
+"""Table 3 of Cool-Fusion: GSM8K, answered by Cool-Fusion, its variants and its baseline.
 
     python examples/paper/cool_table3.py --pairs pair.yaml --data data
 
 The paper decodes greedily, puts 3 examples before each question (`convert.py gsm8k test.jsonl --shots train.jsonl`),
-and grades with lm-evaluation-harness. This program compares the last number of an answer.
+and grades with lm-evaluation-harness. This program compares only the last number of an answer with the reference.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python examples/paper/cool_table4.py --pairs pair.yaml --data data
 
-The paper decodes greedily, with 3 examples before each question. An answer is right if its formula is that of the
-solution's last box, after a normalisation much like that of lm-evaluation-harness. Formulas that are only
+The paper decodes greedily, with 3 examples before each question. An answer is right if its formula equals the formula
+in the solution's last box, after both are normalised much as lm-evaluation-harness does. Formulas that are only
 mathematically equal count as wrong.
 """
 

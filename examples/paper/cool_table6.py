@@ -1,11 +1,11 @@
-"""Table 6 of Cool-Fusion: questions and answers, by F1 and exact match.
+"""Table 6 of Cool-Fusion: question answering, measured by F1 and exact match.
 
     python examples/paper/cool_table6.py --pairs pair.yaml --data data
 
 The paper decodes greedily, with 3 examples before each question. It does not say how many models the column Cool fuses
-in this table; in its other tables the name without a number means three. Only the first line of an answer counts, and
-is compared with the closest accepted answer. For DROP, several spans are treated as one text; DROP's own matching of
-spans and numbers is not implemented.
+in this table; in the paper's other tables, the name Cool without a number means three models. Only the first line of an
+answer counts, and is compared with the closest accepted answer. For DROP, several spans are treated as one text; DROP's
+own matching of spans and numbers is not implemented.
 """
 
 from __future__ import annotations

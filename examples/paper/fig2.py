@@ -3,7 +3,8 @@
     python examples/paper/fig2.py --pairs pair.yaml --data data
 
 The paper shows the numbers only as a picture, so this program does not repeat them, except for alpha = beta = 0.5,
-which is also in Table 2. The paper's text recommends 0.5 and 0.75 for both. The grid is this program's own.
+which is also in Table 2. The paper's text recommends the values 0.5 and 0.75 for both parameters. The grid is this
+program's own.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python examples/paper/table2.py --pairs pair.yaml --data data --run-programs
 
-The paper's settings: alpha = beta = 0.5; a tree trained on three examples of AlpacaEval; speculative decoding by the
-printed test, which replaces a token if p / q is less than a number drawn from [0, 1). The paper states neither its
-prompts nor its token limits.
+The paper's settings: alpha = beta = 0.5; a tree trained on three examples of AlpacaEval; speculative decoding with the
+test that is printed in the paper, which replaces a token if p / q is less than a number drawn from [0, 1). The paper
+states neither its prompts nor its token limits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Translation of a sentence into a program in a small language, graded by running the program, as in HumanEval.
 
 A program is a pipeline on a list or a word: `x | reverse | odd | take 3`. The sentence names the last operation first:
-"the first 3 of the odd numbers of the reverse of x". No program of a test occurs in a training.
+"the first 3 of the odd numbers of the reverse of x". No program of a test occurs in training.
 """
 
 from __future__ import annotations
