@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple, Self
 __all__ = ["IndexedLine", "LineIndex", "LineState"]
 
 LineState = Literal["new", "answered", "failed", "cut"]
-"""The state of a line. `"new"` means that the line is not in the output yet. `"cut"` means that the limit for the whole
-batch ended the line, and that the next run retries it."""
+"""The state of a line. `"new"` means that the line is not in the output yet. `"cut"` means that the line was ended
+by the limit for the whole batch; the next run retries it."""
 
 _STATES: tuple[LineState, ...] = ("new", "answered", "failed", "cut")
 _CACHE = 8_000  # the size of SQLite's cache, in kilobytes

@@ -160,7 +160,7 @@ class _BatchRun:
             self.job.progress(self.tally)
 
     def _work(self) -> Generator[Coroutine[Any, Any, tuple[Reply, list[Usages]] | None]]:
-        """Yield the lines without any answer, then the lines that failed earlier, because these may fail again."""
+        """Yield the lines without any answer, then the lines that failed earlier, which may fail again."""
         job = self.job
         for again in (False, True) if job.retry_failed else (False,):
             for line in near_each_other(self._wanted(again=again), job.window, job.concurrency):
@@ -184,7 +184,7 @@ class _BatchRun:
             raise changed
 
     async def _answer(self, line: BatchLine) -> tuple[Reply, list[Usages]] | None:
-        """Answer one line within its share of the limit.
+        """Answer one line within its share of the batch's limit on billed tokens.
 
         Returns:
             The reply, and the costs of earlier attempts; None if the run was stopped before the first attempt.

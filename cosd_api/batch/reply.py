@@ -32,7 +32,8 @@ CUT = "max_billed_tokens"
 """The error code of a line that was ended by the limit for the whole batch."""
 
 SCHEMA = 2
-"""The version of output lines. In version 1, lines had no number, and models with the same ids were sent text."""
+"""The version of output lines. In version 1, lines had no number, and models that share the same token ids were sent
+text instead of ids."""
 
 _INVALID = "invalid_request_error"
 _OF_LINES = (ContextLengthError, InvalidRequestError, UnsupportedError, BudgetError)
@@ -132,7 +133,7 @@ def _is_servers(error: ProviderError) -> bool:
 
 
 def stopped(line: BatchLine, words: str) -> Reply:
-    """Create the reply to a line that has billed tokens, and that the limit for the whole batch ended."""
+    """Create the reply to a line that billed tokens before it was ended by the limit for the whole batch."""
     return _failed(line, (), {"code": CUT, "message": words, "retryable": True}, cut=True)
 
 

@@ -73,8 +73,8 @@ class Method(ABC):
         accepts_messages_only: whether the method accepts models that do not continue a partial answer
             (`Capabilities.continues`).
         why_greedy: the reason why the method does not draw tokens, as a clause for error messages.
-        temperature: 0 if the models write their most probable tokens; 1 if tokens are drawn at random, so that each
-            answer has a seed.
+        temperature: 0 if the models write their most probable tokens; 1 if tokens are drawn at random, in which case
+            each answer has a seed.
     """
 
     name: ClassVar[str]
@@ -96,12 +96,12 @@ class Method(ABC):
 
     @property
     def asks_by_ids(self) -> bool:
-        """True if models with the same ids are compared token by token, by their ids, as in Algorithm 1."""
+        """True if models that share the same token ids are compared token by token, as in Algorithm 1."""
         return False
 
     @property
     def own_paths(self) -> bool:
-        """True if each model whose server accepts ids is sent its own path, which is its own ids of the answer."""
+        """True if each model whose server accepts ids is sent its own path: the answer as the model's own token ids."""
         return False
 
     @property

@@ -25,9 +25,9 @@ that has no branches left is asked at the end of the text, as it was at the begi
 
 **Lists.** The probabilities that a model lists are divided by their sum, so unlisted tokens have no probability. Lists
 contain only tokens of whole characters, and the end of sequence. If the most probable token is one character that
-consists of several tokens, it has no alternatives. It then counts as certain, and a warning reports how often this
-happened. If such a character remains incomplete, which happens only before the end of sequence, the end follows its
-bytes.
+consists of several tokens, it has no alternatives. Such a token counts as certain, and a warning reports how often this
+happened. If such a character remains incomplete, which happens only before the end of sequence, the end of sequence is
+written after its bytes.
 
 **Characters.** A model can read only whole characters, so no model is asked inside a character. A model that loses its
 last branch inside a character does not contribute until the character is complete. The mean is then over the other
@@ -35,7 +35,8 @@ models, at least one of which still has branches.
 
 **Ties.** If several symbols have equal means, the symbol that the first model finds most probable is written. If that
 model finds several of them equally probable, the second model decides, and so on. If symbols are still equal, the end
-of sequence is preferred, then the lowest byte. Numbers count as equal if they differ only by a rounding error.
+of sequence is preferred, then the lowest byte. Means or probabilities count as equal if they differ only by a rounding
+error.
 
 **Tokens.** A token of the answer is the text between two places where a model is asked, in whole characters; the end of
 sequence is a token, too. A token is streamed as soon as its bytes are known, because it needs no further request.
@@ -289,7 +290,7 @@ class ByteStep:
 
 
 def _settled(models: Collection[Branches]) -> bool:
-    """Step 6: test whether any model has to be asked; all other models drop their tokens that end here."""
+    """Step 6: test whether any model has to be asked. Models that need not be asked drop their tokens that end here."""
     for one in models:
         one.settle()
     return any(one.due for one in models)

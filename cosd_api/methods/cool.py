@@ -34,8 +34,8 @@ counts with its whole probability, too. If a stop string would cut a segment, th
 strings are searched for only in the answer. `max_tokens` counts the tokens of the winning segments.
 
 **Costs.** The text that a model wrote beyond its segment is used again if the answer continues with it. A model need
-not score its own text, because the probabilities are known. Both savings apply only if the model reads the text as the
-tokens that it wrote (`AnswerWriter.reads_as`), so that a new request would have the same result.
+not score its own text, because the probabilities of its tokens are already known. Both savings apply only if the model
+reads the text as the tokens that it wrote (`AnswerWriter.reads_as`), so that a new request would have the same result.
 
 With `rerank`, the fused answer is one candidate, and each model's whole answer is another; see the module `rerank`.
 """

@@ -84,8 +84,8 @@ class CoSD(DraftFirst):
             `RuleVerifier.paper()` has the paper's thresholds.
         unit: the unit of text that is judged, `"token"` or `"word"`. None chooses by comparing the tokenizers; see
             `Fusion`.
-        temperature: 0 for Algorithm 1; 1 to draw every token at random from that next-token distribution, which
-            requires `unit="token"`.
+        temperature: 0 for Algorithm 1; 1 to draw every token at random from the next-token distribution that
+            `log_likelihood` describes, which requires `unit="token"`.
 
     Raises:
         SettingError: a setting is invalid.
@@ -449,9 +449,9 @@ class CoSDDecoder:
     def ask_failed(self, ask: int, error: Exception) -> list[Command]:
         """Handle a failed request to an assistant. The answer fails only if it cannot continue without the verdict.
 
-        The request may be about text that is thrown away later, and success should not depend on timing. Therefore,
-        places whose common request failed are asked about again one by one. A question about the start of the answer
-        is also asked again if it was sent before the draft began.
+        The request may be about text that is thrown away later, and success should not depend on timing. Therefore, if
+        a request about several places fails, the assistant is asked again about each place separately. A question about
+        the start of the answer is also asked again if it was sent before the draft began.
         """
         early = self.schedule.questions.is_early(ask)
         assistant, asked = self.schedule.questions.take(ask)

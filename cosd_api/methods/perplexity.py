@@ -9,7 +9,7 @@ The equations are from Cool-Fusion (arXiv 2407.19807). The published equation 2 
 paper reports (Table 3) can only be means, so `normalisation="token"` is the default. `"sum"` follows the published
 equation. `"byte"` divides by the number of bytes of the text, which makes models with long and short tokens comparable.
 
-All computations use logarithms, so that the sum over a long text does not overflow.
+All computations use logarithms, because the perplexity of a long text may be too large for a float.
 """
 
 from __future__ import annotations

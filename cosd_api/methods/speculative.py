@@ -45,8 +45,8 @@ class Speculative(Method):
     token. For the assistant's greedy text, use `CoSD(verifier=MatchVerifier())`.
 
     Attributes:
-        sampled_draft: True if the draft draws its tokens, too, so that more of them are kept; False if the draft writes
-            its most probable tokens.
+        sampled_draft: True if the draft draws its tokens, too, which means that more of them are kept; False if the
+            draft writes its most probable tokens.
         test: the test of a draft token. `"ratio"` keeps the token with probability min(1, q/p), which preserves the
             assistant's distribution. `"cosd"` is the test as it appears in the CoSD paper: both models write their most
             probable tokens, and the assistant's token replaces the draft's if p/q is less than a random number from

@@ -39,8 +39,8 @@ class Needs:
         draft_states: the number of values in the hidden state that the draft must report with each of its tokens; 0 if
             no hidden state is needed. Only for `unit="token"`.
         window: the smallest number of places to ask about in one question while the draft is being written.
-        ties: whether the two tokens count as equal if the assistant finds them equally probable. Set this to False if
-            every differing token should be replaced.
+        ties: whether the draft's and the assistant's token count as equal if the assistant finds them equally probable.
+            Set this to False if every differing token should be replaced.
         contested: the share of the draft's tokens about which assistants are asked, for estimates; None if unknown.
     """
 
@@ -212,6 +212,6 @@ def condition_of(verifier: BaseModel) -> str:
 
 
 def tie_of(verifier: Verifier, tie: float) -> float:
-    """Return the `tie` for a verifier, which is 0 if it replaces every differing token or its needs exclude ties."""
+    """Return `tie`, or 0 if the verifier allows no ties: it replaces every differing token, or its needs say so."""
     greedy = not decides_by_place(verifier) and verifier.replaces(1.0, 0.0)
     return tie if needs_of(verifier).ties and not greedy else 0.0

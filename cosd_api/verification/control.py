@@ -40,7 +40,7 @@ class RandomVerifier(PlaceVerifier):
 
     @property
     def needs(self) -> Needs:
-        """The assistant's probabilities are not needed. It is asked about the share `rate` of the draft's tokens."""
+        """The assistant is asked about the share `rate` of the draft's tokens; its probabilities are not needed."""
         return Needs(q=False, contested=self.rate)
 
     @property
@@ -62,7 +62,7 @@ class RandomVerifier(PlaceVerifier):
         return Coin(self.rate, (int.from_bytes(digest) >> 11) / 2**53)
 
     def contestable(self, p: float) -> bool:  # noqa: ARG002 - the probabilities change nothing
-        """Return True if `rate` is above 0, so that tokens may be replaced at some places."""
+        """Return True if `rate` is above 0; with 0, no token is ever replaced."""
         return self.rate > 0
 
 
@@ -83,7 +83,7 @@ class Coin:
         return self.coin < self.rate
 
     def contestable(self, p: float) -> bool:  # noqa: ARG002
-        """Return True if `coin < rate`, as `replaces` does; otherwise no answer could change the text."""
+        """Return True if `coin < rate`, as `replaces` does; otherwise the assistant cannot change the text."""
         return self.coin < self.rate
 
     def explain(self, p: float, q: float) -> str:  # noqa: ARG002

@@ -116,7 +116,7 @@ class TreeVerifier(BaseModel):
         """Read a tree from its JSON file.
 
         A `UserWarning` is issued if the file does not record how p and q of the training samples were measured, because
-        earlier versions measured them with contexts that were cut texts.
+        earlier versions measured them on truncated texts.
 
         Raises:
             OSError: the file cannot be read.
