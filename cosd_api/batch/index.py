@@ -38,7 +38,7 @@ class IndexedLine(NamedTuple):
 
 
 class LineIndex:
-    """The state of every line, in a temporary database that is deleted at the end. Use it as a context manager."""
+    """The state of every line, in a temporary database, which is deleted when this context manager exits."""
 
     def __enter__(self) -> Self:
         self._db = sqlite3.connect("", isolation_level=None)

@@ -64,7 +64,7 @@ class BatchJob:
 
         Raises:
             OSError: a file cannot be read or written.
-            SettingError: a file is invalid, or the output was written by another fusion. No line was sent.
+            SettingError: a file is invalid, or the output was written by a different fusion. No line was sent.
             ProviderError: an endpoint failed before the first line was sent.
         """
         with ExitStack() as stack:
@@ -106,7 +106,7 @@ class BatchJob:
 
 
 def _check_same(path: Path, output: OutputFile, mine: tuple[str, tuple[str, ...]]) -> None:
-    """Check that the lines in the output were written by the same models and the same method."""
+    """Check that the lines in the output were written by this fusion's models and method."""
     if output.written_by is not None and output.written_by != mine:
         (method, models), (my_method, my_models) = output.written_by, mine
         words = f"{path} holds answers of {' and '.join(models)} by the method {method}"

@@ -100,7 +100,7 @@ class Answerer:
 
         Args:
             line: the line.
-            allowed: the number of tokens that the line may bill; None for no limit.
+            allowed: the largest number of tokens that may be billed for the line; None for no limit.
         """
         done: list[FusionResult] = []
         own_limit = True
@@ -128,7 +128,7 @@ class Answerer:
 
 
 def _is_servers(error: ProviderError) -> bool:
-    """Test whether an error is a server's fault, so that other lines are likely to fail in the same way."""
+    """Test whether an error is a server's fault. If it is, other lines are likely to fail in the same way."""
     return isinstance(error, BudgetTimeoutError) or not isinstance(error, _OF_LINES)
 
 

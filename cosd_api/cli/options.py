@@ -311,7 +311,7 @@ class SharedOptions:
 
         Raises:
             typer.BadParameter: the timeout is invalid.
-            SettingError: another limit is invalid.
+            SettingError: a limit other than the timeout is invalid.
         """
         method = fusion.settings.method
         # If CoSD writes its most probable tokens, `--seed` sets the verifier's seed, and the answer has no seed.

@@ -20,8 +20,8 @@ DEFAULT = "rule"
 VERIFIERS: Mapping[str, Mapping[str, FieldInfo]] = {
     kind: found for kind in KINDS if (found := numbers_of(kind)) is not None
 }
-"""The settings of all verifiers that have only numbers as settings, or no settings. The keys are the verifier's kind and
-the setting's name. Each setting is an option of the same name."""
+"""The settings of all verifiers that have only numbers as settings, or no settings. The keys are the verifier's kind
+and the setting's name. Each setting is an option of the same name."""
 FORMER: Mapping[str, Sequence[str]] = {"chow": ("tau",)}
 """The former names of verifiers, with the names of their settings; see `present_verifier`."""
 _OF_PAPER = f"The paper's rule: --alpha {RuleVerifier.paper().alpha:g} --beta {RuleVerifier.paper().beta:g}."

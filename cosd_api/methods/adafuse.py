@@ -32,8 +32,9 @@ continues from there.
 **Outliers.** When three or more models score a proposal, its largest and its smallest NLL are excluded if the largest
 is more than `outliers` times the smallest.
 
-Results record exp(NLL), which is the perplexity, and exp of the mean, which is the geometric mean of the perplexities.
-In all other respects, steps 3 to 6 are the same as in the module `cool` (`perplexity.choose`).
+For each proposal, results record exp(NLL) for each model, which is the perplexity, and exp(mean NLL), which is the
+geometric mean of the perplexities. In all other respects, steps 3 to 6 are the same as in the module `cool`
+(`perplexity.choose`).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@
 
 A model's probability for an unlisted token is at most 1 minus the sum of its listed probabilities. So each mean has a
 lower and an upper bound. The largest mean is *proved* if its lower bound exceeds the upper bound of every other token,
-listed or not. While it is not proved, the models are asked for longer lists. If they list no more tokens, the token
-with the largest lower bound is written, and a warning reports the number of places where this happened.
+listed or not. While it is not proved, the models are asked for longer lists. If no list becomes longer, the token with
+the largest lower bound is written, and a warning reports the number of places where this happened.
 
 If means are equal, x~_i has priority, then the end of sequence, then the token whose bytes sort first.
 

@@ -65,7 +65,7 @@ class Method(ABC):
         accepts: the settings of `Fusion` that apply to the method.
         hoisted: the method's own settings that can also be passed to `Fusion` directly.
         decides: what the method bases its decisions on, as a phrase for error messages.
-        symmetric: whether all models have the same role, so that they can be passed as `models`.
+        symmetric: whether all models have the same role; if so, they can be passed as `models`.
         ordered: whether the answer depends on the order of the models although all have the same role.
         most_models: the largest number of models that the method accepts; None for no limit.
         compares_tokenizers: whether the method depends on whether the models share a tokenizer.
@@ -160,7 +160,7 @@ class Method(ABC):
         """Check the number of models.
 
         Raises:
-            SettingError: there are too many models, or the method's settings are for another number of models.
+            SettingError: there are too many models, or the method's settings are for a different number of models.
         """
         if self.most_models is not None and count > self.most_models:
             raise SettingError(f"{self.name!r} accepts at most {self.most_models} models, not {count}")

@@ -18,9 +18,9 @@ models and the verifier. It does not depend on the order or timing of events, th
 questions into requests, all of which the `Schedule` controls.
 
 If the answer may continue without an assistant (`survives`), an assistant that fails permanently is lost at the first
-place of the text about which it gave no answer. Its answers about later places are discarded, and drafting restarts
-after the token at that place, as after a replacement. So the answer depends on the place of the failure, not on its
-time.
+place of the text about which it gave no answer. Its answers about later places are discarded. After the token at the
+place of the loss, drafting restarts, as it does after a replacement. So the answer depends on the place of the failure,
+not on its time.
 """
 
 from __future__ import annotations
@@ -379,7 +379,7 @@ class CoSDDecoder:
         return self._proceed(early)
 
     def drafted(self, draft: int, token: Token) -> list[Command]:
-        """Line 2: accept a token from the draft, or from a hedge, which may become the draft."""
+        """Line 2: accept a token from the draft, or from a hedge (a request that may become the draft)."""
         if draft != self.schedule.drafts.under_way:
             return [*self.schedule.hedges.drafted(draft, token)]
         if self.response.over:
@@ -598,7 +598,7 @@ class CoSDDecoder:
         return True
 
     def _error(self) -> Exception | None:
-        """Return the error at the first open place that makes the answer fail; None if there is no such error."""
+        """Return the error at the first place without a verdict, if it makes the answer fail; otherwise None."""
         if not (self.units and self.units[0].waiting):
             return self.schedule.drafts.error
         if self.units[0].p_error is not None:
@@ -609,7 +609,7 @@ class CoSDDecoder:
         return None
 
     def _settle(self, commands: list[Command]) -> None:
-        """Line 14: make the text before the first open verdict final."""
+        """Line 14: make the text final up to the first unit that still waits for a verdict."""
         if not (self.units and self.units[0].state is State.JUDGED):
             return
         end, counts = 0, self._counts

@@ -48,8 +48,8 @@ class Plan:
         skip: whether to omit questions whose answers could not change the text.
         contested: the assumed share of the draft's tokens that an assistant's answer could change.
         lookahead: the number of tokens that the draft may write after the answer's last token, so that the last word
-            can be encoded; 0 unless the models have different ids. If it is not 0, an answer may end before any word is
-            ready to be judged, and then no assistant is asked.
+            can be encoded; 0 unless the models have different token ids. If it is not 0, an answer may end before any
+            word is ready to be judged, and then no assistant is asked.
     """
 
     max_tokens: int

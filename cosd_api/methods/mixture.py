@@ -49,7 +49,7 @@ class MeanDraws:
             model, length = self._run(place)
             passage = await self._drawn(model, place, length)
             if passage is None:
-                continue  # the model is lost, so another model is chosen for this place
+                continue  # the model is lost, so a different model is chosen for this place
             if passage.tokens:
                 share = self._shares()[model]
                 tokens = passage.tokens

@@ -149,7 +149,7 @@ class ProposedTexts:
     def add(self, model: int, one: ProposedText, *, own: bool = True) -> None:
         """Add a model's proposal; equal texts with the same `end` count as one proposal.
 
-        `own` is True if the model wrote all tokens in one request, so that their probabilities are a score of the text.
+        `own` is True if the model wrote all tokens in one request; their probabilities are then its score of the text.
         """
         same = self._found.setdefault((one.text, one.end), one)
         if model not in same.models:

@@ -55,7 +55,7 @@ class Rerank(ByPerplexity):
         writer.end_with(winner.passage)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002 - the same for all
-        """Forecast the cost of writing one answer and scoring the others; see `Method.cost`."""
+        """Forecast the cost of writing one answer and scoring the other models' answers; see `Method.cost`."""
         n, others = plan.max_tokens, plan.models - 1
         asked, read = prompt.scored(prompt.expected, n)
         most_asked, most_read = prompt.most_scored(prompt.most, FINER * n)  # it may score its own answer, too

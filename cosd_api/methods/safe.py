@@ -275,5 +275,5 @@ async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key)
 
 
 def _standing(drafted: Token, reason: str) -> MeanChoice:
-    """Keep the drafter's token without asking another model about it."""
+    """Keep the drafter's token without asking any other model about it."""
     return MeanChoice.of(drafted, 0, [Contender((-1,), drafted.data, drafted.end)], reason)

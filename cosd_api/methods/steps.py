@@ -233,7 +233,7 @@ class Steps(Written):
 
 
 def _answered(writer: AnswerWriter, text: bytes) -> list[Message]:
-    """Return the conversation, extended by the answer so far, which is appended to a partial answer if there is one."""
+    """Return the conversation with the answer so far. If it ends with a partial answer, this answer is extended."""
     messages = list(writer.conversation or [Message("user", writer.prompt)])
     begun = messages.pop().content if messages[-1].role == "assistant" else ""
     answer = begun + sendable(text)

@@ -15,7 +15,8 @@ and 1/n if all different answers are equally frequent.
 
 **The same answer.** By default, an answer is the whole text, without white space at its ends. If `answer`, a regular
 expression, is given, the answer is its last match in the text, or the first group of that match, also without white
-space at its ends. A text that is empty or has no match votes for nothing, and in step 3 it agrees with no other text.
+space at its ends. A text that is empty or has no match votes for nothing, and in step 3 it counts as different from
+every other text.
 
 **Ties.** If several answers have the same number of votes, the answer that came first wins, in the order of the models
 and then of their samples. If no sample has an answer, the first sample of the first model is taken.
@@ -168,7 +169,7 @@ class Switch(Weighted):
         return found_in(text, self.answer)
 
     def is_consistent(self, answers: Sequence[str | None]) -> bool:
-        """Step 3: test whether enough of a model's samples have the same answer, so that no other model is asked."""
+        """Step 3: test whether enough of a model's samples have the same answer; if so, no other model is asked."""
         counts = Counter(answer for answer in answers if answer is not None)
         return max(counts.values(), default=0) >= self.threshold * len(answers) * (1 - ROUNDING)
 

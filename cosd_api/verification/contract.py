@@ -74,15 +74,15 @@ class Verifier(Protocol):
 
     A verifier that needs data other than `p` and `q`, or does not need both, has an attribute `needs` of type `Needs`.
 
-    A verifier whose decision depends on more than `p` and `q` has a method `at(place)`, which returns another verifier
-    that decides at this `Place`. If the returned verifier has an attribute `coin`, this number is recorded with the
+    A verifier whose decision depends on more than `p` and `q` has a method `at(place)`, which returns the verifier that
+    decides at this `Place`. If the returned verifier has an attribute `coin`, this number is recorded with the
     decision.
 
     The verifiers in `KnownVerifier` may have more attributes and methods:
 
     - `condition` describes in words when a token is replaced (`"replaces where p < 0.5"`).
     - `outline()` returns a description in several lines.
-    - `basis` describes the data that a verifier with `at(place)` uses, and completes the sentence "it ..." in reports.
+    - `basis` says which data a verifier with `at(place)` uses, as a phrase that completes "it ..." in reports.
     - `compared = True` makes `compare` include the verifier along with the methods.
     - `load` and `save` are described in `Trained`.
     """
@@ -193,7 +193,7 @@ def decides_by_place(verifier: Verifier) -> bool:
 
 
 def verifier_at(verifier: Verifier, place: Place) -> Verifier:
-    """Return the verifier that decides at a place, which is `verifier` itself if its decisions do not depend on it."""
+    """Return the verifier that decides at a place: `verifier` itself if its decisions do not depend on the place."""
     return verifier.at(place) if isinstance(verifier, ByPlace) else verifier
 
 

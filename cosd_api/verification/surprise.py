@@ -49,7 +49,7 @@ class SurpriseVerifier(PlaceVerifier):
 
     @property
     def needs(self) -> Needs:
-        """The assistant's lists of tokens, which are so long that unlisted tokens have probabilities below `gamma`."""
+        """Lists of the assistant's tokens, so long that all unlisted tokens have probabilities below `gamma`."""
         return Needs(alternatives=math.floor(1 / self.gamma), window=self.window)
 
     @property
