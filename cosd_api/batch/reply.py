@@ -155,7 +155,7 @@ def _within(options: AnswerOptions, left: int | None) -> tuple[AnswerOptions, bo
 
     Args:
         options: the options of the line.
-        left: the number of tokens that are left of the line's share; None for no limit.
+        left: the rest of the line's share, in tokens; None for no limit.
 
     Returns:
         The options, and whether the line's own limit applies.

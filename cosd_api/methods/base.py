@@ -120,7 +120,7 @@ class Method(ABC):
         return self._at(temperature)
 
     def _at(self, temperature: float) -> Method:
-        """Return the method at the other temperature, if the method supports it; see `at_temperature`."""
+        """Return the method at a temperature that is not its present one, if it supports it; see `at_temperature`."""
         if temperature:
             words = f"temperature is not accepted by the method {self.name!r}: {self.why_greedy}"
             raise SettingError(f"{words}. Leave it out")
@@ -146,7 +146,7 @@ class Method(ABC):
         return ()
 
     def examine_unit(self, unit: Unit, endpoint: str) -> None:  # noqa: B027 - a hook
-        """Check that the method can judge by a unit, which the user chose or the tokenizers determine.
+        """Check that the method can judge by a unit that the user chose, or that the tokenizers determine.
 
         Args:
             unit: the unit.
@@ -214,7 +214,7 @@ class DraftFirst(Method):
         """Forecast the cost of one answer at one model; see `Method.cost`."""
         if model == 0:
             return draft_cost(plan, prompt)
-        # If an assistant is certain, the assistants after it need not be asked.
+        # If one assistant is certain of its token, later assistants need not be asked.
         return assistant_cost(plan, model, prompt, always=model == 1 and not plan.skip)
 
     def assumptions(self, plan: Plan) -> Assumptions:

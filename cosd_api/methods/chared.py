@@ -20,7 +20,7 @@ here*; its mass is the mass of the tokens that end where the text ends. If this 
 branches are kept: the longer tokens stay in the table, and the mass of the ended tokens is distributed over the model's
 next tokens (step 1). The model lists its next tokens after the id of the token that ended. If its server accepts no
 ids, the text is encoded again instead. If the mass is at most `ENDS`, the empty string is dropped. Equal strings form
-one branch, wherever their tokens began. A branch is removed when a byte is written that does not continue it. A model
+one branch, wherever their tokens began. A branch is removed if it does not begin with the byte that is written. A model
 that has no branches left is asked at the end of the text, as it was at the beginning.
 
 **Lists.** The probabilities that a model lists are divided by their sum, so unlisted tokens have no probability. Lists
@@ -30,8 +30,8 @@ happened. If such a character remains incomplete, which happens only before the 
 written after its bytes.
 
 **Characters.** A model can read only whole characters, so no model is asked inside a character. A model that loses its
-last branch inside a character does not contribute until the character is complete. The mean is then over the other
-models, at least one of which still has branches.
+last branch inside a character does not contribute until the character is complete. The mean is then taken over the
+other models, at least one of which still has branches.
 
 **Ties.** If several symbols have equal means, the symbol that the first model finds most probable is written. If that
 model finds several of them equally probable, the second model decides, and so on. If symbols are still equal, the end
@@ -282,7 +282,7 @@ class ByteStep:
     rests: Mapping[int, Mapping[Key, bytes]]
 
     def favourite(self, model: int) -> Key:
-        """Return the model's most probable symbol; of equally probable ones, preferably the symbol that is written."""
+        """Return the model's most probable symbol; if several are equal, the written symbol if it is one of them."""
         probs = self.probs[model]
         most = max(probs.values())
         likely = [symbol for symbol in sorted(probs, key=_order) if probs[symbol] >= most * (1 - ROUNDING)]

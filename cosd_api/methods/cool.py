@@ -36,7 +36,8 @@ strings are searched for only in the answer. `max_tokens` counts the tokens of t
 
 **Costs.** The text that a model wrote beyond its segment is used again if the answer continues with it. A model need
 not score its own text, because the probabilities of its tokens are already known. Both savings apply only if the model
-reads the text as the tokens that it wrote (`AnswerWriter.reads_as`), so that a new request would have the same result.
+reads the text as the tokens that it wrote (`AnswerWriter.reads_as`), because only then would a new request have the
+same result.
 
 With `rerank`, the candidates are the fused answer and each model's own whole answer; see the module `rerank`.
 """

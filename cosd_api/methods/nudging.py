@@ -181,7 +181,7 @@ class Nudged:
             room = writer.left - len(first)
             cut = len(first[-1].data) < len(
                 passage.tokens[len(first) - 1].data
-            )  # more of a cut token may always be taken, because it counts as one token
+            )  # a cut token may always be extended, because it counts as one token
             if room + cut <= 0 and self._same < SAME:
                 self.nudge(passage, end, "the answer is as long as it may be")
                 return

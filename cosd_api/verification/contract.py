@@ -39,9 +39,10 @@ class Needs:
         draft_states: the number of values in the hidden state that the draft must report with each of its tokens; 0 if
             no hidden state is needed. Only for `unit="token"`.
         window: the smallest number of places to ask about in one question while the draft is being written.
-        ties: whether the draft's and the assistant's token count as equal if the assistant finds them equally probable.
-            Set this to False if every differing token should be replaced.
-        contested: the share of the draft's tokens about which assistants are asked, for estimates; None if unknown.
+        ties: whether the draft's and the assistant's tokens count as equal if the assistant finds them equally
+            probable. Set this to False if every differing token should be replaced.
+        contested: the share of the draft's tokens about which assistants are asked, for estimates of the cost; None if
+            unknown.
     """
 
     q: bool = True

@@ -17,10 +17,10 @@ from cosd_api.verification.rule import exactly, shortened
 class RandomVerifier(PlaceVerifier):
     """Replaces a share of the differing tokens at random: a control that switches between the models blindly.
 
-    A random number, the coin, decides at each place. The coin depends only on the seed, the draft model's prompt, and
-    the byte offset of the first judged draft token in the answer, because it is a hash of them. So a repeated request
-    has the same answer, which depends neither on timing nor on any setting that trades cost for time. An assistant is
-    asked only if the coin is below `rate`.
+    A random number, the coin, decides at each place. The coin is a hash of the seed, the draft model's prompt, and the
+    byte offset of the first judged draft token in the answer. So a repeated request has the same answer, which depends
+    neither on timing nor on any setting that trades cost for time. An assistant is asked only if the coin is below
+    `rate`.
 
     Attributes:
         rate: the share of the differing tokens that are replaced, in [0, 1].
