@@ -9,9 +9,9 @@
     4   each sample votes for its answer, with its model's weight times its model's consistency    `consistency`
     5   the answer with the most votes wins, and the first sample with this answer is written      `vote`
 
-**Consistency.** If a model's n answers include m different ones, the model's consistency is 1/n + (1 - 1/n) (1 - H /
-log m). H is the entropy of the shares of the different answers. The consistency is 1 if m = 1, and 1/n if all different
-answers are equally frequent.
+**Consistency.** If a model's n answers include m different ones, the model's consistency is
+1/n + (1 - 1/n) (1 - H / log m). H is the entropy of the shares of the different answers. The consistency is 1 if m = 1,
+and 1/n if all different answers are equally frequent.
 
 **The same answer.** By default, an answer is the whole text, without white space at its ends. If `answer`, a regular
 expression, is given, the answer is its last match in the text, or the first group of that match, also without white
