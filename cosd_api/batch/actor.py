@@ -25,10 +25,10 @@ _TAKEN = ("custom_id", "prompt", "messages", "own", "max_tokens", "stop", "seed"
 class FusionActor:
     """Answers batches of rows with a fusion. Pass this class to Ray's `Dataset.map_batches`.
 
-    A row has a `prompt`, or `messages` and perhaps `own`. A row may also have `max_tokens`, `stop`, `seed` and
-    `temperature`. The actor adds the columns `text`, `finish_reason`, `error` and `billed_tokens`, and keeps all other
-    columns. In a failed row, `text` is empty, and in a successful row, `error` is empty, so that every column has a
-    single type.
+    A row has either a `prompt`, or `messages` and optionally `own`. A row may also have `max_tokens`, `stop`, `seed`
+    and `temperature`. The actor adds the columns `text`, `finish_reason`, `error` and `billed_tokens`, and keeps all
+    other columns. In a failed row, `text` is empty, and in a successful row, `error` is empty, so that every column has
+    a single type.
 
     Args:
         source: the settings of the fusion, the path of their file on the actor's machine, or a function that creates

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple, Self
 __all__ = ["IndexedLine", "LineIndex", "LineState"]
 
 LineState = Literal["new", "answered", "failed", "cut"]
-"""The state of a line. `"new"` means that the line is not in the output yet. `"cut"` means that the limit for the whole
-batch ended the line, and that the next run retries it."""
+"""The state of a line. `"new"` means that the line is not in the output yet. `"cut"` means that the line was ended
+by the limit for the whole batch; the next run retries it."""
 
 _STATES: tuple[LineState, ...] = ("new", "answered", "failed", "cut")
 _CACHE = 8_000  # the size of SQLite's cache, in kilobytes
@@ -38,7 +38,7 @@ class IndexedLine(NamedTuple):
 
 
 class LineIndex:
-    """The state of every line, in a temporary database that is deleted at the end. Use it as a context manager."""
+    """The state of every line, in a temporary database, which is deleted when this context manager exits."""
 
     def __enter__(self) -> Self:
         self._db = sqlite3.connect("", isolation_level=None)

@@ -64,7 +64,7 @@ class BatchJob:
 
         Raises:
             OSError: a file cannot be read or written.
-            SettingError: a file is invalid, or the output was written by another fusion. No line was sent.
+            SettingError: a file is invalid, or the output was written by a different fusion. No line was sent.
             ProviderError: an endpoint failed before the first line was sent.
         """
         with ExitStack() as stack:
@@ -106,7 +106,7 @@ class BatchJob:
 
 
 def _check_same(path: Path, output: OutputFile, mine: tuple[str, tuple[str, ...]]) -> None:
-    """Check that the lines in the output were written by the same models and the same method."""
+    """Check that the lines in the output were written by this fusion's models and method."""
     if output.written_by is not None and output.written_by != mine:
         (method, models), (my_method, my_models) = output.written_by, mine
         words = f"{path} holds answers of {' and '.join(models)} by the method {method}"
@@ -160,7 +160,7 @@ class _BatchRun:
             self.job.progress(self.tally)
 
     def _work(self) -> Generator[Coroutine[Any, Any, tuple[Reply, list[Usages]] | None]]:
-        """Yield the lines without any answer, then the lines that failed earlier, because these may fail again."""
+        """Yield the lines without any answer, then the lines that failed earlier, which may fail again."""
         job = self.job
         for again in (False, True) if job.retry_failed else (False,):
             for line in near_each_other(self._wanted(again=again), job.window, job.concurrency):
@@ -184,7 +184,7 @@ class _BatchRun:
             raise changed
 
     async def _answer(self, line: BatchLine) -> tuple[Reply, list[Usages]] | None:
-        """Answer one line within its share of the limit.
+        """Answer one line within its share of the batch's limit on billed tokens.
 
         Returns:
             The reply, and the costs of earlier attempts; None if the run was stopped before the first attempt.

@@ -81,7 +81,8 @@ class BatchLine:
     def asked(self) -> str:
         """The prompt or the messages as one text. Lines with a common beginning have texts with a common beginning.
 
-        Messages for a single model come first, because the models read them before the conversation.
+        Messages that only one model reads come first in this text, because that model reads them before the
+        conversation.
         """
         name = "messages" if self.url == CHAT else "prompt"
         value = self.body.get(name)

@@ -88,7 +88,7 @@ class OutputFile:
             self._appender.__exit__(None, None, None)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Append a line, which supersedes any earlier line with the same id, and includes that line's cost."""
+        """Append a line. It supersedes any earlier line with the same id, and its cost includes that line's cost."""
         text = json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         text = text.encode(errors="backslashreplace").decode()  # a server's error may contain a lone surrogate
         with self._named():
@@ -157,7 +157,7 @@ class OutputFile:
 
 
 def _other_version(version: int) -> str:
-    """Describe why an output file of another version is refused."""
+    """Describe why an output file of a different version is refused."""
     if version > SCHEMA:
         return f"it was written by a newer cosd-api (schema_version {version}): update cosd-api"
     words = "it was started by an earlier cosd-api, which sent text to models with the same ids"

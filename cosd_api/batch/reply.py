@@ -32,7 +32,8 @@ CUT = "max_billed_tokens"
 """The error code of a line that was ended by the limit for the whole batch."""
 
 SCHEMA = 2
-"""The version of output lines. In version 1, lines had no number, and models with the same ids were sent text."""
+"""The version of output lines. In version 1, lines had no number, and models that share the same token ids were sent
+text instead of ids."""
 
 _INVALID = "invalid_request_error"
 _OF_LINES = (ContextLengthError, InvalidRequestError, UnsupportedError, BudgetError)
@@ -99,7 +100,7 @@ class Answerer:
 
         Args:
             line: the line.
-            allowed: the number of tokens that the line may bill; None for no limit.
+            allowed: the largest number of tokens that may be billed for the line; None for no limit.
         """
         done: list[FusionResult] = []
         own_limit = True
@@ -127,12 +128,12 @@ class Answerer:
 
 
 def _is_servers(error: ProviderError) -> bool:
-    """Test whether an error is a server's fault, so that other lines are likely to fail in the same way."""
+    """Test whether an error is a server's fault. If it is, other lines are likely to fail in the same way."""
     return isinstance(error, BudgetTimeoutError) or not isinstance(error, _OF_LINES)
 
 
 def stopped(line: BatchLine, words: str) -> Reply:
-    """Create the reply to a line that has billed tokens, and that the limit for the whole batch ended."""
+    """Create the reply to a line that billed tokens before it was ended by the limit for the whole batch."""
     return _failed(line, (), {"code": CUT, "message": words, "retryable": True}, cut=True)
 
 
@@ -154,7 +155,7 @@ def _within(options: AnswerOptions, left: int | None) -> tuple[AnswerOptions, bo
 
     Args:
         options: the options of the line.
-        left: the number of tokens that are left of the line's share; None for no limit.
+        left: the rest of the line's share, in tokens; None for no limit.
 
     Returns:
         The options, and whether the line's own limit applies.

@@ -22,7 +22,7 @@ class BatchSummary(Record):
         known: the number of lines that earlier runs answered.
         answered: the number of lines that this run answered.
         failed: the number of lines whose output is an error, including lines of earlier runs.
-        missing: the number of lines that were not asked, or not completed.
+        missing: the number of lines that were not sent, or whose answers are incomplete.
         others: the number of output lines whose ids do not occur in the input.
         seconds: the duration of this run in seconds, from the first request for an answer.
         tokens: the number of tokens in this run's answers.

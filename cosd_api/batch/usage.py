@@ -53,7 +53,7 @@ def usages_of(usage: Mapping[str, EndpointUsage]) -> dict[str, LineUsage]:
 
 
 def together_cost(several: Sequence[Usages], less: Usages | None = None) -> dict[str, LineUsage]:
-    """Add several costs, and subtract the cost `less`, which is part of the sum."""
+    """Return the sum of several costs, minus the cost `less`."""
     names = dict.fromkeys(name for one in several for name in one)
     taken = less or {}
     return {

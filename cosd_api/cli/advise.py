@@ -61,13 +61,13 @@ def advise(
 ) -> None:
     """Find out from a hundred questions whether to fuse two or more models, and how.
 
-    Each model alone and every way to fuse the models answer a quarter of the questions, then half of them, then all,
-    until the advice is clear. The advice is one paragraph on standard output: how to fuse, with the gain and the cost;
-    or which model to use alone; or that the result is undecided, with the number of questions that would decide it. The
-    estimated cost, and a line after each stage, go to standard error. You are asked to confirm the cost unless you give
-    --yes or --max-billed-tokens. Without a terminal, one of these options is required, unless all answers are known.
-    Exit codes: 0 with any advice; 1 if a server failed, or the command was stopped; 2 for wrong usage or an invalid
-    file; 130 when interrupted.
+    Each model and each possible fusion of the models answer a quarter of the questions, then half of them, and then
+    all, but only until the advice is clear. The advice is one paragraph on standard output: how to fuse, with the gain
+    and the cost; or which model to use alone; or that the result is undecided, with the number of questions that would
+    decide it. The estimated cost, and a line after each stage, go to standard error. You are asked to confirm the cost
+    unless you give --yes or --max-billed-tokens. Without a terminal, one of these options is required, unless all
+    answers are known from an earlier run. Exit codes: 0 with any advice; 1 if a server failed, or the command was
+    stopped; 2 for wrong usage or an invalid file; 130 when interrupted.
     """
     with guarded():
         wanted, settings = options.questions(questions, limit), options.settings(answers)

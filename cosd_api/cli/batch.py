@@ -72,9 +72,9 @@ def batch(
     """Answer the prompts in a file, and write the answers to another file.
 
     For each input line, a line with an answer or an error is written to the output, in the order of completion. After
-    an interruption, the same command resumes. --max-billed-tokens limits the whole batch, including earlier runs. The
-    progress goes to standard error, and the summary to standard output. Exit codes: 0 on success; 1 if lines failed or
-    were not asked, or a server failed; 2 for wrong usage or an invalid file; 130 when interrupted.
+    an interruption, the same command resumes the batch. --max-billed-tokens limits the whole batch, including earlier
+    runs. The progress goes to standard error, and the summary to standard output. Exit codes: 0 on success; 1 if lines
+    failed or were not asked, or a server failed; 2 for wrong usage or an invalid file; 130 when interrupted.
     """
     with guarded():
         check_writable(out, "--out", source, options.config, options.tree)

@@ -60,8 +60,8 @@ def chat(
     with guarded():
         fusion = options.fusion()
         limits = options.limits(fusion, max_billed_tokens=max_billed_tokens)
-        # The event loop runs in another thread, so that connections stay open while this thread waits for a line, and
-        # Ctrl-C works as usual.
+        # The event loop runs in a separate thread. Connections therefore stay open while this thread waits for a line,
+        # and Ctrl-C works as usual.
         with sync_portal().wrap_async_context_manager(fusion):
             _Session(fusion, limits, _Conversation(system)).run()
 

@@ -84,12 +84,12 @@ def compare(
 ) -> None:
     """Find out, on your own questions, whether fusing two or more models is worth it.
 
-    Each model answers alone. Then the models answer together by every method that the servers support, with each model
-    in turn as the draft, and by baselines. All answers are graded. The estimated cost and the progress go to standard
-    error, and the table to standard output. You are asked to confirm the cost unless you give --yes or
-    --max-billed-tokens. Without a terminal, one of these options is required, unless all answers are known. Exit codes:
-    0 on success; 1 if a server failed, or the comparison is not complete; 2 for wrong usage or an invalid file; 130
-    when interrupted.
+    Each model answers alone. Then the models answer together with every method that the servers support, and each model
+    in turn is the draft. Baseline methods answer, too. All answers are graded. The estimated cost and the progress go
+    to standard error, and the table to standard output. You are asked to confirm the cost unless you give --yes or
+    --max-billed-tokens. Without a terminal, one of these options is required, unless all answers are known from an
+    earlier run. Exit codes: 0 on success; 1 if a server failed, or the comparison is not complete; 2 for wrong usage or
+    an invalid file; 130 when interrupted.
     """
     with guarded(), ExitStack() as run:
         wanted = options.questions(questions, limit)
@@ -299,9 +299,9 @@ def _on_terminal() -> bool:
 class Left:
     """Forecasts the remaining time, tokens and money from the answers of this run so far.
 
-    A contestant's remaining answers are assumed to need as many tokens as its earlier answers did on average, or as all
-    answers did if the contestant has none yet. A token is assumed to take the average time so far. Answers that were
-    known before the run do not count.
+    A contestant's remaining answers are assumed to need as many tokens as its earlier answers did on average, or as the
+    answers of all contestants did if it has none yet. A token is assumed to take the average time so far. Answers that
+    were known before the run do not count.
 
     Args:
         clock: a function that returns the time in seconds.

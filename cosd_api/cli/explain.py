@@ -33,9 +33,9 @@ def explain(
     """Show why each token of an answer is there.
 
     The answer, with marked replacements, and a table of the decisions are printed to standard output. With --html, a
-    page is written instead: the answer with a card for each token, a plot of the two probabilities, a timeline of all
-    requests, and their cost. The page loads nothing from the network. Exit codes: 0 on success; 2 if the file is not a
-    trace, or a file cannot be read or written.
+    page is written instead: the answer with a card for each token, a plot of the draft's and the assistant's
+    probabilities, a timeline of all requests, and their cost. The page loads nothing from the network. Exit codes: 0 on
+    success; 2 if the file is not a trace, or a file cannot be read or written.
     """
     if html is None and title is not None:
         raise typer.BadParameter("is the headline of a page: give --html, too", param_hint="--title")

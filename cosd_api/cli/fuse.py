@@ -102,12 +102,12 @@ def fuse(
 ) -> None:
     """Answer one prompt with fused models.
 
-    Only the answer is printed to standard output, as it becomes final, with a line end if the answer has none.
-    Everything else goes to standard error. Exit codes: 0 on success; 1 if a server failed or a limit was reached (the
-    text verified so far is on standard output); 2 for wrong usage; 130 when interrupted. With --json, one document is
-    printed at the end. With exit code 1, this document is the partial result, with finish_reason "error" or "budget";
-    if there is no partial result, no document is printed. The same applies to the file of --trace, and to --explain,
-    which marks the answer as in Table 6 of the paper.
+    Only the answer is printed to standard output: each part as soon as it is final, and a line end after the answer if
+    it has none. Everything else goes to standard error. Exit codes: 0 on success; 1 if a server failed or a limit was
+    reached (the text verified so far is on standard output); 2 for wrong usage; 130 when interrupted. With --json, one
+    document is printed at the end. With exit code 1, this document is the partial result, with finish_reason "error" or
+    "budget"; if there is no partial result, no document is printed. Likewise, --trace and --explain report the partial
+    result if there is one. --explain marks the answer as in Table 6 of the paper.
     """
     with guarded():
         if as_json and explain:

@@ -262,7 +262,7 @@ class SharedOptions:
         if read_timeout is not None:
             words = "cannot be combined with --config: set timeout of a server in the settings file"
             raise typer.BadParameter(words, param_hint="--read-timeout")
-        overrides: dict[str, Any] = {name: one for name, one in settings.items() if self.given(name)}  # tuning is below
+        overrides: dict[str, Any] = {name: one for name, one in settings.items() if self.given(name)}
         if self.given("draft"):
             overrides["draft"] = connect_server(self.draft or "", self.draft_model, "--draft")
         if self.given("assistant"):
@@ -311,10 +311,11 @@ class SharedOptions:
 
         Raises:
             typer.BadParameter: the timeout is invalid.
-            SettingError: another limit is invalid.
+            SettingError: a limit other than the timeout is invalid.
         """
         method = fusion.settings.method
-        seed = self.seed if method.temperature or not method.hoisted else None  # otherwise, the seed is the verifier's
+        # If CoSD writes its most probable tokens, `--seed` sets the verifier's seed, and the answer has no seed.
+        seed = self.seed if method.temperature or not method.hoisted else None
         timeout = seconds(self.timeout, "--timeout")
         wanted: dict[str, Any] = {"max_tokens": self.max_tokens, "timeout": timeout, "seed": seed, **more}
         if self.config is not None:

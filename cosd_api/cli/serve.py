@@ -69,7 +69,7 @@ def serve(
         if schema:
             _print_schema()
             return
-        from cosd_api.gateway.app import Gateway  # noqa: PLC0415 - of an extra
+        from cosd_api.gateway.app import Gateway  # noqa: PLC0415 - needs an extra
         from cosd_api.gateway.config import GatewayLimits, keys_of  # noqa: PLC0415
         from cosd_api.gateway.server import check_host, listening, run_gateway  # noqa: PLC0415
 
@@ -100,7 +100,7 @@ def serve(
 
 
 def _print_schema() -> None:
-    from cosd_api.gateway.config import GatewayConfig  # noqa: PLC0415 - of an extra
+    from cosd_api.gateway.config import GatewayConfig  # noqa: PLC0415 - needs an extra
 
     print(json.dumps(GatewayConfig.model_json_schema(), indent=2))
 
@@ -112,7 +112,7 @@ def _config(file: Path | None, options: SharedOptions) -> GatewayConfig | None:
         typer.BadParameter: the file cannot be read, or a fusion is also defined by options.
         SettingError: the file is invalid.
     """
-    from cosd_api.gateway.config import GatewayConfig  # noqa: PLC0415 - of an extra
+    from cosd_api.gateway.config import GatewayConfig  # noqa: PLC0415 - needs an extra
 
     if file is None:
         return None
@@ -150,7 +150,7 @@ def _fusion(options: SharedOptions) -> Fusion:
 @contextmanager
 def _logged_to_stderr() -> Iterator[None]:
     """Write the access log and log messages about failures to standard error."""
-    from cosd_api.gateway.exchange import ACCESS_LOG  # noqa: PLC0415 - with the rest
+    from cosd_api.gateway.exchange import ACCESS_LOG  # noqa: PLC0415 - needs an extra
     from cosd_api.gateway.log_writer import LogLineFormatter, LogWriter  # noqa: PLC0415
 
     with closing(LogWriter(sys.stderr.fileno())) as handler:
@@ -172,7 +172,7 @@ def _logged_to_stderr() -> Iterator[None]:
 
 def _reading_keys(gateway: Gateway, file: Path, host: str) -> Callable[[int, FrameType | None], None]:
     """Create the handler for the signal that makes the gateway read its keys again."""
-    from cosd_api.gateway.config import GatewayConfig, keys_of  # noqa: PLC0415 - of an extra
+    from cosd_api.gateway.config import GatewayConfig, keys_of  # noqa: PLC0415 - needs an extra
     from cosd_api.gateway.server import check_host  # noqa: PLC0415
 
     one_at_a_time = threading.Lock()
@@ -193,7 +193,7 @@ def _reading_keys(gateway: Gateway, file: Path, host: str) -> Callable[[int, Fra
     def handle(number: int, frame: FrameType | None) -> None:
         if terminal and not os.isatty(0):  # the signal means that the terminal was closed
             _interrupt(number, frame)
-        threading.Thread(target=read, name="cosd-keys", daemon=True).start()  # no request has to wait
+        threading.Thread(target=read, name="cosd-keys", daemon=True).start()  # in a thread, so requests need not wait
 
     return handle
 

@@ -309,9 +309,9 @@ def train_gate(
     """Train a gate that hands single tokens to the assistant, for cosd fuse --method defer --set gate=FILE.
 
     The models must have the same tokenizer. If DATA contains samples from cosd collect --listed, no server is needed.
-    To train on hidden states, give --hidden-states to both commands. The gate and its results on held-out examples are
-    printed to standard output, and reasons to doubt the gate to standard error. Exit codes: 0 on success; 1 if a server
-    failed; 2 for wrong usage, or data with nothing to learn from; 130 when interrupted.
+    To train on hidden states, give --hidden-states both to cosd collect and to this command. The gate and its results
+    on held-out examples are printed to standard output, and reasons to doubt the gate to standard error. Exit codes: 0
+    on success; 1 if a server failed; 2 for wrong usage, or data with nothing to learn from; 130 when interrupted.
     """
     with guarded():
         if method == "co-llm":
@@ -397,7 +397,7 @@ def tune_rule(
                     )
                 results.append(answered)
                 _show(answered)
-            # The last result counts most, because right answers matter more than right decisions.
+            # With --answers, the last result counts right answers, which matter more than right decisions.
             _recommend(results[-1])
             if png is not None:
                 save_heatmaps([one.panel for one in results], png)

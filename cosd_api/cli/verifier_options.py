@@ -20,8 +20,8 @@ DEFAULT = "rule"
 VERIFIERS: Mapping[str, Mapping[str, FieldInfo]] = {
     kind: found for kind in KINDS if (found := numbers_of(kind)) is not None
 }
-"""The settings of the verifiers whose settings are all numbers, or that have none, by the verifier's kind and the
-setting's name. Each setting is an option of the same name."""
+"""The settings of all verifiers that have only numbers as settings, or no settings. The keys are the verifier's kind
+and the setting's name. Each setting is an option of the same name."""
 FORMER: Mapping[str, Sequence[str]] = {"chow": ("tau",)}
 """The former names of verifiers, with the names of their settings; see `present_verifier`."""
 _OF_PAPER = f"The paper's rule: --alpha {RuleVerifier.paper().alpha:g} --beta {RuleVerifier.paper().beta:g}."
@@ -49,7 +49,7 @@ def _parameter(name: str, annotation: Any, option: Any) -> Parameter:
 
 
 def _choice() -> str:
-    """Write the help for the kind: all kinds with their settings, grouped by equal settings."""
+    """Write the help for the verifier's kind: all kinds with their settings. Kinds with equal settings are grouped."""
     groups: list[str] = []
     for settings, alike in groupby(VERIFIERS, key=lambda kind: tuple(VERIFIERS[kind])):
         kinds = " or ".join(f"the {kind}" if kind == DEFAULT else kind for kind in alike)

@@ -18,20 +18,23 @@ All models score all proposals, and the best proposal is written.
 
 A model is **confident** of a word if the probability of the token that contains the word's first byte exceeds that of
 the next most probable token by at least `margin`. If that token has no alternatives (for example, because it is one
-character of several tokens), the next token is assumed to have all the remaining probability.
+character that consists of several tokens), the next most probable token is assumed to have all the remaining
+probability.
 
-**Words** and the ends of answers are defined as in `cool`: a word ends where every model ends a word, the white space
-before a word is part of it, and the last word of a text may still grow. A model proposes all the text that it has
-written if it wrote its end of sequence, if it has written `LONGEST` tokens without completing its span, if it has
-reached `max_tokens`, or if its context is full. The proposal includes the end of sequence if the model wrote one. One
-of the first tokens in step 2 may also be the end of sequence. After any other first token, the model continues from the
-token's id. If its server accepts no ids, the model encodes the answer followed by that token, and continues from there.
+**Words** and the ends of answers are defined as in the module `cool`: a word ends where every model ends a word, the
+white space before a word is part of it, and the last word of a text may still grow. A model proposes all the text that
+it has written if it wrote its end of sequence, if it has written `LONGEST` tokens without completing its span, if it
+has reached `max_tokens`, or if its context is full. The proposal includes the end of sequence if the model wrote one.
+In step 2, one of the alternative first tokens may be the end of sequence. After any other alternative, the model
+continues from the token's id. If its server accepts no ids, the model encodes the answer followed by that token, and
+continues from there.
 
-**Outliers.** If three or more models score a proposal, the largest and the smallest NLL are excluded if the largest is
-more than `outliers` times the smallest.
+**Outliers.** When three or more models score a proposal, its largest and its smallest NLL are excluded if the largest
+is more than `outliers` times the smallest.
 
-Results record exp(NLL), which is the perplexity, and exp of the mean, which is the geometric mean of the perplexities.
-In all other respects, steps 3 to 6 are the same as in `cool` (`perplexity.choose`).
+For each proposal, results record exp(NLL) for each model, which is the perplexity, and exp(mean NLL), which is the
+geometric mean of the perplexities. In all other respects, steps 3 to 6 are the same as in the module `cool`
+(`perplexity.choose`).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@
 
 A model's probability for an unlisted token is at most 1 minus the sum of its listed probabilities. So each mean has a
 lower and an upper bound. The largest mean is *proved* if its lower bound exceeds the upper bound of every other token,
-listed or not. While it is not proved, the models are asked for longer lists. If they list no more tokens, the token
-with the largest lower bound is written, and a warning reports the number of places where this happened.
+listed or not. While it is not proved, the models are asked for longer lists. If no list becomes longer, the token with
+the largest lower bound is written, and a warning reports the number of places where this happened.
 
 If means are equal, x~_i has priority, then the end of sequence, then the token whose bytes sort first.
 
@@ -64,8 +64,8 @@ class Average(Weighted):
     probable tokens. The first model writes ahead, and the other models are asked about every token.
 
     With `temperature=1`, each token is drawn from that mean (arXiv 2605.00419): a model is selected at random in
-    proportion to its weight, and then draws the token from its own distribution. The models need not list tokens; they
-    only have to draw them. The `seed` of an answer determines both random choices.
+    proportion to its weight, and then draws the token from its own distribution. Each model must be able to draw
+    tokens, but need not list its most probable tokens. The `seed` of an answer determines both random choices.
 
     Attributes:
         weights: the weights of the models, in the order of the models; numbers of at least 0, not all 0. Only their
@@ -73,8 +73,9 @@ class Average(Weighted):
         tau: the temperature of the weights for `weights="route"`, above 0.
         ahead: the number of tokens that the first model writes before the other models are asked, at least 1. This
             number changes only the cost.
-        listed: the number of tokens to list at each place, at least 1. If they do not prove the choice, more tokens
-            are requested. So this number changes only the cost, as long as the endpoints list enough tokens.
+        listed: the number of tokens to list at each place, at least 1. If these tokens do not prove which mean is the
+            largest, more tokens are requested. So this number changes only the cost, as long as the endpoints list
+            enough tokens.
         temperature: 0 for the most probable token of the mean, 1 to draw the token from the mean. With 1, leave out
             `ahead` and `listed`.
 
@@ -296,7 +297,7 @@ def _means(place: Listing, weights: Mapping[int, float]) -> dict[Key, MeanBounds
 
 
 def _unlisted(place: Listing, weights: Mapping[int, float]) -> float:
-    """Return the largest possible mean of an unlisted token, which may have all probability that the lists lack."""
+    """Return the largest possible mean of an unlisted token, which has all the probability missing from the lists."""
     return sum(weight * max(0.0, 1 - math.fsum(probs_of(place[model]).values())) for model, weight in weights.items())
 
 

@@ -65,7 +65,7 @@ class Method(ABC):
         accepts: the settings of `Fusion` that apply to the method.
         hoisted: the method's own settings that can also be passed to `Fusion` directly.
         decides: what the method bases its decisions on, as a phrase for error messages.
-        symmetric: whether all models have the same role, so that they can be passed as `models`.
+        symmetric: whether all models have the same role; if so, they can be passed as `models`.
         ordered: whether the answer depends on the order of the models although all have the same role.
         most_models: the largest number of models that the method accepts; None for no limit.
         compares_tokenizers: whether the method depends on whether the models share a tokenizer.
@@ -73,8 +73,8 @@ class Method(ABC):
         accepts_messages_only: whether the method accepts models that do not continue a partial answer
             (`Capabilities.continues`).
         why_greedy: the reason why the method does not draw tokens, as a clause for error messages.
-        temperature: 0 if the models write their most probable tokens; 1 if tokens are drawn at random, so that each
-            answer has a seed.
+        temperature: 0 if the models write their most probable tokens; 1 if tokens are drawn at random, in which case
+            each answer has a seed.
     """
 
     name: ClassVar[str]
@@ -96,12 +96,12 @@ class Method(ABC):
 
     @property
     def asks_by_ids(self) -> bool:
-        """True if models with the same ids are compared token by token, by their ids, as in Algorithm 1."""
+        """True if models that share the same token ids are compared token by token, as in Algorithm 1."""
         return False
 
     @property
     def own_paths(self) -> bool:
-        """True if each model whose server accepts ids is sent its own path, which is its own ids of the answer."""
+        """True if each model whose server accepts ids is sent its own path: the answer as the model's own token ids."""
         return False
 
     @property
@@ -120,7 +120,7 @@ class Method(ABC):
         return self._at(temperature)
 
     def _at(self, temperature: float) -> Method:
-        """Return the method at the other temperature, if the method supports it; see `at_temperature`."""
+        """Return the method at a temperature that is not its present one, if it supports it; see `at_temperature`."""
         if temperature:
             words = f"temperature is not accepted by the method {self.name!r}: {self.why_greedy}"
             raise SettingError(f"{words}. Leave it out")
@@ -146,7 +146,7 @@ class Method(ABC):
         return ()
 
     def examine_unit(self, unit: Unit, endpoint: str) -> None:  # noqa: B027 - a hook
-        """Check that the method can judge by a unit, which the user chose or the tokenizers determine.
+        """Check that the method can judge by a unit that the user chose, or that the tokenizers determine.
 
         Args:
             unit: the unit.
@@ -160,7 +160,7 @@ class Method(ABC):
         """Check the number of models.
 
         Raises:
-            SettingError: there are too many models, or the method's settings are for another number of models.
+            SettingError: there are too many models, or the method's settings are for a different number of models.
         """
         if self.most_models is not None and count > self.most_models:
             raise SettingError(f"{self.name!r} accepts at most {self.most_models} models, not {count}")
@@ -214,7 +214,7 @@ class DraftFirst(Method):
         """Forecast the cost of one answer at one model; see `Method.cost`."""
         if model == 0:
             return draft_cost(plan, prompt)
-        # If an assistant is certain, the assistants after it need not be asked.
+        # If one assistant is certain of its token, later assistants need not be asked.
         return assistant_cost(plan, model, prompt, always=model == 1 and not plan.skip)
 
     def assumptions(self, plan: Plan) -> Assumptions:

@@ -20,7 +20,7 @@ selects the most surprising token, and quantile 0.5 the (lower) median.
 and everything after it are first cut off. If the cut splits a token, the token counts with its whole probability. If
 the answer ends by itself, its end of sequence is one of the tokens. A token whose probability is unknown does not
 count; on some servers, the end of sequence is such a token. If no token counts, the draft's answer is taken. If Q
-exceeds tau only by a rounding error, the two count as equal.
+exceeds tau only by a rounding error, Q and tau count as equal.
 
 With `on_assistant_error="draft"`, the draft's answer is taken if the assistant fails before it has written anything. If
 the assistant fails later, the draft continues the text that has been written so far.

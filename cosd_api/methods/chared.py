@@ -20,22 +20,23 @@ here*; its mass is the mass of the tokens that end where the text ends. If this 
 branches are kept: the longer tokens stay in the table, and the mass of the ended tokens is distributed over the model's
 next tokens (step 1). The model lists its next tokens after the id of the token that ended. If its server accepts no
 ids, the text is encoded again instead. If the mass is at most `ENDS`, the empty string is dropped. Equal strings form
-one branch, wherever their tokens began. A branch is removed when a byte is written that does not continue it. A model
+one branch, wherever their tokens began. A branch is removed if it does not begin with the byte that is written. A model
 that has no branches left is asked at the end of the text, as it was at the beginning.
 
 **Lists.** The probabilities that a model lists are divided by their sum, so unlisted tokens have no probability. Lists
 contain only tokens of whole characters, and the end of sequence. If the most probable token is one character that
-consists of several tokens, it has no alternatives. It then counts as certain, and a warning reports how often this
-happened. If such a character remains incomplete, which happens only before the end of sequence, the end follows its
-bytes.
+consists of several tokens, it has no alternatives. Such a token counts as certain, and a warning reports how often this
+happened. If such a character remains incomplete, which happens only before the end of sequence, the end of sequence is
+written after its bytes.
 
 **Characters.** A model can read only whole characters, so no model is asked inside a character. A model that loses its
-last branch inside a character does not contribute until the character is complete. The mean is then over the other
-models, at least one of which still has branches.
+last branch inside a character does not contribute until the character is complete. The mean is then taken over the
+other models, at least one of which still has branches.
 
 **Ties.** If several symbols have equal means, the symbol that the first model finds most probable is written. If that
 model finds several of them equally probable, the second model decides, and so on. If symbols are still equal, the end
-of sequence is preferred, then the lowest byte. Numbers count as equal if they differ only by a rounding error.
+of sequence is preferred, then the lowest byte. Means or probabilities count as equal if they differ only by a rounding
+error.
 
 **Tokens.** A token of the answer is the text between two places where a model is asked, in whole characters; the end of
 sequence is a token, too. A token is streamed as soon as its bytes are known, because it needs no further request.
@@ -281,7 +282,7 @@ class ByteStep:
     rests: Mapping[int, Mapping[Key, bytes]]
 
     def favourite(self, model: int) -> Key:
-        """Return the model's most probable symbol; of equally probable ones, preferably the symbol that is written."""
+        """Return the model's most probable symbol; if several are equal, the written symbol if it is one of them."""
         probs = self.probs[model]
         most = max(probs.values())
         likely = [symbol for symbol in sorted(probs, key=_order) if probs[symbol] >= most * (1 - ROUNDING)]
@@ -289,7 +290,7 @@ class ByteStep:
 
 
 def _settled(models: Collection[Branches]) -> bool:
-    """Step 6: test whether any model has to be asked; all other models drop their tokens that end here."""
+    """Step 6: test whether any model has to be asked. Models that need not be asked drop their tokens that end here."""
     for one in models:
         one.settle()
     return any(one.due for one in models)

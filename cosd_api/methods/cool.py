@@ -16,8 +16,9 @@
 
 **Words.** If a model's tokenizer is known (`connect(url, tokenizer=...)`), words are the pieces into which it splits a
 text before it encodes them. Otherwise they are Unicode's words (`words.unicode_words`). The last word of a text does
-not count, because it may still grow. White space is part of the word after it. With `align`, each model's segment ends
-at a word of that model alone. This setting makes a difference only if the tokenizer of at least one model is known.
+not count, because it may still grow. White space is part of the word after it. With `align`, each model's segment may
+end wherever that model alone ends a word. This setting makes a difference only if the tokenizer of at least one model
+is known.
 
 **A segment** is never empty. A model that ends before any word is complete proposes its whole text, followed by its end
 of sequence as one more token; if it wrote no text, it proposes that token alone. A model also proposes its whole text,
@@ -34,10 +35,11 @@ counts with its whole probability, too. If a stop string would cut a segment, th
 strings are searched for only in the answer. `max_tokens` counts the tokens of the winning segments.
 
 **Costs.** The text that a model wrote beyond its segment is used again if the answer continues with it. A model need
-not score its own text, because the probabilities are known. Both savings apply only if the model reads the text as the
-tokens that it wrote (`AnswerWriter.reads_as`), so that a new request would have the same result.
+not score its own text, because the probabilities of its tokens are already known. Both savings apply only if the model
+reads the text as the tokens that it wrote (`AnswerWriter.reads_as`), because only then would a new request have the
+same result.
 
-With `rerank`, the fused answer is one candidate, and each model's whole answer is another; see the module `rerank`.
+With `rerank`, the candidates are the fused answer and each model's own whole answer; see the module `rerank`.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ models and the verifier. It does not depend on the order or timing of events, th
 questions into requests, all of which the `Schedule` controls.
 
 If the answer may continue without an assistant (`survives`), an assistant that fails permanently is lost at the first
-place of the text about which it gave no answer. Its answers about later places are discarded, and drafting restarts
-after the token at that place, as after a replacement. So the answer depends on the place of the failure, not on its
-time.
+place of the text about which it gave no answer. Its answers about later places are discarded. After the token at the
+place of the loss, drafting restarts, as it does after a replacement. So the answer depends on the place of the failure,
+not on its time.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class CoSD(DraftFirst):
             `RuleVerifier.paper()` has the paper's thresholds.
         unit: the unit of text that is judged, `"token"` or `"word"`. None chooses by comparing the tokenizers; see
             `Fusion`.
-        temperature: 0 for Algorithm 1; 1 to draw every token at random from that next-token distribution, which
-            requires `unit="token"`.
+        temperature: 0 for Algorithm 1; 1 to draw every token at random from the next-token distribution that
+            `log_likelihood` describes, which requires `unit="token"`.
 
     Raises:
         SettingError: a setting is invalid.
@@ -379,7 +379,7 @@ class CoSDDecoder:
         return self._proceed(early)
 
     def drafted(self, draft: int, token: Token) -> list[Command]:
-        """Line 2: accept a token from the draft, or from a hedge, which may become the draft."""
+        """Line 2: accept a token from the draft, or from a hedge (a request that may become the draft)."""
         if draft != self.schedule.drafts.under_way:
             return [*self.schedule.hedges.drafted(draft, token)]
         if self.response.over:
@@ -449,9 +449,9 @@ class CoSDDecoder:
     def ask_failed(self, ask: int, error: Exception) -> list[Command]:
         """Handle a failed request to an assistant. The answer fails only if it cannot continue without the verdict.
 
-        The request may be about text that is thrown away later, and success should not depend on timing. Therefore,
-        places whose common request failed are asked about again one by one. A question about the start of the answer
-        is also asked again if it was sent before the draft began.
+        The request may be about text that is thrown away later, and success should not depend on timing. Therefore, if
+        a request about several places fails, the assistant is asked again about each place separately. A question about
+        the start of the answer is also asked again if it was sent before the draft began.
         """
         early = self.schedule.questions.is_early(ask)
         assistant, asked = self.schedule.questions.take(ask)
@@ -598,7 +598,7 @@ class CoSDDecoder:
         return True
 
     def _error(self) -> Exception | None:
-        """Return the error at the first open place that makes the answer fail; None if there is no such error."""
+        """Return the error at the first place without a verdict, if it makes the answer fail; otherwise None."""
         if not (self.units and self.units[0].waiting):
             return self.schedule.drafts.error
         if self.units[0].p_error is not None:
@@ -609,7 +609,7 @@ class CoSDDecoder:
         return None
 
     def _settle(self, commands: list[Command]) -> None:
-        """Line 14: make the text before the first open verdict final."""
+        """Line 14: make the text final up to the first unit that still waits for a verdict."""
         if not (self.units and self.units[0].state is State.JUDGED):
             return
         end, counts = 0, self._counts

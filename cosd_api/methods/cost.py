@@ -32,7 +32,7 @@ _UNDONE = 2  # the largest number of times that the text after one token of the 
 _WRITTEN = 4  # the number of tokens that an assistant typically writes about one place
 _CHAIN = 12  # the largest number of tokens that an assistant writes about one place
 _SHARE = 0.1  # the assumed share of tokens about which an assistant is asked, if no past answer is known
-_REPLACED = 1 / 3  # the assumed share of the tokens about which an assistant is asked that are replaced
+_REPLACED = 1 / 3  # the assumed share of replacements among the tokens about which an assistant is asked
 _LONGER = 1.5  # the assumed number of tokens that the draft or a watch writes for one token of the answer
 _AHEAD = 8  # the assumed number of tokens that a hedge writes before the verdict is known
 
@@ -48,8 +48,8 @@ class Plan:
         skip: whether to omit questions whose answers could not change the text.
         contested: the assumed share of the draft's tokens that an assistant's answer could change.
         lookahead: the number of tokens that the draft may write after the answer's last token, so that the last word
-            can be encoded; 0 unless the models have different ids. If it is not 0, an answer may end before any word is
-            ready to be judged, and then no assistant is asked.
+            can be encoded; 0 unless the models have different token ids. If it is not 0, an answer may end before any
+            word is ready to be judged, and then no assistant is asked.
     """
 
     max_tokens: int
@@ -216,7 +216,7 @@ def draft_first_assumptions(plan: Plan) -> Assumptions:
 
 
 def _chain(plan: Plan) -> int:
-    """Return the largest number of tokens that an assistant writes about one place, including any after the word."""
+    """Return the largest number of tokens that an assistant writes about one place, including tokens after the word."""
     return _CHAIN + 4 * plan.lookahead
 
 

@@ -16,14 +16,14 @@ There are two kinds of gates. Each is a verifier, and states the data that the d
 The second gate is the gate of Co-LLM (Shen et al., ACL 2024). Hardly any API reports hidden states, so the first gate
 uses data that APIs do report.
 
-With the first gate, models with the same ids are sent ids. Models on servers that accept no ids are sent the text,
-which each model encodes by itself. With hidden states, all models are sent the text. If x~_i is kept, the draft
-continues from its own tokens. After an assistant's token, the draft encodes the text again. Hidden states are requested
-for one stretch of the draft at a time, while the draft continues. Each state belongs to one place, so the answer does
-not depend on the length of the stretches.
+With the first gate, models that share the same token ids are sent ids. A model whose server accepts no ids is sent the
+text, and encodes it by itself. With the second gate, all models are sent the text. If x~_i is kept, the draft continues
+from its own tokens. After an assistant's token, the draft encodes the text again. Hidden states are requested for one
+stretch of the draft at a time, while the draft continues. Each state belongs to one place, so the answer does not
+depend on the length of the stretches.
 
-These are the steps of Algorithm 1 with a verifier that replaces every differing token wherever the gate opens, so
-`Defer` uses the decoder of `CoSD`. Both models must share a tokenizer.
+These are the steps of Algorithm 1 with a verifier that replaces the draft's token if the gate opens and the assistant's
+token differs. Therefore `Defer` uses the decoder of `CoSD`. Both models must share a tokenizer.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@
     5   x_i is kept while the gate is closed; if it opens, a token drawn from M_q replaces x_i    `_write_token`
     6   after that token, the draft model draws again
 
-The gate uses the most probable tokens, never the drawn token. So only the text before a token decides whether the token
-is drawn from M_p or from M_q. The token's distribution is therefore exactly the gated mixture P_F, although lists of
-tokens are incomplete. If the draft's list does not show its most probable token, the draft is asked for that token in
-another request.
+The gate is decided by the models' most probable tokens, never by the drawn token. So only the text before a token
+decides whether the token is drawn from M_p or from M_q. The token's distribution is therefore exactly the gated mixture
+P_F, although lists of tokens are incomplete. If the draft's list does not show its most probable token, the draft is
+asked for that token in a separate request.
 """
 
 from __future__ import annotations

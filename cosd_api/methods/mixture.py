@@ -7,9 +7,9 @@
     3   consecutive places of the same model share one request                           `write`
 
 Each token x is drawn with probability w_1 M_1(x) + w_2 M_2(x) + ..., which is its probability in the mean
-E = w_1 M_1 + w_2 M_2 + ... So answers have the same distribution as if they were drawn from averaged distributions,
-although no distribution has to be known (a mixture of experts, arXiv 2605.00419). After another model's turn, a model
-whose server accepts no ids continues from the text.
+E = w_1 M_1 + w_2 M_2 + ... So answers have the same distribution as if their tokens were drawn from E, although no
+model has to report its distribution (a mixture of experts, arXiv 2605.00419). After the turn of a different model, a
+model whose server accepts no ids continues from the text.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MeanDraws:
             model, length = self._run(place)
             passage = await self._drawn(model, place, length)
             if passage is None:
-                continue  # the model is lost, so another model is chosen for this place
+                continue  # the model is lost, so a different model is chosen for this place
             if passage.tokens:
                 share = self._shares()[model]
                 tokens = passage.tokens

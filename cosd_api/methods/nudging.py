@@ -1,4 +1,4 @@
-"""Nudging (ACL 2025, arXiv 2410.09300): a large base model writes while it is confident, else a small aligned model.
+"""Nudging (arXiv 2410.09300): a large base model writes while it is confident; if not, a small aligned model writes.
 
 The paper's *base model* B is the draft, and its *nudging model* N is the assistant.
 
@@ -23,8 +23,9 @@ the end of sequence, or if the probability of its token is unknown.
 
 **Guards against repetition.** If a nudge equals each of the three nudges before it, it is not written, and the answer
 ends (`stop_reason` is `"repetition"`). The tokens of B's turn after the first token are divided into passages of 16
-tokens; the last passage of a turn may be shorter. If a passage repeats text of the answer, and has 16 tokens or more
-than five words separated by white space, it is not written, and B's turn ends.
+tokens; the last passage of a turn may be shorter. If a passage repeats earlier text of the answer, it is not written,
+and B's turn ends. This applies only to passages that have either 16 tokens, or at least six words separated by white
+space.
 
 **Streaming.** A nudge is written when it is complete. A token of B is written as soon as the passage that contains it
 is known to differ from all earlier text of the answer, so no token is ever taken back.
@@ -81,8 +82,8 @@ class Nudging(Written):
     answer streams nudge by nudge, and token by token while the base model writes.
 
     Attributes:
-        gamma: the probability, in [0, 1], that the base model's most probable token must have for the base model to
-            count as confident.
+        gamma: the threshold of confidence, in [0, 1]: the base model is confident if the probability of its most
+            probable token is at least `gamma`.
         nudge_tokens: the number of tokens in a nudge, at least 1. If the nudging model's answer to the prompt is no
             longer than this, it is the whole answer.
 
@@ -180,7 +181,7 @@ class Nudged:
             room = writer.left - len(first)
             cut = len(first[-1].data) < len(
                 passage.tokens[len(first) - 1].data
-            )  # more of a cut token may always be taken, because it counts as one token
+            )  # a cut token may always be extended, because it counts as one token
             if room + cut <= 0 and self._same < SAME:
                 self.nudge(passage, end, "the answer is as long as it may be")
                 return

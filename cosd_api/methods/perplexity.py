@@ -9,7 +9,7 @@ The equations are from Cool-Fusion (arXiv 2407.19807). The published equation 2 
 paper reports (Table 3) can only be means, so `normalisation="token"` is the default. `"sum"` follows the published
 equation. `"byte"` divides by the number of bytes of the text, which makes models with long and short tokens comparable.
 
-All computations use logarithms, so that the sum over a long text does not overflow.
+All computations use logarithms, because the perplexity of a long text may be too large for a float.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class ProposedTexts:
     def add(self, model: int, one: ProposedText, *, own: bool = True) -> None:
         """Add a model's proposal; equal texts with the same `end` count as one proposal.
 
-        `own` is True if the model wrote all tokens in one request, so that their probabilities are a score of the text.
+        `own` is True if the model wrote all tokens in one request; their probabilities are then its score of the text.
         """
         same = self._found.setdefault((one.text, one.end), one)
         if model not in same.models:

@@ -55,10 +55,10 @@ class Rerank(ByPerplexity):
         writer.end_with(winner.passage)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002 - the same for all
-        """Forecast the cost of writing one answer and scoring the others; see `Method.cost`."""
+        """Forecast the cost of writing one answer and scoring the other models' answers; see `Method.cost`."""
         n, others = plan.max_tokens, plan.models - 1
         asked, read = prompt.scored(prompt.expected, n)
-        most_asked, most_read = prompt.most_scored(prompt.most, FINER * n)  # it may score its own answer, too
+        most_asked, most_read = prompt.most_scored(prompt.most, FINER * n)  # a model may score its own answer, too
         high = prompt.most + FINER * n + plan.models * most_read
         tokens = Bounds(prompt.least + 1, prompt.expected + n + others * read, high)
         return Cost(Bounds(1, 1 + others * asked, 1 + plan.models * most_asked), tokens, n)

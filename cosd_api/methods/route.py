@@ -9,14 +9,14 @@
         are equal, the first one listed                                                            `chosen`
 
 This is the first half of PackLLM (arXiv 2404.11531), which uses the perplexity of the prompt as a measure of a model's
-competence. In PackLLM, the weights mix the models' distributions. In `Route`, the model with the largest weight writes
-the whole answer, and all weights are recorded.
+competence. PackLLM uses the weights to mix the models' distributions. In `Route`, the model with the largest weight
+writes the whole answer, and all weights are recorded.
 
 All models score the same text. For a conversation, this is the text of its messages, separated by blank lines. The chat
 templates are left out, because they differ between the models and are not part of the question. A model without a
-beginning-of-sequence token reports no probability for the first token of a text, so that token is left out of its mean.
-A model may be unable to score the prompt, for example because the prompt consists of only that token. Such a model
-answers only if no other model can score the prompt either.
+beginning-of-sequence token reports no probability for the first token of a text. This token is therefore left out of
+the model's mean. A model may be unable to score the prompt, for example because the prompt is a single token. Such a
+model answers only if no other model can score the prompt either.
 
 With `on_assistant_error="draft"`, a model that fails is left out. If the model was already writing the answer, the next
 best model continues the text.

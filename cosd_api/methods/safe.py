@@ -23,10 +23,10 @@ If a token c is not among the `listed` most probable tokens of model i, **M_i(c)
 encodes the text before the place followed by c, and M_i(c) is the probability of the first token that begins at the
 place. This token is c or, if c is not in the model's vocabulary, the beginning of c. If the model's list contains this
 token, the listed probability is used. M_i(c) is 0 if no token of the encoding begins at the place, because model i
-would then never write c there. It is also 0 if c contains bytes that are not whole characters, because they cannot be
-sent. A look-up may encode the text before the place differently from the request that returned the list. A looked-up
-probability is therefore limited to 1 minus the sum of the model's listed probabilities. A token is in the drafter's
-vocabulary if it is among the drafter's `listed` tokens, or if a look-up encodes it as one token.
+would then never write c there. It is also 0 if c contains bytes that are not whole characters, because such bytes
+cannot be sent. A look-up may encode the text before the place differently from the request that returned the list. A
+looked-up probability is therefore limited to 1 minus the sum of the model's listed probabilities. A token is in the
+drafter's vocabulary if it is among the drafter's `listed` tokens, or if a look-up encodes it as one token.
 
 Only probabilities that can matter are looked up. An unknown probability is at least 0. It is at most 1 minus the sum of
 the listed probabilities, or the largest listed probability of a token with which c begins, whichever is larger. So each
@@ -275,5 +275,5 @@ async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key)
 
 
 def _standing(drafted: Token, reason: str) -> MeanChoice:
-    """Keep the drafter's token without asking another model about it."""
+    """Keep the drafter's token without asking any other model about it."""
     return MeanChoice.of(drafted, 0, [Contender((-1,), drafted.data, drafted.end)], reason)

@@ -9,12 +9,12 @@
         of q - p, and the draft continues after that token                                          `_rest`
     5   if all tokens are kept, the assistant draws one more token                                  `write`
 
-So each token is distributed according to q, whatever the draft is (Leviathan et al., ICML 2023). This is exact only for
-complete lists. Lists are finite, and unlisted tokens are treated as having probability 0, so the distribution of a
-token differs from q by at most t + d in total variation. In this bound, t is the probability that the assistant's list
-leaves out, and d is the largest probability that the draft can give to tokens that only the assistant lists. If the
-assistant lists no alternatives, as for a character that consists of several tokens, it draws the token by itself, which
-is exact.
+So each token is distributed according to q, whatever the draft is (Leviathan et al., ICML 2023). This holds exactly
+only if the lists are complete. Lists are finite, and unlisted tokens are treated as having probability 0, so the
+distribution of a token differs from q by at most t + d in total variation. In this bound, t is the probability that the
+assistant's list leaves out, and d is the largest probability that the draft can give to tokens that only the assistant
+lists. If the assistant lists no alternatives, for example because a character consists of several tokens, the
+assistant's server draws the token, exactly according to q.
 
 With `test="cosd"`, both models write their most probable tokens, and x^ replaces x~ if and only if p(x~) / q(x^) < u,
 for a number u drawn from [0, 1). This is the test as it appears in the CoSD paper. The resulting texts follow neither

@@ -39,22 +39,23 @@ from cosd_providers.errors import UnsupportedError
 class Speculative(Method):
     """Speculative decoding: draws from the assistant's distribution, sped up by a draft (Leviathan et al., ICML 2023).
 
-    This is a baseline of the CoSD paper. Pass `temperature=1` to this class or to `Fusion`. The tokens are then
-    distributed as if the assistant had drawn them. The draft affects only the cost; `acceptance_rate` is the share of
-    the draft's tokens that are kept. The method needs one assistant with the draft's tokenizer, and asks it about every
-    token. For the assistant's greedy text, use `CoSD(verifier=MatchVerifier())`.
+    This is a baseline of the CoSD paper. Pass `temperature=1` to this class or to `Fusion`. The answer's tokens are
+    then distributed as if the assistant had drawn them. The draft affects only the cost; `acceptance_rate` is the share
+    of the draft's tokens that are kept. The method needs one assistant with the draft's tokenizer, and asks it about
+    every token. For the assistant's greedy text, use `CoSD(verifier=MatchVerifier())`.
 
     Attributes:
-        sampled_draft: True if the draft draws its tokens, too, so that more of them are kept; False if the draft writes
-            its most probable tokens.
+        sampled_draft: True if the draft draws its tokens, too, which means that more of them are kept; False if the
+            draft writes its most probable tokens.
         test: the test of a draft token. `"ratio"` keeps the token with probability min(1, q/p), which preserves the
             assistant's distribution. `"cosd"` is the test as it appears in the CoSD paper: both models write their most
             probable tokens, and the assistant's token replaces the draft's if p/q is less than a random number from
             [0, 1).
         listed: the number of tokens to list at each place, at least 1. Unlisted tokens are never drawn; a warning
             states a bound on the resulting distance from the assistant's distribution (in total variation).
-        temperature: must be 1. This is the default with `test="cosd"` or `sampled_draft=False`. Otherwise, until
-            release 0.2, the default is 0, which means `CoSD(verifier=MatchVerifier())` and causes a warning.
+        temperature: must be 1. This is the default with `test="cosd"` or `sampled_draft=False`. With the default values
+            of `test` and `sampled_draft`, the default until release 0.2 is 0, which means
+            `CoSD(verifier=MatchVerifier())` and causes a warning.
         greedy: the former name of `temperature`, accepted until release 0.2: False means 1, and True means 0.
 
     Raises:

@@ -10,8 +10,8 @@ The *small model* is the draft, and the *large model* is the assistant.
     4   if the step that is taken ends with its writer's end of sequence, the answer ends, too
 
 **A step** ends with the first blank line (two line feeds in a row) that follows visible text. If the token that
-completes the blank line contains more text, that text is dropped. A step has at most `step_tokens` tokens, and at most
-as many as `max_tokens` still allows. A step also ends after a whole stop string, or if its writer cannot continue (its
+completes the blank line contains more text, that text is dropped. A step has at most `step_tokens` tokens, and no more
+than `max_tokens` still allows. A step also ends after a whole stop string, or if its writer cannot continue (its
 context is full, or a filter intervened). If a step of the small model is empty or only white space, it is not scored,
 and the large model writes the step.
 
@@ -22,8 +22,8 @@ itself, step by step. As in the paper, the most probable token decides, so no pr
 
 **The large model's input.** If the prompt is text, the model continues one text: the prompt, the answer including the
 step (without white space at its end), a blank line, `question`, a line feed, and `cue`. If the prompt is a
-conversation, its input is the conversation, an assistant message with the answer including the step, and a user message
-with `question`; the model then continues a reply that begins with `cue`.
+conversation, the model's input is the conversation, an assistant message with the answer including the step, and a user
+message with `question`; the model then continues a reply that begins with `cue`.
 
 **Messages only.** A model that does not continue a partial answer (`Capabilities.continues`) accepts only
 conversations; a text prompt becomes one user message. The model is asked for a score without `cue`. To write a step,
@@ -83,7 +83,7 @@ class Steps(Written):
     """Steps: a small draft model writes step by step, and a large assistant grades each step, and rewrites bad steps.
 
     This is SpecReason (arXiv 2504.07891, NeurIPS 2025), for one assistant and any tokenizers. The models need not
-    report probabilities, and may be models that accept only messages. The answer streams step by step. The scores in
+    report probabilities, and may accept only messages instead of text. The answer streams step by step. The scores in
     `FusionResult.segments` include the score of each step.
 
     Attributes:
@@ -233,7 +233,7 @@ class Steps(Written):
 
 
 def _answered(writer: AnswerWriter, text: bytes) -> list[Message]:
-    """Return the conversation, extended by the answer so far, which is appended to a partial answer if there is one."""
+    """Return the conversation with the answer so far. If it ends with a partial answer, this answer is extended."""
     messages = list(writer.conversation or [Message("user", writer.prompt)])
     begun = messages.pop().content if messages[-1].role == "assistant" else ""
     answer = begun + sendable(text)

@@ -9,24 +9,25 @@
     4   each sample votes for its answer, with its model's weight times its model's consistency    `consistency`
     5   the answer with the most votes wins, and the first sample with this answer is written      `vote`
 
-**Consistency.** If m of a model's n answers are different, its consistency is 1/n + (1 - 1/n) (1 - H / log m). H is the
-entropy of the shares of the different answers. The consistency is 1 if m = 1, and 1/n if all different answers are
-equally frequent.
+**Consistency.** If a model's n answers include m different ones, the model's consistency is
+1/n + (1 - 1/n) (1 - H / log m). H is the entropy of the shares of the different answers. The consistency is 1 if m = 1,
+and 1/n if all different answers are equally frequent.
 
 **The same answer.** By default, an answer is the whole text, without white space at its ends. If `answer`, a regular
 expression, is given, the answer is its last match in the text, or the first group of that match, also without white
-space at its ends. A text that is empty or has no match votes for nothing, and in step 3 it agrees with no other text.
+space at its ends. A text that is empty or has no match votes for nothing, and in step 3 it counts as different from
+every other text.
 
 **Ties.** If several answers have the same number of votes, the answer that came first wins, in the order of the models
 and then of their samples. If no sample has an answer, the first sample of the first model is taken.
 
-**Draws.** A model's samples are drawn from its own distribution if its server is known to do that. Otherwise, as with
-hosted models, the server draws in its own way. If a model accepts only messages, a text prompt is sent to it as one
-user message.
+**Draws.** A model's samples are drawn from its own distribution if its server is known to do that. Otherwise, for
+example with hosted models, the server may change the distribution before it draws. If a model accepts only messages, a
+text prompt is sent to it as one user message.
 
 Sample s of model i (both counted from 0) has its own seed, which `Chance` computes as a hash of `("sample", i, s)`. So
-the answer depends neither on the order in which samples arrive nor on the other models that are asked. A server that
-draws in its own way may draw different tokens for the same seed.
+the answer depends neither on the order in which samples arrive nor on the other models that are asked. A server that is
+not known to draw from the model's own distribution may draw different tokens for the same seed.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class Switch(Weighted):
         samples: the number of answers that each model draws, at least 1.
         threshold: if at least this share of a model's samples agree, no other model is asked; in (0, 1].
         answer: a regular expression that finds the answer in a text. The last match counts, or its first group if the
-            expression has one. For example, `r"-?\d+(?:\.\d+)?"` compares the last numbers. None compares whole texts,
-            without white space at their ends.
+            expression has one. For example, `r"-?\d+(?:\.\d+)?"` compares the last number in each text. None compares
+            whole texts, without white space at their ends.
 
     Raises:
         SettingError: a setting is invalid.
@@ -168,7 +169,7 @@ class Switch(Weighted):
         return found_in(text, self.answer)
 
     def is_consistent(self, answers: Sequence[str | None]) -> bool:
-        """Step 3: test whether enough of a model's samples have the same answer, so that no other model is asked."""
+        """Step 3: test whether enough of a model's samples have the same answer; if so, no other model is asked."""
         counts = Counter(answer for answer in answers if answer is not None)
         return max(counts.values(), default=0) >= self.threshold * len(answers) * (1 - ROUNDING)
 

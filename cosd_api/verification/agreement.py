@@ -23,7 +23,8 @@ class AgreementVerifier(BaseModel):
     With `alpha = 1 - tau`, this is Chow's rule for cascades with the deferral cost `tau`.
 
     Attributes:
-        alpha: the draft is unsure below this probability; at least 0. With 0, no token is ever replaced.
+        alpha: the draft is unsure if the probability of its token is below this number; at least 0. With 0, no token is
+            ever replaced.
 
     Raises:
         pydantic.ValidationError: `alpha` is negative or not a number.

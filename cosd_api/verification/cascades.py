@@ -1,9 +1,9 @@
 """The deferral rule *Diff* of language model cascades, applied to single tokens.
 
 The rule is from "Faster Cascades via Speculative Decoding" (ICLR 2025), which adapts it from cascades of whole answers.
-A small model defers a token to a large model if the large model is more confident by a margin, which represents the
-large model's cost. In `DiffVerifier`, the small model is the draft, the large model is the assistant, and the rule
-applies only if their tokens differ. `AgreementVerifier` implements Chow's rule, the other rule of that paper.
+A small model defers a token to a large model if the large model is more confident by a margin that represents the cost
+of using the large model. In `DiffVerifier`, the small model is the draft, the large model is the assistant, and the
+rule applies only if their tokens differ. `AgreementVerifier` implements Chow's rule, the other rule of that paper.
 """
 
 from __future__ import annotations

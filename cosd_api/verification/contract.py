@@ -39,9 +39,10 @@ class Needs:
         draft_states: the number of values in the hidden state that the draft must report with each of its tokens; 0 if
             no hidden state is needed. Only for `unit="token"`.
         window: the smallest number of places to ask about in one question while the draft is being written.
-        ties: whether the two tokens count as equal if the assistant finds them equally probable. Set this to False if
-            every differing token should be replaced.
-        contested: the share of the draft's tokens about which assistants are asked, for estimates; None if unknown.
+        ties: whether the draft's and the assistant's tokens count as equal if the assistant finds them equally
+            probable. Set this to False if every differing token should be replaced.
+        contested: the share of the draft's tokens about which assistants are asked, for estimates of the cost; None if
+            unknown.
     """
 
     q: bool = True
@@ -74,15 +75,15 @@ class Verifier(Protocol):
 
     A verifier that needs data other than `p` and `q`, or does not need both, has an attribute `needs` of type `Needs`.
 
-    A verifier whose decision depends on more than `p` and `q` has a method `at(place)`, which returns another verifier
-    that decides at this `Place`. If the returned verifier has an attribute `coin`, this number is recorded with the
+    A verifier whose decision depends on more than `p` and `q` has a method `at(place)`, which returns the verifier that
+    decides at this `Place`. If the returned verifier has an attribute `coin`, this number is recorded with the
     decision.
 
     The verifiers in `KnownVerifier` may have more attributes and methods:
 
     - `condition` describes in words when a token is replaced (`"replaces where p < 0.5"`).
     - `outline()` returns a description in several lines.
-    - `basis` describes the data that a verifier with `at(place)` uses, and completes the sentence "it ..." in reports.
+    - `basis` says which data a verifier with `at(place)` uses, as a phrase that completes "it ..." in reports.
     - `compared = True` makes `compare` include the verifier along with the methods.
     - `load` and `save` are described in `Trained`.
     """
@@ -193,7 +194,7 @@ def decides_by_place(verifier: Verifier) -> bool:
 
 
 def verifier_at(verifier: Verifier, place: Place) -> Verifier:
-    """Return the verifier that decides at a place, which is `verifier` itself if its decisions do not depend on it."""
+    """Return the verifier that decides at a place: `verifier` itself if its decisions do not depend on the place."""
     return verifier.at(place) if isinstance(verifier, ByPlace) else verifier
 
 
@@ -212,6 +213,6 @@ def condition_of(verifier: BaseModel) -> str:
 
 
 def tie_of(verifier: Verifier, tie: float) -> float:
-    """Return the `tie` for a verifier, which is 0 if it replaces every differing token or its needs exclude ties."""
+    """Return `tie`, or 0 if the verifier allows no ties: it replaces every differing token, or its needs say so."""
     greedy = not decides_by_place(verifier) and verifier.replaces(1.0, 0.0)
     return tie if needs_of(verifier).ties and not greedy else 0.0

@@ -17,10 +17,10 @@ from cosd_api.verification.rule import exactly, shortened
 class RandomVerifier(PlaceVerifier):
     """Replaces a share of the differing tokens at random: a control that switches between the models blindly.
 
-    A random number, the coin, decides at each place. The coin depends only on the seed, the draft model's prompt, and
-    the byte offset of the first judged draft token in the answer, because it is a hash of them. So the answer is the
-    same each time, and depends neither on timing nor on any setting that trades cost for time. An assistant is asked
-    only if the coin is below `rate`.
+    A random number, the coin, decides at each place. The coin is a hash of the seed, the draft model's prompt, and the
+    byte offset of the first judged draft token in the answer. So a repeated request has the same answer, which depends
+    neither on timing nor on any setting that trades cost for time. An assistant is asked only if the coin is below
+    `rate`.
 
     Attributes:
         rate: the share of the differing tokens that are replaced, in [0, 1].
@@ -40,7 +40,7 @@ class RandomVerifier(PlaceVerifier):
 
     @property
     def needs(self) -> Needs:
-        """The assistant's probabilities are not needed. It is asked about the share `rate` of the draft's tokens."""
+        """The assistant is asked about the share `rate` of the draft's tokens; its probabilities are not needed."""
         return Needs(q=False, contested=self.rate)
 
     @property
@@ -62,7 +62,7 @@ class RandomVerifier(PlaceVerifier):
         return Coin(self.rate, (int.from_bytes(digest) >> 11) / 2**53)
 
     def contestable(self, p: float) -> bool:  # noqa: ARG002 - the probabilities change nothing
-        """Return True if `rate` is above 0, so that tokens may be replaced at some places."""
+        """Return True if `rate` is above 0; with 0, no token is ever replaced."""
         return self.rate > 0
 
 
@@ -83,7 +83,7 @@ class Coin:
         return self.coin < self.rate
 
     def contestable(self, p: float) -> bool:  # noqa: ARG002
-        """Return True if `coin < rate`, as `replaces` does; otherwise no answer could change the text."""
+        """Return True if `coin < rate`, as `replaces` does; otherwise the assistant cannot change the text."""
         return self.coin < self.rate
 
     def explain(self, p: float, q: float) -> str:  # noqa: ARG002

@@ -101,7 +101,7 @@ class TrainedGate(PlaceVerifier):
         """Compute the probability of deferral at one of the draft's tokens."""
 
     def at(self, place: Place) -> Deferral:
-        """Return the verifier for a place, with the probability of deferral that is recorded, or else computed.
+        """Return the verifier for a place, with the recorded probability of deferral, or a newly computed one.
 
         Raises:
             SettingError: the place has neither a recorded probability of deferral nor a token to compute it from.
@@ -114,7 +114,7 @@ class TrainedGate(PlaceVerifier):
         return Deferral(self.eta, self.probability(place.token))
 
     def contestable(self, p: float) -> bool:  # noqa: ARG002 - the gate does not use `p`
-        """Return True if `eta` is below 1, so that tokens may be replaced at some places."""
+        """Return True if `eta` is below 1; with 1, no token is ever replaced."""
         return self.eta < 1
 
 

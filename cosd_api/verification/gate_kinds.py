@@ -30,7 +30,7 @@ def gate_of(given: object) -> Gate:
     """Return the gate that `given` describes: a gate, the path of its file, or its fields (including `kind`).
 
     Raises:
-        SettingError: the gate is invalid, or `given` has another type.
+        SettingError: the gate is invalid, or `given` has a different type.
         OSError: the file cannot be read.
     """
     if isinstance(given, Gate):

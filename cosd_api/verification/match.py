@@ -29,7 +29,7 @@ class MatchVerifier(BaseModel):
         return "replaces wherever the two differ"
 
     def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - the probabilities do not matter
-        """Return True, because a verifier is called only if the two tokens differ."""
+        """Return True, because a verifier is called only if the tokens of draft and assistant differ."""
         return True
 
     def contestable(self, p: float) -> bool:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""The place of a decision, for verifiers that need more data than the two probabilities."""
+"""The place of a decision, for verifiers that need more data than `p` and `q`."""
 
 from __future__ import annotations
 

@@ -12,15 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer
 class RuleVerifier(BaseModel):
     """Replaces an unsure draft token with a more confident token of the assistant: `p < alpha and q > beta * p`.
 
-    These are equations (5) and (6) of the CoSD paper; both inequalities are strict. Equation (4), which requires that
-    the two tokens differ, always holds, because a verifier is called only if they differ.
+    These are equations (5) and (6) of the CoSD paper; both inequalities are strict. Equation (4) requires that the
+    tokens of draft and assistant differ. It always holds, because a verifier is called only if they differ.
 
-    The defaults are not the paper's thresholds, alpha = 0.5 and beta = 0.5 (see `paper`), because these let a guess of
-    the assistant replace a better guess of the draft. On a real pair of models, the paper's thresholds did worse than
-    the better model alone, and the defaults did better (docs/evidence.md).
+    The defaults differ from the paper's thresholds, alpha = 0.5 and beta = 0.5 (see `paper`), because the paper's
+    thresholds let a guess of the assistant replace a better guess of the draft. On a real pair of models, the paper's
+    thresholds did worse than the better model alone, and the defaults did better (docs/evidence.md).
 
     Attributes:
-        alpha: the draft is unsure below this probability; at least 0. With 0, no token is ever replaced.
+        alpha: the draft is unsure if the probability of its token is below this number; at least 0. With 0, no token is
+            ever replaced.
         beta: the assistant's probability must exceed `beta` times the draft's; at least 0. With `math.inf`, no token is
             ever replaced.
 

@@ -23,7 +23,7 @@ class SurpriseVerifier(PlaceVerifier):
     every unlisted token is improbable. The models must share a tokenizer (`unit="token"`).
 
     Attributes:
-        gamma: the assistant finds the draft's token improbable below this probability, in (0, 1].
+        gamma: a number in (0, 1]; the draft's token counts as improbable if the assistant's probability of it is lower.
         beta: the probability of the assistant's token must exceed `beta` times the draft's probability of its own
             token; at least 0.
         window: the smallest number of places to ask about in one question while the draft is being written, at least 1.
@@ -49,7 +49,7 @@ class SurpriseVerifier(PlaceVerifier):
 
     @property
     def needs(self) -> Needs:
-        """The assistant's lists of tokens, which are so long that unlisted tokens have probabilities below `gamma`."""
+        """Lists of the assistant's tokens, so long that all unlisted tokens have probabilities below `gamma`."""
         return Needs(alternatives=math.floor(1 / self.gamma), window=self.window)
 
     @property

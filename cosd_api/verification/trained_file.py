@@ -1,4 +1,4 @@
-"""Files of trained verifiers. Each file contains one JSON object, which is checked because it may be from anyone."""
+"""Files of trained verifiers. Each contains one JSON object, which is checked because its source may be untrusted."""
 
 from __future__ import annotations
 

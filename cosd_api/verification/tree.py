@@ -116,7 +116,7 @@ class TreeVerifier(BaseModel):
         """Read a tree from its JSON file.
 
         A `UserWarning` is issued if the file does not record how p and q of the training samples were measured, because
-        earlier versions measured them with contexts that were cut texts.
+        earlier versions measured them on truncated texts.
 
         Raises:
             OSError: the file cannot be read.
@@ -154,7 +154,7 @@ class TreeVerifier(BaseModel):
     def contestable(self, p: float) -> bool:
         """Return True if, for this `p`, some `q` in [0, 1] leads to a leaf with the value 1."""
         p32 = _float32(p)
-        # Each entry is a node and the range of q that leads to it, which is above `low` and at most `high`.
+        # Each entry is a node and the range of q that leads to it: above `low`, and at most `high`.
         open_nodes = [(0, -1.0, 1.0)]
         while open_nodes:
             index, low, high = open_nodes.pop()
