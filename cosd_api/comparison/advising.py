@@ -48,13 +48,14 @@ async def advise(
     """Find out from some questions, preferably a hundred or more, whether to fuse models, and how.
 
     Each model alone and every way to fuse them answer a quarter of the questions, then half of them, then all. After
-    each of these steps, the run looks at the outcomes. It ends if they show that fusing helps, or if they exclude a
-    gain of `worth`. After 50 questions, only the better half of the ways to fuse continues. If all models write the
-    same answer to a question, ways to fuse that do not sample skip the question, except for one such question in
-    twenty. To derive advice from an existing comparison instead, call `Comparison.advice`.
+    each of these steps, the run looks at the outcomes. It ends if the outcomes show that fusing helps, or that no way
+    to fuse gains as much as `worth`. After 50 questions, only the better half of the ways to fuse continues. A question
+    to which all models write the same answer is skipped by every way to fuse that does not sample, except for one such
+    question in twenty. To derive advice from an existing comparison instead, call `Comparison.advice`.
 
     Args:
-        examples: at least 20, as for `compare`. Examples with the same `group` count only once as evidence.
+        examples: at least 20 questions, in the same form as for `compare`. Examples with the same `group` count only
+            once as evidence.
         draft: URL of a server, or a provider.
         assistant: a URL or a provider, or several of them. With several assistants, every way to fuse uses all models.
         methods: the methods to choose from, as for `compare`.
@@ -64,7 +65,7 @@ async def advise(
             every way to fuse has to answer all questions.
         noted: called with a line of text after each look.
         choosing: deprecated, and without effect: all questions serve both to choose a way to fuse and to test it.
-        grader: as for `compare`, like all arguments below.
+        grader: judge of the answers; see `compare`, also for the arguments below.
         path: a JSON lines file for the answers and the looks. The same call resumes an interrupted run. If `examples`
             has grown by half since the last look, the run makes one more look. The error probability is spread over all
             looks and all ways to fuse that the file contains.

@@ -1,8 +1,9 @@
 """Paired differences between contestants, with simultaneous intervals; the best way to fuse and the frontier.
 
-One set of sign flips (see `sign_flips`) yields every p-value and every interval of a comparison, by the maximum of |T|
-over all differences. So an interval excludes 0 exactly if its p-value is at most 0.05, and in 95 % of comparisons all
-intervals contain the true differences. Testing the same difference twice does not widen the intervals.
+One set of sign flips (see `sign_flips`) yields all p-values and intervals of a comparison, which are derived from the
+maximum of |T| over all differences. Therefore, an interval excludes 0 exactly if its p-value is at most 0.05, and all
+intervals contain the true differences in 95 % of comparisons. Testing the same difference twice does not widen the
+intervals.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class PairedDifference(Record):
     Attributes:
         counts: `won` counts the questions that only this contestant answered right, `lost` the questions that only the
             other answered right.
-        groups: number of groups of questions in which this contestant has more right answers than the other, and number
-            of groups in which it has fewer. None if each question is a group of its own.
+        groups: number of groups of questions in which this contestant has more right answers than the other, followed
+            by the number of groups in which it has fewer. None if each question is a group of its own.
         interval: the difference in accuracy with its simultaneous 95 % interval, which holds jointly with all other
             intervals of the comparison; None if the difference is not tested.
         p: two-sided p-value, adjusted for all differences of the comparison. It is at most 0.05 exactly if the interval
@@ -60,8 +61,9 @@ class PairedDifference(Record):
 class ThirdModel(Record):
     """The best way to fuse all three models, compared with the best way to fuse two of them on the same questions.
 
-    The best way to fuse two is chosen on the same questions, which makes it look slightly too good. The interval allows
-    for the choice among the ways to fuse three, because it comes from a maximum over all of them.
+    The best way to fuse two is chosen on the same questions, so its measured accuracy is slightly too high. The
+    interval of the difference allows for the choice among the ways to fuse three, because it is derived from a maximum
+    over all these ways.
 
     Attributes:
         three: name of the way to fuse all three.

@@ -62,8 +62,8 @@ _PATTERN_SECONDS = 2.0
 class ExactGrader(BaseGrader):
     """A grader that accepts an answer if it equals the reference after normalization (Unicode NFC, white space).
 
-    The comparison follows the rules of `is_right`. If the example's `ends` is False, more text may follow the
-    reference.
+    The comparison follows the rules of `cosd_api.training.answers.is_right`. If the example's `ends` is False, more
+    text may follow the reference.
 
     Attributes:
         ignore_case: whether to ignore case.
@@ -296,7 +296,7 @@ def check_grader(given: object) -> Grader:
     """Make a grader from a name, a `Grader` or a user-defined function.
 
     Raises:
-        SettingError: `given` is of another type, or is a name that `grader_named` refuses.
+        SettingError: `given` is of a different type, or is a name that `grader_named` refuses.
     """
     if isinstance(given, str):
         return grader_named(given)

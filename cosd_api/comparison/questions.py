@@ -20,7 +20,7 @@ _NAMED = ". If it has another name there, say which: --map prompt=question --map
 
 
 class _Twin(Example):
-    """A question with the same prompt and answer as an earlier question, but with a different grading."""
+    """A question with the same prompt and answer as an earlier question, but graded differently."""
 
     @property
     def key(self) -> str:

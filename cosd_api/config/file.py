@@ -143,7 +143,7 @@ class FusionConfig(BaseModel):
         refuse_keys(path, document)
         _check_version(path, document)
         try:
-            found = cls.model_validate(document.value, strict=True)._from(path.parent)  # strict, so "1" is no number
+            found = cls.model_validate(document.value, strict=True)._from(path.parent)  # strict, so "1" is not a number
         except ValidationError as error:
             raise config_errors(path, document, error, cls) from None
         found._check(path, document)

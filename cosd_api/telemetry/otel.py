@@ -55,7 +55,7 @@ def recorded(workflow: str, prompt: str | Sequence[Message]) -> Generator[Fusion
 def continued(headers: Mapping[str, str], request_id: str) -> Generator[None]:
     """Continue a caller's trace until the block ends; see `start.callers_context`."""
     found = context.set_value(names.REQUEST_ID, request_id)
-    if not trace.get_current_span().get_span_context().is_valid:  # else the server's instrumentation has done it
+    if not trace.get_current_span().get_span_context().is_valid:  # else the server's instrumentation has continued it
         caller = trace.get_current_span(propagate.extract(headers))
         found = trace.set_span_in_context(caller, found)  # no baggage: the models' servers must not see it
     token = context.attach(found)

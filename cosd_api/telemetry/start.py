@@ -32,8 +32,8 @@ def callers_context(headers: Mapping[str, str], request_id: str) -> AbstractCont
 def fusion_span(workflow: str, prompt: str | Sequence[Message]) -> AbstractContextManager[FusionSpan]:
     """Open the span of one fusion. It is a child of the current span, and is itself current inside the block.
 
-    An application that uses tracing has already imported `opentelemetry.trace`. Otherwise, no span is opened, and the
-    check costs nothing.
+    An application that uses tracing has already imported `opentelemetry.trace`. If it has not been imported, no span is
+    opened, and the check costs nothing.
 
     Args:
         workflow: name of the workflow, which is the method's name.

@@ -1,7 +1,7 @@
 """A self-contained HTML page about a fused answer: `page(result)`.
 
 The page loads no external resources; its content security policy enforces this. The script only shows the hover cards.
-Without the script, the answer, the drawings and the tables are still complete.
+Without the script, the answer, the charts and the tables are still complete.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two drawings: the decisions in the plane of p and q, and the share of draft tokens that were kept."""
+"""Two plots: decisions by the draft's probability p and the assistant's probability q, and the share of tokens kept."""
 
 from __future__ import annotations
 
