@@ -318,7 +318,7 @@ def _cost(advice: AdviceCounts) -> Iterator[str]:
 
 
 def _doubts(advice: AdviceCounts, models: Iterable[str]) -> Iterator[str]:
-    """Yield sentences that say whether the models are unsure when they are wrong, and what to try if they are not."""
+    """Yield sentences that say whether the models are unsure when they are wrong, and what to try if they are sure."""
     missed: list[str] = []
     alpha = next((f"{one.alpha:g}" for one in advice.doubts.values()), "")
     for name in models:

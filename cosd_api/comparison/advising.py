@@ -61,7 +61,7 @@ async def advise(
         methods: the methods to choose from, as for `compare`.
         both_ways: whether to try each assistant as the draft, too.
         worth: the smallest gain in accuracy that makes fusing worthwhile, from 0.001 to 1; see `Advice`.
-        looks: `"auto"`, or `"end"` for a single look after all questions. The single look finds smaller gains, but
+        looks: `"auto"`, or `"end"` for a single look after all questions. A single look can detect smaller gains, but
             every way to fuse has to answer all questions.
         noted: called with a line of text after each look.
         choosing: deprecated, and without effect: all questions serve both to choose a way to fuse and to test it.
@@ -161,8 +161,8 @@ class Advising:
     def _steps(self) -> Iterable[tuple[int, float, tuple[str, ...] | None]]:
         """Yield the looks of earlier runs, then the looks still to be made.
 
-        Each look is a tuple: its number of questions, its share of the flips, and the names of the ways to fuse that it
-        tested. The names are None for a look that is still to be made.
+        Each look is a tuple: its number of questions, the share of the flips that it may spend, and the names of the
+        ways to fuse that it tested. The names are None for a look that is still to be made.
         """
         count = 0
         for one in self._earlier:
@@ -219,7 +219,7 @@ class Advising:
             )
 
     async def _ask(self, keys: Sequence[str], several: Sequence[Contestant]) -> None:
-        """Ask contestants the questions that they have not had in this run; ways to fuse get only those in `_asked`."""
+        """Ask contestants what this run has not asked them yet; a way to fuse gets only its questions in `_asked`."""
         run = self.run
         groups: dict[tuple[str, ...], list[Contestant]] = {}
         for one in several:
@@ -248,7 +248,7 @@ class Advising:
         return {key for key in keys if all(key in one for one in texts) and len({one[key] for one in texts}) == 1}
 
     def outcomes(self) -> Outcomes:
-        """Collect all outcomes so far; if a way skipped a question, it gets the outcome of the models' common text."""
+        """Collect all outcomes so far; for a question that a way skipped, use that of the models' common text."""
         known, examples = self.run.known, [*self.questions.values()]
         done = {*self._done.get(self._models[0].name, ())}
         answers = {one.name: known.complete(one, examples) for one in self.run.tested}

@@ -73,8 +73,8 @@ async def compare(
         both_ways: whether each method is also run with each assistant as the draft; the other models then assist, in
             the order given.
         baselines: whether to add the baselines `random gate` and `self-consistency`. Some questions are held out to set
-            these baselines, and do not count in any standing. CoSD answers the held-out questions once more, asking the
-            assistants at every place.
+            these baselines, and do not count in any standing. CoSD answers the held-out questions once more, and asks
+            the assistants at every place.
         pairs: whether, for three models, each pair of models is also fused with every method. `Comparison.third` needs
             these results to say whether the third model is worth its price. They make the comparison about three times
             as expensive.

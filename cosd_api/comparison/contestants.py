@@ -394,7 +394,7 @@ def _name(method: Method) -> str:
 
 
 def pilots(cosd: Sequence[Contestant], count: int) -> list[Contestant]:
-    """CoSD that asks every assistant about every unit: the text is the same, but all differences become known."""
+    """CoSD that asks every assistant about every unit: its text is that of CoSD, but all differences become known."""
     return [replace(one, name=EVERYWHERE + turned(one.first, count), kind="pilot") for one in cosd]
 
 

@@ -28,7 +28,7 @@ class PairedDifference(Record):
 
     Attributes:
         counts: `won` counts the questions that only this contestant answered right, `lost` the questions that only the
-            other answered right.
+            other contestant answered right.
         groups: number of groups of questions in which this contestant has more right answers than the other, followed
             by the number of groups in which it has fewer. None if each question is a group of its own.
         interval: the difference in accuracy with its simultaneous 95 % interval, which holds jointly with all other
@@ -223,7 +223,7 @@ def best_way(outcomes: GradedOutcomes, ways: Iterable[str]) -> str | None:
 
 
 def leading(outcomes: GradedOutcomes, names: Iterable[str]) -> set[str]:
-    """The contestants that are ahead of every cheaper contestant by more than one standard error.
+    """The contestants that are more than one standard error ahead of every cheaper contestant.
 
     The standard error is that of the paired difference, clustered by group. A failed question counts as wrong. Of
     several contestants with the same bill and the same answers, only the first is included.
@@ -237,7 +237,7 @@ def leading(outcomes: GradedOutcomes, names: Iterable[str]) -> set[str]:
 
 
 def _ahead(outcomes: GradedOutcomes, one: str, other: str) -> bool:
-    """Test whether a contestant is ahead of another by more than one standard error."""
+    """Test whether a contestant is more than one standard error ahead of another."""
     sums: dict[str, int] = {}
     for group, apart in outcomes.apart(one, other, mine=False, theirs=False):
         sums[group] = sums.get(group, 0) + apart

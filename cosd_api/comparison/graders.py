@@ -90,7 +90,7 @@ class ExactGrader(BaseGrader):
 class ContainsGrader(BaseGrader):
     """A grader that accepts an answer if it contains the example's target or, without a target, the example's answer.
 
-    Only whole words match. Texts are compared in Unicode's NFC, and white space may differ.
+    Only whole words match. Texts are compared in Unicode's form NFC, and differences in white space are ignored.
 
     Attributes:
         ignore_case: whether to ignore case.

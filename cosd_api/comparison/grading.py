@@ -193,7 +193,7 @@ def letter(text: str, choices: Sequence[str] | None = None) -> str | None:
     2. a letter at the beginning of the text: "B", "(B)", "b) Lima", "B. Lima", "C because ..."; but not "A" or "I" as a
        word before another word;
     3. the only letter in brackets: "so (B) is right";
-    4. the only option whose text appears, as whole words, in any case.
+    4. the only option whose text appears as whole words, ignoring case.
 
     Args:
         text: the answer.
@@ -319,6 +319,6 @@ _FENCE = regex.compile(
 
 
 def code_block(text: str) -> str | None:
-    """Extract the first fenced block of a Markdown text, up to the end if it is not closed; None without a block."""
+    """Extract the first fenced block of a Markdown text, even if the block is not closed; None without a block."""
     found = _FENCE.search(text)
     return found["code"] if found is not None else None

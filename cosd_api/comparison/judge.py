@@ -61,7 +61,8 @@ class JudgeGrader(BaseGrader):
 
     Attributes:
         name: `judge`, the model's address and, if the question is not the default one, the question's fingerprint.
-        identity: the library's version, the name, the server's URL and its model; known only after entering.
+        identity: the library's version, the name, the server's URL and its model; known only inside the `async with`
+            block.
         usage: requests and tokens of the judge for all answers graded so far.
 
     Raises:

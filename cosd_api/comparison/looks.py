@@ -1,4 +1,4 @@
-"""A group-sequential test of whether to fuse models or use one model alone, as pure functions on outcomes.
+"""A group-sequential test that decides whether to fuse models or use one model alone, as functions of outcomes.
 
 The test looks at the outcomes after a quarter, a half and all of the questions. Each look tests every way to fuse
 against each model, by sign flips of whole groups of questions (`sign_flips`). All ways and all looks share the same

@@ -149,8 +149,8 @@ class ComparisonEstimate(Record):
         contestants: tokens billed for each contestant, keyed by name.
         unforeseen: contestants whose remaining answers cannot be forecast (see `Method.cost`); the costs exclude them.
         known: number of answers that are already in the journal.
-        answers: number of answers still to come; for `advise`, the number if every look is made and all ways to fuse
-            continue.
+        answers: number of answers still to come; for `advise`, the number that is needed if every look is made and all
+            ways to fuse continue.
         requests: number of requests to all endpoints.
         billed_tokens: number of tokens billed by all endpoints.
         money: lower bound, likely value and upper bound of the price; None if no prices are given.
@@ -434,7 +434,8 @@ def equal_bill(pays: tuple[float, float], one: tuple[float, float]) -> int:
 def _voted(models: Sequence[_Cost], paying: _Cost) -> _Cost:
     """Estimate the cost of self-consistency, with as many samples as the bill of another contestant pays for.
 
-    The better model draws the samples. Because it is not known yet, the likely cost is the mean over the models.
+    The better model draws the samples. Because it is not known yet, the likely cost is the mean of the costs for each
+    model.
     """
     counts = [equal_bill(_bill(paying), _bill(one)) for one in models]
     found: dict[str, _Bound] = {}

@@ -29,7 +29,7 @@ class _Twin(Example):
 
 
 def questions_by_key(given: Iterable[Example | Mapping[str, Any]]) -> dict[str, Example]:
-    """Map keys to questions, in the order given; of equal questions, only the first is kept.
+    """Map keys to questions, in the order given; only the first of several equal questions is kept.
 
     Raises:
         SettingError: there are no questions, or a question is invalid.

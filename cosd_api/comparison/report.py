@@ -38,7 +38,7 @@ def rows_of(found: Comparison) -> list[Standing]:
 
 
 def same_texts(found: Comparison) -> dict[str, list[Standing]]:
-    """Group the ways to fuse that wrote the same texts: the cheapest one's name maps to the standings of the rest."""
+    """Group the ways to fuse that wrote the same texts: map the cheapest one's name to the other standings."""
     several: dict[str, list[Standing]] = {}
     for one in found.standings:
         if one.same_texts_as is not None:

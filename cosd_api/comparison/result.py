@@ -51,9 +51,9 @@ class Comparison(Record):
     the questions with the smallest hashes (`Example.key`), a share of all questions, but at least one.
 
     Attributes:
-        schema_version: version of this format. Version 1 contained only the differences from one model, which was
-            chosen on the development questions. When such a result is read, all differences are computed from its
-            answers.
+        schema_version: version of this format. Version 1 compared every contestant with one model only, and this model
+            was chosen on the development questions. When a result of version 1 is read, all differences are computed
+            from its answers.
         draft: the draft endpoint, as the user gave it.
         assistant: the assistant endpoint, or the first of several.
         more_assistants: the other assistant endpoints.
@@ -71,7 +71,8 @@ class Comparison(Record):
         stop: stop strings; an answer ended before the first one that would have appeared in it.
         seed: seed for random draws.
         unit: the unit, as it was given.
-        standings: standings of all contestants: models, oracle, ways to fuse, other baselines, in this order.
+        standings: standings of all contestants: first the models, then the oracle, the ways to fuse and the other
+            baselines.
         left_out: contestants that could not be compared, with the reasons.
         calibration: calibration of each model, keyed by name; models whose probabilities are not reported are absent.
         stopped: the reason why the comparison is not complete; None if it is complete.
@@ -214,7 +215,7 @@ def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
 
 
 def _renewed(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the fields of a comparison from version 1 to this version: compute the differences from its answers.
+    """Convert a comparison's fields from version 1 to this version: use its answers to compute the differences.
 
     A comparison that is part of an `Advice` contains no answers, so it gets no differences.
     """

@@ -202,7 +202,7 @@ class ComparisonRun:
         return self.journal.billed - self._before
 
     def expect(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
-        """Add these questions to the total in the progress of these contestants."""
+        """Add these questions to the totals that the progress of these contestants shows."""
         for one in several:
             self._tallies[one.name].questions += len(questions)
 
@@ -378,7 +378,7 @@ class ComparisonRun:
                 if line.billed or not cut:
                     self.journal.add(line)
                 if cut:
-                    least = (allowed or 0) + 1  # retry only if the rest of the limit allows more
+                    least = (allowed or 0) + 1  # retry only if the limit now allows more tokens
                     continue
                 self._give_up(one, example, error)
                 return None

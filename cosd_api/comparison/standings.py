@@ -42,7 +42,7 @@ class PlaceCounts(Record):
         places: number of replaced places.
         assistant: places where only the assistant's text continues the reference.
         draft: places where only the draft's text continues the reference.
-        neither: places where neither text continues the reference.
+        neither: places where neither the assistant's nor the draft's text continues the reference.
         unknown: places where the answer had already departed from the reference, or where both texts continue it.
         answers: counts of whole answers with a replaced place; replacements corrected `won` answers and spoilt `lost`
             answers.
@@ -87,9 +87,9 @@ class Standing(Record):
             them, under the same keys.
         money: mean price of an answer; None if no prices are given.
         replaced: counts of replaced places; None if the method judges no draft.
-        on_frontier: whether the contestant leads every contestant that bills fewer tokens by more than one standard
-            error of the difference. A failed question counts as wrong. A contestant that was not asked all questions is
-            never on the frontier.
+        on_frontier: whether the contestant is ahead of every contestant that bills fewer tokens, in each case by more
+            than one standard error of the difference. A failed question counts as wrong. A contestant that was not
+            asked all questions is never on the frontier.
     """
 
     name: str

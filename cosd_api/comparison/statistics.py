@@ -257,7 +257,7 @@ class CalibrationCurve:
         alpha: minimum probability of a confident answer.
         wrong: number of wrong answers.
         confident_wrong: number of wrong answers with a probability of at least `alpha`. A rule that asks an assistant
-            only below `alpha` never asks about them.
+            only below `alpha` never asks about these answers.
     """
 
     error: float

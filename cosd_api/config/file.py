@@ -89,7 +89,7 @@ class FusionConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_empty(cls, given: object) -> object:
-        """Remove empty fields, such as a name whose lines are all commented out, so that the defaults apply."""
+        """Remove empty fields, such as a field whose lines are all commented out; the defaults then apply."""
         if not isinstance(given, Mapping):
             return given
         return {name: one for name, one in cast("Mapping[str, object]", given).items() if one is not None}
@@ -208,7 +208,7 @@ class FusionConfig(BaseModel):
         return cast("AnswerOptions", self.limits.chosen())
 
     def servers(self, replaced: Container[str] = ()) -> dict[str, Provider | list[Provider]]:
-        """Create the models as arguments of `Fusion`; no request is sent.
+        """Create the models as arguments for `Fusion`; no request is sent.
 
         Args:
             replaced: `"draft"` or `"assistant"` or both, if the caller provides these models itself; their API keys are

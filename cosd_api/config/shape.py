@@ -189,7 +189,7 @@ class MethodConfig(BaseModel):
 
     @model_validator(mode="after")
     def _makes_a_method(self) -> Self:
-        """Create the method so that it checks its settings, unless that would require reading a file."""
+        """Check the settings by creating the method, unless this would require reading a file."""
         kind = method_class(self.name)
         hints = method_hints(kind)
         if not any(is_trained(hints[one.name]) for one in fields(kind)):

@@ -419,7 +419,7 @@ def _named(text: str, names: Sequence[str]) -> set[str]:
 
 
 def is_right(question: DemoQuestion, text: str) -> bool:
-    """Test whether the answer contains every requested part and no wrong one; a greeting has one right answer."""
+    """Test whether the answer contains every requested part and no wrong part; a greeting has one right answer."""
     if question.kind == "greeting":
         return " ".join(text.split()) == question.answer.strip()
     return number_is_right(question, text) and fact_is_right(question, text) and word_is_right(question, text)

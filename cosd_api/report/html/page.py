@@ -71,7 +71,7 @@ def page(result: FusionResult, *, title: str = "A fused answer") -> str:
 
 
 def _data(cards: Cards, found: list[JudgedPlace]) -> dict[str, object]:
-    """Collect the data for the script: the cards, the points in the plane, and the tokens with disagreements."""
+    """Collect the data for the script: the cards, the points of the plot, and the tokens with disagreements."""
     result = cards.result
     return {
         "tokens": [asdict(cards.token(at)) for at in range(len(result.tokens))],
