@@ -1,8 +1,8 @@
 """Script that `programs.py` starts in a new process: it gives up privileges, then runs the program.
 
 The script imports nothing from this library. If the platform does not support a limit or refuses a namespace, the
-program runs without it. The file `status` lists the limits that were set. After the program has run to its end, the
-script writes the word that it read from the file `token` to the file `passed`.
+program runs without it. The file `status` lists the limits that were set. At the start, the script reads a word from
+the file `token`. After the program has run to its end, the script writes this word to the file `passed`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def limit(seconds: int, memory: int, file_bytes: int, files: int, processes: int
 
 
 def separate() -> list[str]:
-    """Isolate the process; return `network` and `processes`, each only if the process is isolated from them."""
+    """Isolate the process; return a list with `network` and `processes` if it is isolated from them."""
     if not sys.platform.startswith("linux"):
         return []
     import ctypes  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Advice, derived from counts, on whether and how to fuse models, and the expected gain; see `looks` for the test."""
+"""Advice on whether and how to fuse models, derived from counts of right answers; the test is in `looks`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Doubts(Record):
     Attributes:
         answers: number of answers that the model gave alone and whose probabilities are known.
         wrong: number of wrong answers among them.
-        sure: number of wrong answers in which every token has a probability of at least `alpha`, so that a rule with
-            this alpha asks no assistant.
+        sure: number of wrong answers in which every token has a probability of at least `alpha`; a rule with this alpha
+            asks no assistant about them.
         alpha: the alpha of the default rule. Older records without this field used the paper's rule as the default.
     """
 
@@ -51,7 +51,7 @@ class WayTold(Record):
 
     Attributes:
         name: name of the way to fuse.
-        questions: number of questions in that look that all models have answered.
+        questions: number of questions that all models had answered by that look.
         right: number of right answers that this way gave to these questions.
         against: the model over which this way gains least.
         alone: number of right answers that the model `against` gave to these questions.
@@ -106,7 +106,7 @@ def reasoned(
         outcomes: outcomes of all models and of all ways to fuse.
         trial: the test, with the looks that it has made.
         worth: the smallest gain in accuracy that makes fusing worthwhile.
-        complete: False if the run was stopped before a look decided and before the last look.
+        complete: False if the run was stopped before its last look, without a decision.
         room: the largest possible gain, if it was so small that it decided the run; see `looks.room`.
     """
     last, fused = trial.last, trial.fused
@@ -164,7 +164,7 @@ def _told(outcomes: Outcomes, one: WaySeen, questions: Sequence[str], there: boo
 
 _LONG = 30  # settings with at least this many characters are left out of a sentence
 _MANY = 0.25
-"""If a larger share of a model's wrong answers is confident, the default rule misses too many of the model's errors."""
+"""If more than this share of a model's wrong answers is confident, the default rule misses too many errors."""
 
 
 def advice_words(advice: AdviceCounts, models: Mapping[str, str], order: Sequence[str]) -> str:
@@ -283,7 +283,7 @@ def _signed(share: float) -> str:
 
 
 def _rounded(number: int) -> str:
-    """Round up to two digits, because the estimate is no more precise."""
+    """Round up to two significant digits, because the estimate is no more precise."""
     unit = 10 ** max(0, len(str(number)) - 2)
     return f"{-(-number // unit) * unit:,}"
 
@@ -318,7 +318,7 @@ def _cost(advice: AdviceCounts) -> Iterator[str]:
 
 
 def _doubts(advice: AdviceCounts, models: Iterable[str]) -> Iterator[str]:
-    """Yield sentences that say whether the models are unsure when they are wrong, and what to try if they are not."""
+    """Yield sentences that say whether the models are unsure when they are wrong, and what to try if they are sure."""
     missed: list[str] = []
     alpha = next((f"{one.alpha:g}" for one in advice.doubts.values()), "")
     for name in models:

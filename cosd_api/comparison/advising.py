@@ -48,23 +48,24 @@ async def advise(
     """Find out from some questions, preferably a hundred or more, whether to fuse models, and how.
 
     Each model alone and every way to fuse them answer a quarter of the questions, then half of them, then all. After
-    each of these steps, the run looks at the outcomes. It ends if they show that fusing helps, or if they exclude a
-    gain of `worth`. After 50 questions, only the better half of the ways to fuse continues. If all models write the
-    same answer to a question, ways to fuse that do not sample skip the question, except for one such question in
-    twenty. To derive advice from an existing comparison instead, call `Comparison.advice`.
+    each of these steps, the run looks at the outcomes. It ends if the outcomes show that fusing helps, or that no way
+    to fuse gains as much as `worth`. After 50 questions, only the better half of the ways to fuse continues. A question
+    to which all models write the same answer is skipped by every way to fuse that does not sample, except for one such
+    question in twenty. To derive advice from an existing comparison instead, call `Comparison.advice`.
 
     Args:
-        examples: at least 20, as for `compare`. Examples with the same `group` count only once as evidence.
+        examples: at least 20 questions, in the same form as for `compare`. Examples with the same `group` count only
+            once as evidence.
         draft: URL of a server, or a provider.
         assistant: a URL or a provider, or several of them. With several assistants, every way to fuse uses all models.
         methods: the methods to choose from, as for `compare`.
         both_ways: whether to try each assistant as the draft, too.
         worth: the smallest gain in accuracy that makes fusing worthwhile, from 0.001 to 1; see `Advice`.
-        looks: `"auto"`, or `"end"` for a single look after all questions. The single look finds smaller gains, but
+        looks: `"auto"`, or `"end"` for a single look after all questions. A single look can detect smaller gains, but
             every way to fuse has to answer all questions.
         noted: called with a line of text after each look.
         choosing: deprecated, and without effect: all questions serve both to choose a way to fuse and to test it.
-        grader: as for `compare`, like all arguments below.
+        grader: judge of the answers; see `compare`, also for the arguments below.
         path: a JSON lines file for the answers and the looks. The same call resumes an interrupted run. If `examples`
             has grown by half since the last look, the run makes one more look. The error probability is spread over all
             looks and all ways to fuse that the file contains.
@@ -160,8 +161,8 @@ class Advising:
     def _steps(self) -> Iterable[tuple[int, float, tuple[str, ...] | None]]:
         """Yield the looks of earlier runs, then the looks still to be made.
 
-        Each look is a tuple: its number of questions, its share of the flips, and the names of the ways to fuse that it
-        tested. The names are None for a look that is still to be made.
+        Each look is a tuple: its number of questions, the share of the flips that it may spend, and the names of the
+        ways to fuse that it tested. The names are None for a look that is still to be made.
         """
         count = 0
         for one in self._earlier:
@@ -218,7 +219,7 @@ class Advising:
             )
 
     async def _ask(self, keys: Sequence[str], several: Sequence[Contestant]) -> None:
-        """Ask contestants the questions that they have not had in this run; ways to fuse get only those in `_asked`."""
+        """Ask contestants what this run has not asked them yet; a way to fuse gets only its questions in `_asked`."""
         run = self.run
         groups: dict[tuple[str, ...], list[Contestant]] = {}
         for one in several:
@@ -247,7 +248,7 @@ class Advising:
         return {key for key in keys if all(key in one for one in texts) and len({one[key] for one in texts}) == 1}
 
     def outcomes(self) -> Outcomes:
-        """Collect all outcomes so far; if a way skipped a question, it gets the outcome of the models' common text."""
+        """Collect all outcomes so far; for a question that a way skipped, use that of the models' common text."""
         known, examples = self.run.known, [*self.questions.values()]
         done = {*self._done.get(self._models[0].name, ())}
         answers = {one.name: known.complete(one, examples) for one in self.run.tested}

@@ -63,22 +63,23 @@ async def compare(
 
     Args:
         examples: `Example` objects, or dictionaries with the same fields. Questions with the same `group` count as one
-            in intervals and tests. Duplicates are asked once. If questions differ only in `target`, `choices` or
-            `tests`, the result lists the first under `Example.key` and the others under different keys.
+            in intervals and tests. Duplicate questions are asked only once. If questions differ only in `target`,
+            `choices` or `tests`, the result lists the first under `Example.key` and the others under different keys.
         draft: URL of a server, or a provider (`cosd_api.connect`).
         assistant: a URL or a provider, or several of them.
         methods: `"all"` for all methods with their defaults; or several methods, given as names, as objects such as
-            `CoSD(verifier=tree)`, or as a mapping from names to either. The baselines `random gate` and
-            `self-consistency` are available only if `"cosd"` is among the methods.
+            `CoSD(verifier=tree)`, or as a mapping whose values are such names or objects. The baselines `random gate`
+            and `self-consistency` are available only if `"cosd"` is among the methods.
         both_ways: whether each method is also run with each assistant as the draft; the other models then assist, in
-            their order.
+            the order given.
         baselines: whether to add the baselines `random gate` and `self-consistency`. Some questions are held out to set
-            these baselines, and do not count in any standing. CoSD answers the held-out questions once more, asking the
-            assistants at every place.
-        pairs: whether, for three models, each pair of models is also fused in every way. `Comparison.third` needs these
-            results to say whether the third model is worth its price. They make the comparison about three times as
-            expensive.
-        grader: judge of the answers: a name (see `grader_named`), a `Grader`, or a function of an example and a text.
+            these baselines, and do not count in any standing. CoSD answers the held-out questions once more, and asks
+            the assistants at every place.
+        pairs: whether, for three models, each pair of models is also fused with every method. `Comparison.third` needs
+            these results to say whether the third model is worth its price. They make the comparison about three times
+            as expensive.
+        grader: judge of the answers, given as a name (see `grader_named`), a `Grader`, or a function of an example and
+            a text.
         path: a JSON lines file, to which each answer is appended when it is complete. The same call resumes an
             interrupted comparison, and asks failed questions again, after all other questions. If a crash has cut off
             the last line, it is removed. The file is locked against other runs. If only the grader has changed, the
@@ -102,8 +103,8 @@ async def compare(
         progress: called at the start and after each answer.
         dry_run: end after passing the estimate to `confirm`, without asking for answers. The estimate then includes the
             time. To measure each model's speed, 2 * `concurrency` + 2 requests of at most 16 tokens are sent, one of
-            which reads a question. These requests are not part of any bill. `path` need not exist, and is only read,
-            even if another run has it open.
+            which reads a question. These requests are not part of any bill. The file at `path` need not exist. It is
+            only read, so another run may have it open.
 
     Returns:
         The comparison; if it is not complete, `stopped` says why.
@@ -219,7 +220,7 @@ class Baselines:
     make: bool
 
     async def take_in(self, *, sure: bool) -> None:
-        """Add the missing baselines; with `sure`, add only baselines that no further answer can change."""
+        """Add the missing baselines; with `sure`, add only those whose settings no further answer can change."""
         run = self.run
         if not self.make:
             return
@@ -257,7 +258,7 @@ class Baselines:
 def samples_for(
     cosd: Mapping[str, GradedAnswer], better: Mapping[str, GradedAnswer], prices: Mapping[str, Price] | None = None
 ) -> int:
-    """Number of samples for self-consistency: the number of the better model's answers that CoSD's bill pays for.
+    """Number of samples for self-consistency: as many answers of the better model as CoSD's bill would pay for.
 
     The bills are compared in money if prices are known, else in tokens. The number is between 1 and `MOST_SAMPLES`.
     """

@@ -58,7 +58,7 @@ ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]
 """A model alone; a fusion method; a baseline that asks the models; a contestant whose answers are derived from the
 models' own answers; or a pilot, which answers only the development questions, to find the settings of a baseline."""
 Chosen = Literal["all"] | Sequence[str | Method] | Mapping[str, str | Method]
-"""Methods to compare: `"all"`; several methods, given as names or objects; or a mapping from names to either."""
+"""Methods to compare: `"all"`; a sequence of names or methods; or a mapping whose values are names or methods."""
 
 DRAFT_ALONE, ASSISTANT_ALONE = "draft", "assistant"
 COSD = CoSD.name
@@ -160,7 +160,7 @@ class Contestant:
         kind: kind of the contestant.
         method: the method that answers; None if the answers are derived from other contestants' answers.
         first: index of the model that drafts, or is listed first: 0 is the draft, 1 the first assistant. The other
-            models assist in their order.
+            models assist, in the order in which the user gave them.
         without: index of a model that is left out; None if all models take part.
     """
 
@@ -213,7 +213,7 @@ class Contestant:
         return dict(to_jsonable_python(found, fallback=repr))
 
     def key(self, *more: object) -> str:
-        """Identity of an answer: SHA-256 (hex) of the settings and of `more`, the other inputs that decide the text."""
+        """Identity of an answer: SHA-256 (hex) of the settings and of `more`, all other inputs of the text."""
         place = self.first if self.first > 1 else self.reverse  # bools for 0 and 1, as in older journals
         part = () if self.without is None else (f"without {self.without}",)
         known = [self.settings, place, self.kind == "pilot", *part, *self._own_verifier(), *more]
@@ -298,7 +298,7 @@ def contestants_of(
     A method that treats all models alike is included only once, unless its answer depends on which model comes first.
 
     Args:
-        chosen: `"all"`; methods, given as names or objects; or a mapping from names to either.
+        chosen: `"all"`; methods, given as names or objects; or a mapping whose values are names or objects.
         count: number of models.
         both_ways: whether to include each method with each assistant as the draft.
         pairs: whether to include the ways to fuse each pair of three models.
@@ -335,7 +335,7 @@ def contestants_of(
 
 
 def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
-    """Name the chosen methods; also return those that `"all"` leaves out: they have no defaults or must be named."""
+    """Name the chosen methods; also return the methods that `"all"` leaves out, with the reasons."""
     if chosen == "all":
         found: list[tuple[str, Method]] = []
         without: list[LeftOut] = []
@@ -394,7 +394,7 @@ def _name(method: Method) -> str:
 
 
 def pilots(cosd: Sequence[Contestant], count: int) -> list[Contestant]:
-    """CoSD that asks every assistant about every unit: the text is the same, but all differences become known."""
+    """CoSD that asks every assistant about every unit: its text is that of CoSD, but all differences become known."""
     return [replace(one, name=EVERYWHERE + turned(one.first, count), kind="pilot") for one in cosd]
 
 

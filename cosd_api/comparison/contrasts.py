@@ -1,8 +1,9 @@
 """Paired differences between contestants, with simultaneous intervals; the best way to fuse and the frontier.
 
-One set of sign flips (see `sign_flips`) yields every p-value and every interval of a comparison, by the maximum of |T|
-over all differences. So an interval excludes 0 exactly if its p-value is at most 0.05, and in 95 % of comparisons all
-intervals contain the true differences. Testing the same difference twice does not widen the intervals.
+One set of sign flips (see `sign_flips`) yields all p-values and intervals of a comparison, which are derived from the
+maximum of |T| over all differences. Therefore, an interval excludes 0 exactly if its p-value is at most 0.05, and all
+intervals contain the true differences in 95 % of comparisons. Testing the same difference twice does not widen the
+intervals.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class PairedDifference(Record):
 
     Attributes:
         counts: `won` counts the questions that only this contestant answered right, `lost` the questions that only the
-            other answered right.
-        groups: number of groups of questions in which this contestant has more right answers than the other, and number
-            of groups in which it has fewer. None if each question is a group of its own.
+            other contestant answered right.
+        groups: number of groups of questions in which this contestant has more right answers than the other, followed
+            by the number of groups in which it has fewer. None if each question is a group of its own.
         interval: the difference in accuracy with its simultaneous 95 % interval, which holds jointly with all other
             intervals of the comparison; None if the difference is not tested.
         p: two-sided p-value, adjusted for all differences of the comparison. It is at most 0.05 exactly if the interval
@@ -60,8 +61,9 @@ class PairedDifference(Record):
 class ThirdModel(Record):
     """The best way to fuse all three models, compared with the best way to fuse two of them on the same questions.
 
-    The best way to fuse two is chosen on the same questions, which makes it look slightly too good. The interval allows
-    for the choice among the ways to fuse three, because it comes from a maximum over all of them.
+    The best way to fuse two is chosen on the same questions, so its measured accuracy is slightly too high. The
+    interval of the difference allows for the choice among the ways to fuse three, because it is derived from a maximum
+    over all these ways.
 
     Attributes:
         three: name of the way to fuse all three.
@@ -221,7 +223,7 @@ def best_way(outcomes: GradedOutcomes, ways: Iterable[str]) -> str | None:
 
 
 def leading(outcomes: GradedOutcomes, names: Iterable[str]) -> set[str]:
-    """The contestants that are ahead of every cheaper contestant by more than one standard error.
+    """The contestants that are more than one standard error ahead of every cheaper contestant.
 
     The standard error is that of the paired difference, clustered by group. A failed question counts as wrong. Of
     several contestants with the same bill and the same answers, only the first is included.
@@ -235,7 +237,7 @@ def leading(outcomes: GradedOutcomes, names: Iterable[str]) -> set[str]:
 
 
 def _ahead(outcomes: GradedOutcomes, one: str, other: str) -> bool:
-    """Test whether a contestant is ahead of another by more than one standard error."""
+    """Test whether a contestant is more than one standard error ahead of another."""
     sums: dict[str, int] = {}
     for group, apart in outcomes.apart(one, other, mine=False, theirs=False):
         sums[group] = sums.get(group, 0) + apart

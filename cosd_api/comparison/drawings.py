@@ -1,4 +1,4 @@
-"""Drawings for a comparison's page: quality against cost, intervals, calibration, and who was right at replacements."""
+"""Charts for a comparison's page: quality against cost, intervals, calibration, and an analysis of replacements."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _key(kinds: set[ContestantKind], which: str) -> Element:
     return key
 
 
-# Small drawings inside tables.
+# Small charts inside tables.
 
 
 def accuracy_bar(value: Estimated, mark: float) -> Element:
@@ -175,7 +175,7 @@ def accuracy_bar(value: Estimated, mark: float) -> Element:
 
 
 def places_bar(counts: PlaceCounts) -> Element:
-    """Draw the shares of replaced places by who was right: the assistant, the draft, neither, or not known."""
+    """Draw the shares of replaced places where the assistant, the draft or neither was right, or this is unknown."""
     axis = Scale(0, max(counts.places, 1), 0, 160)
     svg = small_chart(160, 12)
     done = 0

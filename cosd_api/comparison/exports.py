@@ -89,7 +89,7 @@ def _columns(one: Standing, found: Comparison) -> dict[str, Any]:
 
 
 def _apart(one: Standing, found: Comparison) -> dict[str, Any]:
-    """The columns with the differences from each model; the columns for one model are adjacent."""
+    """The columns with the differences from each model; all columns about one model are adjacent."""
     columns: dict[str, Any] = {}
     for name in found.models:
         apart, end = one.differences.get(name), name.replace(" ", "_")

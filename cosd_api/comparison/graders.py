@@ -62,8 +62,8 @@ _PATTERN_SECONDS = 2.0
 class ExactGrader(BaseGrader):
     """A grader that accepts an answer if it equals the reference after normalization (Unicode NFC, white space).
 
-    The comparison follows the rules of `is_right`. If the example's `ends` is False, more text may follow the
-    reference.
+    The comparison follows the rules of `cosd_api.training.answers.is_right`. If the example's `ends` is False, more
+    text may follow the reference.
 
     Attributes:
         ignore_case: whether to ignore case.
@@ -90,7 +90,7 @@ class ExactGrader(BaseGrader):
 class ContainsGrader(BaseGrader):
     """A grader that accepts an answer if it contains the example's target or, without a target, the example's answer.
 
-    Only whole words match. Texts are compared in Unicode's NFC, and white space may differ.
+    Only whole words match. Texts are compared in Unicode's form NFC, and differences in white space are ignored.
 
     Attributes:
         ignore_case: whether to ignore case.
@@ -296,7 +296,7 @@ def check_grader(given: object) -> Grader:
     """Make a grader from a name, a `Grader` or a user-defined function.
 
     Raises:
-        SettingError: `given` is of another type, or is a name that `grader_named` refuses.
+        SettingError: `given` is of a different type, or is a name that `grader_named` refuses.
     """
     if isinstance(given, str):
         return grader_named(given)

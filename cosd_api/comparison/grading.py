@@ -153,7 +153,7 @@ def _as_digit(found: regex.Match[str]) -> str:
 
 
 def _as_decimal(found: regex.Match[str]) -> str:
-    """Convert a one-character fraction, and a whole number before it, to a decimal, or to `1/3` if none is finite."""
+    """Convert a one-character fraction, and a whole number before it, to a decimal; thirds stay fractions."""
     whole, part = found["whole"] or "", unicodedata.normalize("NFKC", found["part"])
     above, below = map(int, part.split("\u2044"))
     value = Decimal(above) / below
@@ -193,7 +193,7 @@ def letter(text: str, choices: Sequence[str] | None = None) -> str | None:
     2. a letter at the beginning of the text: "B", "(B)", "b) Lima", "B. Lima", "C because ..."; but not "A" or "I" as a
        word before another word;
     3. the only letter in brackets: "so (B) is right";
-    4. the only option whose text appears, as whole words, in any case.
+    4. the only option whose text appears as whole words, ignoring case.
 
     Args:
         text: the answer.
@@ -213,7 +213,7 @@ def letter(text: str, choices: Sequence[str] | None = None) -> str | None:
 
 
 def _named(text: str, choices: Sequence[str]) -> str | None:
-    """Find the only option whose text appears; an option within the text of another one that appears does not count."""
+    """Find the only option whose text appears; it does not count within the text of a longer option."""
 
     def within(option: str, whole: str) -> bool:
         return bool(option) and regex.search(rf"(?<!\w){regex.escape(option)}(?!\w)", whole) is not None
@@ -319,6 +319,6 @@ _FENCE = regex.compile(
 
 
 def code_block(text: str) -> str | None:
-    """Extract the first fenced block of a Markdown text, up to the end if it is not closed; None without a block."""
+    """Extract the first fenced block of a Markdown text, even if the block is not closed; None without a block."""
     found = _FENCE.search(text)
     return found["code"] if found is not None else None

@@ -104,8 +104,8 @@ class GradedAnswer(Record):
     Attributes:
         type: `"answer"`; `"failed"` if an endpoint or the grader failed at the question; or `"cut"` if the token limit
             of the whole comparison ended the answer. The next run asks failed and cut questions again.
-        key: identity of the text, which depends on contestant, models, limits and prompt.
-        graded: identity of the grading, which depends on the example and the grader.
+        key: identity of the text; it depends on the contestant, the models, the limits and the prompt.
+        graded: identity of the grading; it depends on the example and the grader.
         contestant: name of the contestant.
         question: `Example.key`.
         text: the answer.
@@ -118,7 +118,7 @@ class GradedAnswer(Record):
         finish_reason: see `FusionResult`.
         stop_reason: see `FusionResult`.
         acceptance: draft tokens kept / (kept + replaced); None if the method judges no draft.
-        units: number of units that were judged or could have been; None if the method judges no draft.
+        units: number of units that were judged, or that could have been judged; None if the method judges no draft.
         asked: number of units that an assistant was asked about.
         differing: number of units at which an assistant disagreed.
         replaced: the places where an assistant's answer replaced the draft's.
@@ -325,7 +325,7 @@ class JournalHeader(Record):
 
     Attributes:
         kind: kind of the file.
-        schema_version: version of the format; in version 1, even models with the same ids were sent text.
+        schema_version: version of the format; in version 1, even models that share the same token ids were sent text.
         draft: the draft endpoint.
         assistant: the assistant endpoint, or the first of several.
         more_assistants: the other assistant endpoints.
@@ -371,7 +371,7 @@ class Journal:
 
     Raises:
         OSError: on entering, the file cannot be read or written.
-        SettingError: on entering, the file is not a journal, contains the answers of other models, or is open in
+        SettingError: on entering, the file is not a journal, contains answers of different models, or is open in
             another run; the file is not changed.
     """
 

@@ -49,9 +49,10 @@ _PLACES = regex.compile(r"\{(question|reference|answer)\}")
 class JudgeGrader(BaseGrader):
     """A grader that asks a model: the first word of its greedy reply is the verdict, Yes or No.
 
-    Right, correct, true and their opposites also count as verdicts. A model with a chat template gets the question as a
-    user message. A model without a chat template continues the question as plain text, after `Verdict:`. Beware: the
-    judge reads texts that other models wrote, and such a text could ask for a favourable verdict.
+    The words right, correct and true, and their opposites, also count as verdicts. A model with a chat template gets
+    the question as a user message. A model without a chat template continues the question as plain text, after
+    `Verdict:`. Beware: the judge reads texts that other models wrote, and such a text could ask for a favourable
+    verdict.
 
     Args:
         model: URL of a server, or a provider.
@@ -60,7 +61,8 @@ class JudgeGrader(BaseGrader):
 
     Attributes:
         name: `judge`, the model's address and, if the question is not the default one, the question's fingerprint.
-        identity: the library's version, the name, the server's URL and its model; known only after entering.
+        identity: the library's version, the name, the server's URL and its model; known only inside the `async with`
+            block.
         usage: requests and tokens of the judge for all answers graded so far.
 
     Raises:

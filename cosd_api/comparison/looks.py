@@ -1,4 +1,4 @@
-"""A group-sequential test of whether to fuse models or use one model alone, as pure functions on outcomes.
+"""A group-sequential test that decides whether to fuse models or use one model alone, as functions of outcomes.
 
 The test looks at the outcomes after a quarter, a half and all of the questions. Each look tests every way to fuse
 against each model, by sign flips of whole groups of questions (`sign_flips`). All ways and all looks share the same
@@ -10,10 +10,10 @@ flips. The bounds follow from the largest statistic of all ways that were ever t
     fuse    a way whose statistic is above the bounds of all models; a tie is not above
     alone   every way's gain over at least one model, plus 2.5 standard errors, is less than `worth`
     drop    after 50 questions only the better half of the ways continues; in later maxima an independent standard
-            normal variable replaces each dropped way, so that the choice of the dropped ways has no influence
+            normal variable replaces each dropped way, which thus still counts in the correction for many ways
 
-So if no way is better than the better model, at most 4 of 100 runs declare a way to be better, whichever ways are
-tried, or at most 5 of 100 if the file of questions grows, however often.
+So if no way is better than the better model, at most 4 of 100 runs declare that a way is better, whichever ways are
+tried. If the file of questions grows, at most 5 of 100 runs do so, however often it grows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KEPT = 0.01
 GROWTH = 1.5
 """Factor by which a file must have grown since the last look to allow a further look."""
 LEAST_QUESTIONS = 20
-"""Minimum number of questions; fewer cannot show anything."""
+"""Minimum number of questions; with fewer, the test cannot show anything."""
 WORTH = 0.05
 """Default for the smallest gain in accuracy that makes fusing worthwhile."""
 AUDITED = 0.05
@@ -58,7 +58,7 @@ _POWER = NormalDist().inv_cdf(0.8)
 _CERTAIN = 2 * NormalDist().cdf(_ERRORS) - 1
 
 Right = Mapping[str, bool]
-"""Outcomes, keyed by question: True for a right answer. A missing question failed, and counts as wrong."""
+"""Outcomes, keyed by question: True for a right answer. A question without an outcome failed, and counts as wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class WaySeen:
 
     @property
     def total(self) -> int:
-        """Number of questions by which the way is ahead of the model `against`."""
+        """Number of the way's right answers minus that of the model `against`."""
         return self.contrasts[self.against].total
 
     @property
@@ -183,7 +183,7 @@ class WaySeen:
         """Estimate the number of further questions that would show a gain in four of five runs.
 
         The gain is the gain so far or `worth`, whichever is larger. If no outcome differs so far, return the number of
-        questions that would exclude `worth` if no further outcome differs. None if the bound is not known yet.
+        questions that would exclude `worth` if no further outcome differs. Return None if the bound is not known yet.
         """
         one, limit = self.contrasts[self.against], self.bounds[self.against]
         if not math.isfinite(limit):
@@ -270,7 +270,8 @@ class SequentialTest:
     """A sequential test: it makes the looks of one run, and takes the looks of earlier runs into account.
 
     Args:
-        tried: names of the ways to fuse of earlier runs, which count towards the maximum even if this run omits them.
+        tried: names of the ways to fuse that earlier runs tried; they count towards the maximum even if this run omits
+            them.
         flips: number of flips.
 
     Attributes:
@@ -330,7 +331,7 @@ class SequentialTest:
         return next((one.ways[one.fuse] for one in self.seen if one.fuse is not None), None)
 
     def excluded(self, worth: float) -> bool:
-        """Test whether every way to fuse is excluded: it cannot gain `worth` over at least one of the models."""
+        """Test whether each way to fuse is excluded: there is a model over which it cannot gain `worth`."""
         last = self.last
         return bool(last) and all(one.questions and one.upper < worth for one in last.values())
 

@@ -164,7 +164,8 @@ def _interval(one: Estimated) -> str:
 def _best(found: Comparison) -> Standing | None:
     """Find the method or baseline with the most right answers; ties go to the one with the fewest billed tokens.
 
-    The ranking uses the number of right answers, not their share, so that missing answers are no advantage.
+    The ranking uses the number of right answers rather than their share, because missing answers must not be an
+    advantage.
     """
     answered = [one for one in found.standings if one.kind in _FUSED and one.answered]
     return max(answered, key=lambda one: (one.right, -(one.billed or 0.0)), default=None)

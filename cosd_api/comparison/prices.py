@@ -104,7 +104,7 @@ def _from_file(path: Path) -> dict[str, Price]:
 
 
 def checked_prices(given: Prices | None, models: Mapping[str, str]) -> dict[str, Price] | None:
-    """Check prices, and return them under the names that are the keys of `models`.
+    """Check prices, and return them keyed by the models' names in the comparison.
 
     Args:
         given: the prices, as the user gave them.
@@ -149,8 +149,8 @@ class ComparisonEstimate(Record):
         contestants: tokens billed for each contestant, keyed by name.
         unforeseen: contestants whose remaining answers cannot be forecast (see `Method.cost`); the costs exclude them.
         known: number of answers that are already in the journal.
-        answers: number of answers still to come; for `advise`, the number if every look is made and all ways to fuse
-            continue.
+        answers: number of answers still to come; for `advise`, the number that is needed if every look is made and all
+            ways to fuse continue.
         requests: number of requests to all endpoints.
         billed_tokens: number of tokens billed by all endpoints.
         money: lower bound, likely value and upper bound of the price; None if no prices are given.
@@ -238,7 +238,7 @@ class Later:
     """Contestants that will be added during the run.
 
     Attributes:
-        alike: for the name of each added contestant, the name of a contestant whose answers cost about the same.
+        alike: for each added contestant, keyed by name, the name of a contestant whose answers cost about the same.
         votes: name of the contestant whose bill pays for the samples of self-consistency; None if self-consistency will
             not be added.
     """
@@ -318,7 +318,7 @@ async def estimated(
         return _total([_times(scales[name], made[name][unit]) for name in names])
 
     durations = {name: over("seconds", [name])[1] / at_once for name in scales}
-    reading = len(examples) * sum(speed.reading for speed in speeds.values())  # then the prompts are cached
+    reading = len(examples) * sum(speed.reading for speed in speeds.values())  # later readings are cached
     return ComparisonEstimate(
         questions=questions,
         contestants={name: _range(over("tokens", [name])) for name in scales},
@@ -421,7 +421,7 @@ def _cost(answer: _Endpoints, prices: Mapping[str, Price], speeds: Mapping[str, 
 
 
 def equal_bill(pays: tuple[float, float], one: tuple[float, float]) -> int:
-    """Number of answers that can be bought for a bill, from 1 to `MOST_SAMPLES`.
+    """Number of answers that a bill pays for, from 1 to `MOST_SAMPLES`.
 
     Args:
         pays: the bill, as an amount of money (0 without prices) and a number of tokens.
@@ -434,7 +434,8 @@ def equal_bill(pays: tuple[float, float], one: tuple[float, float]) -> int:
 def _voted(models: Sequence[_Cost], paying: _Cost) -> _Cost:
     """Estimate the cost of self-consistency, with as many samples as the bill of another contestant pays for.
 
-    The better model draws the samples. Because it is not known yet, the likely cost is the mean over the models.
+    The better model draws the samples. Because it is not known yet, the likely cost is the mean of the costs for each
+    model.
     """
     counts = [equal_bill(_bill(paying), _bill(one)) for one in models]
     found: dict[str, _Bound] = {}

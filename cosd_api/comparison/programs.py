@@ -2,9 +2,9 @@
 
 Each program runs with limits on time, memory, files and processes, in a temporary folder, and without this process's
 environment variables. On Linux, if unprivileged users may create namespaces, the program has no network, and cannot
-send signals to other processes or read their memory. It can still read and write all files that this user can read and
-write, and connect to services that listen on sockets in the file system. If a model may be malicious, run the whole
-comparison in a container or a virtual machine.
+send signals to other processes or read their memory. It can still read any file that this user can read. It can also
+create, change or delete files wherever this user has write access, and connect to services that listen on sockets in
+the file system. If a model may be malicious, run the whole comparison in a container or a virtual machine.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ async def _end(process: Process) -> None:
 class ProgramGrader(BaseGrader):
     """A grader that runs the answer and then the example's `tests` as one program, which must not raise an error.
 
-    If an answer has fenced blocks, the first block is the program. Otherwise the whole answer is the program. If that
-    is not valid Python and the prompt is text, the program is the prompt followed by the answer.
+    If an answer has fenced blocks, the first block is the program. Otherwise the whole answer is the program. If an
+    answer without fenced blocks is not valid Python, and the prompt is text, the prompt is put before the answer.
 
     Args:
         limits: limits of one program.

@@ -20,7 +20,7 @@ _NAMED = ". If it has another name there, say which: --map prompt=question --map
 
 
 class _Twin(Example):
-    """A question with the same prompt and answer as an earlier question, but with a different grading."""
+    """A question with the same prompt and answer as an earlier question, but graded differently."""
 
     @property
     def key(self) -> str:
@@ -29,7 +29,7 @@ class _Twin(Example):
 
 
 def questions_by_key(given: Iterable[Example | Mapping[str, Any]]) -> dict[str, Example]:
-    """Map keys to questions, in the order given; of equal questions, only the first is kept.
+    """Map keys to questions, in the order given; only the first of several equal questions is kept.
 
     Raises:
         SettingError: there are no questions, or a question is invalid.

@@ -38,7 +38,7 @@ def rows_of(found: Comparison) -> list[Standing]:
 
 
 def same_texts(found: Comparison) -> dict[str, list[Standing]]:
-    """Group the ways to fuse that wrote the same texts: the cheapest one's name maps to the standings of the rest."""
+    """Group the ways to fuse that wrote the same texts: map the cheapest one's name to the other standings."""
     several: dict[str, list[Standing]] = {}
     for one in found.standings:
         if one.same_texts_as is not None:
@@ -137,7 +137,7 @@ def about_standings(found: Comparison) -> list[str]:
 
 
 def findings(found: Comparison) -> list[str]:
-    """State the result in sentences: ways that beat each model, the effect of failures, the worth of a third model."""
+    """Put the result into sentences: ways that beat each model, effects of failures, and the worth of a third model."""
     tested = [one for one in rows_of(found) if one.kind in ("method", "baseline") and one.differences]
     if not any(difference.interval is not None for one in tested for difference in one.differences.values()):
         return []
@@ -162,7 +162,7 @@ _TRIO = 3
 
 
 def _about_failures(tested: Sequence[Standing], found: Comparison) -> list[str]:
-    """Write a sentence about each gain that would not be certain if the failed questions had gone against it."""
+    """Write a sentence about each significant gain that the failed questions could have cancelled."""
     sentences: list[str] = []
     for one in tested:
         doubtful = [

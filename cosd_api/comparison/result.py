@@ -47,13 +47,13 @@ class Comparison(Record):
     """A comparison of two or more models alone, every way to fuse them, and baselines, all on the same questions.
 
     All standings are measured on the test questions. The settings of two baselines, the random gate and
-    self-consistency, depend on answers. They are determined on development questions, which are held out from the
-    test: a share of all questions, at least one, with the smallest hashes (`Example.key`).
+    self-consistency, depend on answers. They are determined on development questions, which are held out from the test:
+    the questions with the smallest hashes (`Example.key`), a share of all questions, but at least one.
 
     Attributes:
-        schema_version: version of this format. Version 1 contained only the differences from one model, which was
-            chosen on the development questions. When such a result is read, all differences are computed from its
-            answers.
+        schema_version: version of this format. Version 1 compared every contestant with one model only, and this model
+            was chosen on the development questions. When a result of version 1 is read, all differences are computed
+            from its answers.
         draft: the draft endpoint, as the user gave it.
         assistant: the assistant endpoint, or the first of several.
         more_assistants: the other assistant endpoints.
@@ -62,15 +62,17 @@ class Comparison(Record):
         development: keys (`Example.key`) of the development questions, which set the baselines.
         better: the model with the most right answers to the test questions that all models have answered: `"draft"`,
             `"assistant"` or, with several assistants, a name such as `"assistant 1"`. Ties go to the model that billed
-            fewer tokens, then to the draft. Its difference from another model tells whether it is significantly better.
-        third: for three models, the comparison that tells whether the third is worth its price; None if no ways to fuse
-            two of them were compared.
+            fewer tokens, then to the draft. The `differences` in its standing tell whether it is significantly better
+            than the other models.
+        third: for three models, the comparison that tells whether the third model is worth its price; None if no ways
+            to fuse only two of the models were compared.
         grader: name of the grader.
         max_tokens: maximum number of tokens in each answer.
         stop: stop strings; an answer ended before the first one that would have appeared in it.
         seed: seed for random draws.
         unit: the unit, as it was given.
-        standings: standings of all contestants: models, oracle, ways to fuse, other baselines, in this order.
+        standings: standings of all contestants: first the models, then the oracle, the ways to fuse and the other
+            baselines.
         left_out: contestants that could not be compared, with the reasons.
         calibration: calibration of each model, keyed by name; models whose probabilities are not reported are absent.
         stopped: the reason why the comparison is not complete; None if it is complete.
@@ -213,7 +215,7 @@ def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
 
 
 def _renewed(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the fields of a comparison from version 1 to this version: compute the differences from its answers.
+    """Convert a comparison's fields from version 1 to this version: use its answers to compute the differences.
 
     A comparison that is part of an `Advice` contains no answers, so it gets no differences.
     """
@@ -221,7 +223,7 @@ def _renewed(given: Mapping[str, Any]) -> dict[str, Any]:
     standings = [
         Standing.model_validate(one)
         for one in given["standings"]
-        if one["kind"] != "derived" or one["name"] == ORACLE  # version 1 had another one, which repeated a model's row
+        if one["kind"] != "derived" or one["name"] == ORACLE  # version 1 had a derived copy of a model's row
     ]
     found = {**given, "schema_version": 2, "standings": standings}
     answers = [GradedAnswer.model_validate(one) for one in given.get("answers", ())]
@@ -268,11 +270,12 @@ class Advice(AdviceCounts):
 
     Attributes:
         schema_version: version of this format.
-        decision: `"fuse"`; `"alone"` to use one model, because a gain of `worth` is excluded; `"undecided"` if neither
-            is shown; or `"unknown"` if the run was stopped before it could decide.
+        decision: `"fuse"`; `"alone"` to use one model, because a gain of `worth` is excluded; `"undecided"` if the test
+            shows neither; or `"unknown"` if the run was stopped before it could decide.
         model: the better model alone: `"draft"`, `"assistant"` or, with several assistants, a name such as `"assistant
             1"`.
-        way: name of the way to fuse that is advised, or else that gains most so far; the name is as in a comparison.
+        way: name of the advised way to fuse or, if none is advised, of the way that gains most so far; a comparison
+            uses the same name.
         reverse: whether one of the given assistants should draft.
         first: the name of the model that should draft, if there are several assistants.
         settings: the method of the way to fuse, with its settings and its verifier.
@@ -282,7 +285,8 @@ class Advice(AdviceCounts):
         looks: number of looks.
         worth: the smallest gain in accuracy that makes fusing worthwhile.
         equal: number of questions that ways to fuse skipped, because all models wrote the same text.
-        audited: number of answers to questions with equal texts that were requested from ways to fuse as a check.
+        audited: number of answers that ways to fuse gave, as a check, to questions for which all models wrote the same
+            text.
         disagreed: number of audited answers whose grade differs from the grade of the models' text.
         right: number of right answers to the `tested` questions, for the way to fuse (`"fused"`) and for each model
             alone.
@@ -292,8 +296,8 @@ class Advice(AdviceCounts):
         upper: upper bound of the gains of all ways to fuse, 2.5 standard errors above the gain.
         more: if `"undecided"`, the approximate number of further questions that would show the gain, or a gain of
             `worth`, in four of five runs.
-        room: the share of the questions at which the texts differ and the better model is wrong. No way to fuse can
-            gain more than this. None unless this share decided the run.
+        room: the share of the questions at which the models' texts differ and the better model is wrong. No way to fuse
+            can gain more than this. None unless this share decided the run.
         ways: the results of every way to fuse at its last look, the best first.
         bills: mean cost of an answer, under the names in `right`.
         doubts: how often each model is unsure when it is wrong, keyed by the model's name.
@@ -302,10 +306,10 @@ class Advice(AdviceCounts):
         more_assistants: the endpoints of the other assistants.
         grader: name of the grader.
         unit: the unit, as it was given.
-        limits: limits of the measured answers, which the settings file also contains.
+        limits: limits of the measured answers; the settings file of the advised fusion contains them, too.
         seed: seed for random draws.
         left_out: contestants that the endpoints cannot serve.
-        stopped: the reason why the advice is not complete.
+        stopped: the reason why the advice is not complete; None if it is complete.
         billed_tokens: tokens billed for the advice, including earlier runs with the same `path`.
         notes: further notes about the advice.
         parts: the comparison that the advice is based on, without its answers. It contains the models alone, and may

@@ -24,7 +24,7 @@ from cosd_providers import BudgetError, ContextLengthError, ProviderError, Unsup
 _IN_A_ROW = 8
 """Number of consecutive failures after which a comparison stops, because a server is probably down."""
 _QUESTIONS = 3
-"""Minimum number of different questions among these failures, because one bad question fails for every contestant."""
+"""Minimum number of different questions that failed in a row, because one bad question fails for every contestant."""
 
 
 @dataclass
@@ -162,7 +162,7 @@ class ComparisonRun:
         self.prices: Mapping[str, Price] | None = checked_prices(self.settings.prices, self.named)
 
     async def take_in(self, several: Sequence[Contestant]) -> list[Contestant]:
-        """Add and return the contestants that the endpoints can serve; record why the others are left out."""
+        """Add and return the contestants that the endpoints can serve; record why the rest are left out."""
         added: list[Contestant] = []
         providers = [self.models.draft, *self.models.assistants]
         for one in several:
@@ -202,7 +202,7 @@ class ComparisonRun:
         return self.journal.billed - self._before
 
     def expect(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
-        """Add these questions to the total in the progress of these contestants."""
+        """Add these questions to the totals that the progress of these contestants shows."""
         for one in several:
             self._tallies[one.name].questions += len(questions)
 
@@ -378,7 +378,7 @@ class ComparisonRun:
                 if line.billed or not cut:
                     self.journal.add(line)
                 if cut:
-                    least = (allowed or 0) + 1  # retry only if the rest of the limit allows more
+                    least = (allowed or 0) + 1  # retry only if the limit now allows more tokens
                     continue
                 self._give_up(one, example, error)
                 return None

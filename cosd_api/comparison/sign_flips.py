@@ -24,7 +24,7 @@ from typing import Self
 from cosd_api.extend import check_between
 
 FLIPS = 1999
-"""Number of flips. With the sample itself, they make 2,000, so that levels in thousandths are met exactly."""
+"""Number of flips. Together with the observed outcomes, they make 2,000, so levels in thousandths are exact."""
 _TIE = 1e-9
 """Tolerance for rounding errors: statistics that differ by less count as equal."""
 
@@ -120,7 +120,7 @@ def adjusted_p(statistic: float, maxima: Sequence[float]) -> float:
 def bound(maxima: Sequence[float], level: float) -> float:
     """Compute the bound that a statistic must exceed (see `exceeds`) for a p-value of at most `level`.
 
-    It follows that the intervals `(sum x ± bound * sqrt(sum x²)) / n` are simultaneous, with `n` the number of
+    It follows that the intervals `(sum x ± bound * sqrt(sum x²)) / n` are simultaneous, where `n` is the number of
     questions. An interval excludes 0 exactly if the p-value is at most the level. The bound is infinite if there are
     too few flips for the level.
 

@@ -42,7 +42,7 @@ class PlaceCounts(Record):
         places: number of replaced places.
         assistant: places where only the assistant's text continues the reference.
         draft: places where only the draft's text continues the reference.
-        neither: places where neither text continues the reference.
+        neither: places where neither the assistant's nor the draft's text continues the reference.
         unknown: places where the answer had already departed from the reference, or where both texts continue it.
         answers: counts of whole answers with a replaced place; replacements corrected `won` answers and spoilt `lost`
             answers.
@@ -65,15 +65,16 @@ class Standing(Record):
         reverse: whether an assistant drafts, or is listed first.
         first: the name of the model that drafts, or is listed first, if there are several assistants.
         without: the name of the model that takes no part; None if all models take part.
-        settings: the method's name, settings and verifier; empty if the answers are derived from other contestants'.
+        settings: the method's name, settings and verifier; empty if the answers are derived from other contestants'
+            answers.
         answered: number of questions with a graded answer.
         failed: number of questions that failed.
         right: number of right answers.
         accuracy: share of right answers, with its 95 % interval.
-        differences: paired differences from each other model alone, keyed by the model's name. A way to fuse is shown
-            to be better than the models if it is better than each of them; see `better_than_all`.
-        same_texts_as: name of a cheaper way to fuse that wrote the same text for every question, so that the two share
-            a row of the table. None if there is no such way.
+        differences: paired differences from each other model alone, keyed by the model's name. A way to fuse counts as
+            better than the models only if it is better than each of them; see `better_than_all`.
+        same_texts_as: name of a cheaper way to fuse that wrote the same text for every question; the two ways share a
+            row of the table. None if there is no such way.
         acceptance: mean share of the draft's tokens that were kept; None if the method judges no draft.
         seconds: median duration of an answer.
         first_token: median time until the first token was final.
@@ -86,9 +87,9 @@ class Standing(Record):
             them, under the same keys.
         money: mean price of an answer; None if no prices are given.
         replaced: counts of replaced places; None if the method judges no draft.
-        on_frontier: whether the contestant leads every contestant that bills fewer tokens by more than one standard
-            error of the difference. A failed question counts as wrong. A contestant that was not asked all questions is
-            never on the frontier.
+        on_frontier: whether the contestant is ahead of every contestant that bills fewer tokens, in each case by more
+            than one standard error of the difference. A failed question counts as wrong. A contestant that was not
+            asked all questions is never on the frontier.
     """
 
     name: str
@@ -127,7 +128,7 @@ class Standing(Record):
 
     @property
     def better_than_all(self) -> bool:
-        """True if it is shown to be better than each model alone, even if all failed questions count against it."""
+        """True if significantly better than each model alone, even if all failed questions count against it."""
         return bool(self.differences) and all(one.low > 0 for one in self.differences.values())
 
     @property
@@ -142,8 +143,8 @@ class ModelCalibration(Record):
     Attributes:
         mean: calibration of the mean probability of an answer's tokens, with the expected calibration error.
         least: calibration of the smallest probability of an answer's tokens. `confident_wrong` counts the wrong answers
-            in which every token has a probability of at least `alpha`, so that a rule with this alpha asks no
-            assistant.
+            in which every token has a probability of at least `alpha`; a rule with this alpha asks no assistant about
+            them.
     """
 
     mean: CalibrationCurve
@@ -212,8 +213,8 @@ class JudgedStandings:
     Attributes:
         standings: standings of all contestants, in order.
         better: the model with the most right answers.
-        third: for three models, the comparison that tells whether the third is worth its price; None if no ways to fuse
-            two models were compared.
+        third: for three models, the comparison that tells whether the third model is worth its price; None if no ways
+            to fuse only two of the models were compared.
     """
 
     standings: Sequence[Standing]
@@ -238,7 +239,7 @@ def right_answers(
     questions: Sequence[str],
     answers: Mapping[str, Mapping[str, GradedAnswer]],
 ) -> dict[str, dict[str, bool]]:
-    """Tell which questions each contestant and the oracle answered right, keyed by name, then by question."""
+    """Find out which questions each contestant and the oracle answered right, keyed by name, then by question."""
     found: dict[str, dict[str, bool]] = {}
     for name in dict.fromkeys([*models, *names]):
         mine = answers.get(name, {})

@@ -63,10 +63,10 @@ def wilson(right: int, total: int, level: float = 0.95) -> Estimated:
 def wilson_by_groups(groups: Sequence[tuple[int, int]], level: float = 0.95) -> Estimated:
     """The share of successes in groups of dependent trials, with Wilson's interval for the effective number of trials.
 
-    The effective number is the number of trials divided by the design effect. The design effect is the variance of the
-    share under clustering (the linearised variance of a ratio, as in Kish, 1965), divided by the variance for
-    independent trials, and is at least 1. If there is only one group, or if all outcomes are equal, the design effect
-    is the mean size of a group. If each group has one trial, the result equals that of `wilson`.
+    The effective number is the number of trials divided by the design effect. The design effect, which is at least 1,
+    is the variance of the share under clustering (the linearised variance of a ratio, as in Kish, 1965), divided by the
+    variance for independent trials. If there is only one group, or if all outcomes are equal, the design effect is the
+    mean size of a group. If each group has one trial, the result equals that of `wilson`.
 
     Args:
         groups: number of successes and number of trials in each group; every group has at least one trial.
@@ -103,10 +103,10 @@ class PairedCounts:
     """Counts of right and wrong answers of two contestants to the same questions.
 
     Attributes:
-        both: questions that both answered right.
-        won: questions that only the first answered right.
-        lost: questions that only the second answered right.
-        neither: questions that both answered wrong.
+        both: questions that both contestants answered right.
+        won: questions that only the first contestant answered right.
+        lost: questions that only the second contestant answered right.
+        neither: questions that both contestants answered wrong.
     """
 
     both: int
@@ -137,7 +137,7 @@ class PairedCounts:
 
     @property
     def difference(self) -> float:
-        """Accuracy of the first minus accuracy of the second; NaN without questions."""
+        """Accuracy of the first contestant minus accuracy of the second; NaN without questions."""
         return (self.won - self.lost) / self.total if self.total else math.nan
 
 
@@ -206,7 +206,7 @@ def holm(values: Sequence[float]) -> list[float]:
 
     Holm (1979), "A simple sequentially rejective multiple test procedure". The k-th smallest of m p-values becomes the
     largest of `(m - j + 1) p(j)` for j up to k, at most 1. If each hypothesis with an adjusted value of at most 0.05 is
-    rejected, the probability that any of them is true is at most 0.05, however the tests depend on each other.
+    rejected, the probability of rejecting any true hypothesis is at most 0.05, however the tests depend on each other.
 
     Raises:
         SettingError: a value is not in [0, 1].
@@ -257,7 +257,7 @@ class CalibrationCurve:
         alpha: minimum probability of a confident answer.
         wrong: number of wrong answers.
         confident_wrong: number of wrong answers with a probability of at least `alpha`. A rule that asks an assistant
-            only below `alpha` never asks about them.
+            only below `alpha` never asks about these answers.
     """
 
     error: float
@@ -401,8 +401,8 @@ def _z(level: float) -> float:
 def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
     """Find the points `(cost, quality)` that no other point beats; return their indexes in ascending order of cost.
 
-    A point beats another if it costs no more, has at least the same quality, and differs in one of the two. Equal
-    points are all kept.
+    A point beats another if it costs no more, has at least the same quality, and is cheaper or better. Equal points are
+    all kept.
     """
     kept: list[int] = []
     best: tuple[float, float] | None = None

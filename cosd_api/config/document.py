@@ -1,7 +1,7 @@
 """Reading and writing the text of a settings file: YAML or JSON, with the line number of every field.
 
-YAML needs PyYAML, which an extra installs; JSON needs no extra. The reader avoids YAML's surprises. As in YAML 1.2,
-plain `yes` and `no` are text, and `1e-3` is a number. Duplicate names, anchors, aliases and tags are refused.
+YAML needs PyYAML, which an extra installs; JSON needs no extra. The reader avoids surprises of YAML 1.1: as in YAML
+1.2, unquoted `yes` and `no` are text, and `1e-3` is a number. Duplicate names, anchors, aliases and tags are refused.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def as_json(value: Mapping[str, Any]) -> str:
 
 
 def as_yaml(value: Mapping[str, Any], comment: str = "") -> str:
-    """Format a document as YAML, preceded by a comment. YAML 1.1 and YAML 1.2 parsers read the same values.
+    """Format a document as YAML, preceded by a comment. Parsers of YAML 1.1 and YAML 1.2 read the same values.
 
     Raises:
         SettingError: PyYAML is missing.

@@ -75,7 +75,7 @@ def _entries(value: object, at: FieldPath = ()) -> Iterator[tuple[FieldPath, obj
 
 
 def config_errors(path: Path, document: Document, error: ValidationError, top: type[BaseModel]) -> SettingError:
-    """Create the error about all faults that pydantic has found, one per line."""
+    """Create an error that lists the faults that pydantic has found, one per line."""
     found: list[str] = []
     details = error.errors(include_url=False)
     for one in details[:_MOST]:
@@ -87,7 +87,7 @@ def config_errors(path: Path, document: Document, error: ValidationError, top: t
 
 
 def _written(document: object, loc: Sequence[str | int]) -> FieldPath:
-    """Return the path of a fault as written in the file, without the tags that pydantic adds for members of a union."""
+    """Return the path of a fault in the file, without the tags that pydantic adds for members of a union."""
     value: Any = document
     path: list[str | int] = []
     for one in loc:

@@ -89,7 +89,7 @@ class FusionConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_empty(cls, given: object) -> object:
-        """Remove empty fields, such as a name whose lines are all commented out, so that the defaults apply."""
+        """Remove empty fields, such as a field whose lines are all commented out; the defaults then apply."""
         if not isinstance(given, Mapping):
             return given
         return {name: one for name, one in cast("Mapping[str, object]", given).items() if one is not None}
@@ -143,7 +143,7 @@ class FusionConfig(BaseModel):
         refuse_keys(path, document)
         _check_version(path, document)
         try:
-            found = cls.model_validate(document.value, strict=True)._from(path.parent)  # strict, so "1" is no number
+            found = cls.model_validate(document.value, strict=True)._from(path.parent)  # strict, so "1" is not a number
         except ValidationError as error:
             raise config_errors(path, document, error, cls) from None
         found._check(path, document)
@@ -208,7 +208,7 @@ class FusionConfig(BaseModel):
         return cast("AnswerOptions", self.limits.chosen())
 
     def servers(self, replaced: Container[str] = ()) -> dict[str, Provider | list[Provider]]:
-        """Create the models as arguments of `Fusion`; no request is sent.
+        """Create the models as arguments for `Fusion`; no request is sent.
 
         Args:
             replaced: `"draft"` or `"assistant"` or both, if the caller provides these models itself; their API keys are

@@ -62,7 +62,7 @@ INFINITY = "Infinity"
 
 
 def _at_least(least: int, default: Any) -> Any:
-    """A field with a minimum for editors: the schema shows it, but other code checks the value and raises the error."""
+    """A field whose minimum is only shown in the schema, for editors; other code checks the value."""
     return ModelField(default=default, json_schema_extra={"minimum": least})
 
 
@@ -94,9 +94,9 @@ class ServerConfig(BaseModel):
     Attributes:
         url: URL of the server.
         api_key_env: environment variable that contains the server's API key; by default, the one that `connect` uses.
-        tokenizer: a path relative to the settings file's folder, or `"tiktoken:<encoding>"`.
-        chat_template: a path relative to the settings file's folder, or the text of a template.
-        report: a path relative to the settings file's folder.
+        tokenizer: path of the tokenizer, relative to the settings file's folder, or `"tiktoken:<encoding>"`.
+        chat_template: path of a template, relative to the settings file's folder, or the text of a template.
+        report: path of a saved result of `probe`, relative to the settings file's folder.
         system: a system message that only this model gets.
         messages: further messages that only this model gets, before every conversation.
     """
@@ -154,7 +154,7 @@ class TrainedConfig(BaseModel):
     """A trained verifier, which is stored in a file of its own.
 
     Attributes:
-        file: a path relative to the settings file's folder.
+        file: path of the verifier's file, relative to the settings file's folder.
     """
 
     model_config = _STRICT
@@ -189,7 +189,7 @@ class MethodConfig(BaseModel):
 
     @model_validator(mode="after")
     def _makes_a_method(self) -> Self:
-        """Create the method so that it checks its settings, unless that would require reading a file."""
+        """Check the settings by creating the method, unless this would require reading a file."""
         kind = method_class(self.name)
         hints = method_hints(kind)
         if not any(is_trained(hints[one.name]) for one in fields(kind)):

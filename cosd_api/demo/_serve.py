@@ -1,7 +1,7 @@
 """The child process of `cosd_api.demo.servers`: one llama.cpp server, which runs until standard input is closed.
 
 The script is run by its path and imports nothing from `cosd_api`, so it starts fast and from any location. When the
-model is loaded, the script writes the server's URL to standard output as one line, and nothing else.
+model is loaded, the script writes one line with the server's URL to standard output; it writes nothing else there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--adapter", nargs=2, action="append", default=[], metavar=("FILE", "SCALE"))
     options = parser.parse_args()
     try:
-        xllamacpp: Any = importlib.import_module("xllamacpp")  # the package has no types
+        xllamacpp: Any = importlib.import_module("xllamacpp")  # the package has no type hints
         server = xllamacpp.Server(_parameters(xllamacpp, options))
     except (ImportError, RuntimeError) as error:
         sys.exit(str(error))

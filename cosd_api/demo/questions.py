@@ -2,9 +2,9 @@
 
 Three models ship with the package. `sums` adds and subtracts, `facts` knows capitals, currencies and chemical symbols,
 and `words` translates words. The training data of each model also contained questions on the subjects of the other
-models, with right answers, but too few to learn from. Questions of the *mixed* kinds need the knowledge of two or three
-models, so no model can answer them alone. A hash decides which pairs of numbers are held out: no model was trained on
-questions with such pairs.
+models, with right answers, but too few for the model to learn from. Questions of the *mixed* kinds need the knowledge
+of two or three models, so no model can answer them alone. A hash decides which pairs of numbers are held out: no model
+was trained on questions with such pairs.
 """
 
 from __future__ import annotations
@@ -147,9 +147,9 @@ MIXED_KINDS: dict[str, tuple[str, ...]] = {
     "mixed-all": ("sums", "facts", "words"),
 }
 
-# Wordings of questions and replies. The wording of a question determines that of its reply, and whether the fact or the
-# number comes first, so every model is sure of the wording. If a question combines a fact with other parts, its tuple
-# begins with the kind of fact.
+# Wordings of questions and replies. The wording of a question determines the wording of its reply, including whether
+# the fact or the number comes first. Therefore, every model is sure of the wording. If a question combines a fact with
+# other parts, its tuple begins with the kind of fact.
 _SUM = (
     ("What is {a} plus {b}?", "The sum is {number}."),
     ("What is {a} + {b}?", "The sum is {number}."),
@@ -337,8 +337,8 @@ def sample(kind: str, count: int, seed: int, held_out: bool = True) -> list[Demo
     """Draw questions of one kind; the same seed always draws the same questions.
 
     With `held_out`, the numbers come from pairs that the models were not trained on; without it, from the other pairs.
-    It makes no difference for greetings and for questions that ask only for a fact or a word, because they contain no
-    numbers.
+    The argument makes no difference for greetings and for questions that ask only for a fact or a word, because such
+    questions contain no numbers.
     """
     without = kind in FACTS or kind in ("greeting", "translation")
     rng = random.Random(f"{kind}/{seed}/{'' if without else held_out}")
@@ -419,7 +419,7 @@ def _named(text: str, names: Sequence[str]) -> set[str]:
 
 
 def is_right(question: DemoQuestion, text: str) -> bool:
-    """Test whether the answer contains every requested part and no wrong one; a greeting has one right answer."""
+    """Test whether the answer contains every requested part and no wrong part; a greeting has one right answer."""
     if question.kind == "greeting":
         return " ".join(text.split()) == question.answer.strip()
     return number_is_right(question, text) and fact_is_right(question, text) and word_is_right(question, text)

@@ -72,7 +72,7 @@ def fetched(into: Path | None = None) -> Path:
 
 @contextmanager
 def real_three(model: Path | None = None) -> Iterator[Pair]:
-    """Serve the model and its two specialists until the block ends; the first call downloads the model.
+    """Serve the model and its two specialists until the `with` block ends; the first call downloads the model.
 
     Args:
         model: the model's GGUF file, if it is already on this machine.

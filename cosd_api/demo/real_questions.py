@@ -1,4 +1,4 @@
-"""Questions for the real model's specialists; each needs both. `benchmarks/real_pair` writes the file of questions."""
+"""Questions that need both specialists of the real model; `benchmarks/real_pair` writes the file of questions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def real_questions() -> list[RealQuestion]:
 
 
 def tells_all(target: str, text: str) -> bool:
-    """Test whether a text contains every value: a number as the last number of a sentence, any other as whole words."""
+    """Test whether a text contains every value: numbers as the last of a sentence, other values as whole words."""
     sentences = re.split(r"(?<=[.!?])\s+|\n+", text)
     return all(any(_tells(one, value) for one in sentences) for value in target.split(SEPARATOR))
 

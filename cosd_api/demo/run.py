@@ -91,7 +91,7 @@ async def show(screen: Console, urls: Mapping[str, str], *, mixed: int = 20, see
     Args:
         screen: the console to print to.
         urls: URLs of the three servers, keyed by the models' names, as `bundled_three` yields them.
-        mixed: number of questions for the table that need `sums` and `facts`; each other kind has half that number.
+        mixed: number of questions in the table that need `sums` and `facts`; there are half as many of each other kind.
         seed: seed for drawing the questions.
 
     Raises:

@@ -91,7 +91,7 @@ class SampleScore:
 async def open_setups(
     urls: Mapping[str, str], verifier: RuleVerifier | None = None, ways: Sequence[Way] | None = None
 ) -> AsyncIterator[list[Setup]]:
-    """Open a fusion for each way to answer; the fusions are closed when the block ends.
+    """Open a fusion for each way to answer; the fusions are closed when the `async with` block ends.
 
     Args:
         urls: URLs of the servers, keyed by the models' names; at least two.

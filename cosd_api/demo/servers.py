@@ -1,7 +1,7 @@
 """Real llama.cpp servers on the loopback interface, each in a process of its own, for the demonstration and for tests.
 
-The server comes from the wheel `xllamacpp` (extra `demo`). A server stops when its block ends. It also stops if the
-process that started it ends for any reason, because it watches a pipe that only that process keeps open.
+The server comes from the wheel `xllamacpp` (extra `demo`). A server stops when its `with` block ends. It also stops if
+the process that started it ends for any reason, because it watches a pipe that only that process keeps open.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def serve(
     adapters: Mapping[Path, float] = MappingProxyType({}),
     cache: int = _CACHE,
 ) -> Iterator[LocalServer]:
-    """Serve a GGUF file on a free port of 127.0.0.1 until the block ends.
+    """Serve a GGUF file on a free port of 127.0.0.1 until the `with` block ends.
 
     Args:
         model: the file.
@@ -270,7 +270,7 @@ def serve(
 
 @contextmanager
 def bundled_pair(models: str | Path | None = None) -> Iterator[Pair]:
-    """Serve the bundled models `sums` and `facts` until the block ends.
+    """Serve the bundled models `sums` and `facts` until the `with` block ends.
 
     Args:
         models: another folder with `sums.gguf` and `facts.gguf`.
@@ -284,7 +284,7 @@ def bundled_pair(models: str | Path | None = None) -> Iterator[Pair]:
 
 @contextmanager
 def bundled_three(models: str | Path | None = None) -> Iterator[Three]:
-    """Serve all bundled models until the block ends.
+    """Serve all bundled models until the `with` block ends.
 
     Args:
         models: another folder with `sums.gguf`, `facts.gguf` and `words.gguf`.

@@ -21,7 +21,7 @@ from cosd_api.extend import DRAFT, counted, readable, shortened
 from cosd_api.report.decisions import Outcome, judged
 from cosd_api.types import FusedToken, Segment
 
-# These are among the sixteen colours that every terminal theme keeps readable.
+# Both colours are among the sixteen that every terminal theme keeps readable.
 REPLACED = "red strike"
 ASSISTANT = "bold green"
 
@@ -108,7 +108,7 @@ def fused_text(tokens: Iterable[FusedToken], *, colour: bool) -> Text:
 
 
 def replacements(tokens: Iterable[FusedToken], *, colour: bool, most: int = 3) -> Text:
-    """Show the first `most` replacements in one line, marked as by `fused_text`, and the number of the others."""
+    """Show the first `most` replacements in one line, marked as in `fused_text`, and how many more there are."""
     replaced = [span for span in spans(tokens) if span.replaced is not None]
     text = Text()
     for number, span in enumerate(replaced[:most]):

@@ -10,10 +10,10 @@ from cosd_api.result import FusionResult
 
 
 class FusionSpan:
-    """Span of one fusion that records nothing; its subclass `otel.RecordedSpan` does record."""
+    """Span of one fusion. This class records nothing; its subclass `otel.RecordedSpan` records the fusion."""
 
     def observer(self, endpoints: Sequence[Endpoint]) -> Observer | None:  # noqa: ARG002 - a hook
-        """Return a function that makes a context manager for each request to these models; None to observe none.
+        """Return a function that makes a context manager for each request to these models; None to observe no requests.
 
         The first model is the draft.
         """

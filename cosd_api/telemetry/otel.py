@@ -31,7 +31,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @contextmanager
 def recorded(workflow: str, prompt: str | Sequence[Message]) -> Generator[FusionSpan]:
-    """Record a fusion until the block ends; see `start.fusion_span`."""
+    """Record a fusion until the `with` block ends; see `start.fusion_span`."""
     tracer = trace.get_tracer("cosd_api", __version__)
     known = _known(
         {names.OPERATION: names.FUSE, names.WORKFLOW: workflow, names.REQUEST_ID: context.get_value(names.REQUEST_ID)}
@@ -53,9 +53,9 @@ def recorded(workflow: str, prompt: str | Sequence[Message]) -> Generator[Fusion
 
 @contextmanager
 def continued(headers: Mapping[str, str], request_id: str) -> Generator[None]:
-    """Continue a caller's trace until the block ends; see `start.callers_context`."""
+    """Continue a caller's trace until the `with` block ends; see `start.callers_context`."""
     found = context.set_value(names.REQUEST_ID, request_id)
-    if not trace.get_current_span().get_span_context().is_valid:  # else the server's instrumentation has done it
+    if not trace.get_current_span().get_span_context().is_valid:  # else the server's instrumentation has continued it
         caller = trace.get_current_span(propagate.extract(headers))
         found = trace.set_span_in_context(caller, found)  # no baggage: the models' servers must not see it
     token = context.attach(found)

@@ -13,7 +13,7 @@ _NO_SPAN = FusionSpan()
 
 
 def callers_context(headers: Mapping[str, str], request_id: str) -> AbstractContextManager[None]:
-    """Continue the trace of a caller in another process: spans inside the block become children of the caller's span.
+    """Continue a trace from another process: spans inside the `with` block become children of the caller's span.
 
     The caller's baggage is ignored.
 
@@ -30,10 +30,10 @@ def callers_context(headers: Mapping[str, str], request_id: str) -> AbstractCont
 
 
 def fusion_span(workflow: str, prompt: str | Sequence[Message]) -> AbstractContextManager[FusionSpan]:
-    """Open the span of one fusion. It is a child of the current span, and is itself current inside the block.
+    """Open the span of one fusion. It is a child of the current span, and is itself current inside the `with` block.
 
-    An application that uses tracing has already imported `opentelemetry.trace`. Otherwise, no span is opened, and the
-    check costs nothing.
+    An application that uses tracing has already imported `opentelemetry.trace`. If it has not been imported, no span is
+    opened, and the check costs nothing.
 
     Args:
         workflow: name of the workflow, which is the method's name.

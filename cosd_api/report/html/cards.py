@@ -14,10 +14,10 @@ from cosd_api.report.terminal import measure
 from cosd_api.types import FusedToken, Request, Segment
 
 Standing = Literal["replaced", "kept", "agreed", "unheard", "sure", "open"]
-"""Status of a token. "replaced": an assistant's token. "kept": the draft's token, although an assistant differed.
-"agreed": all assistants that were asked agreed. "unheard": not verified, because an assistant had failed. "sure": no
-assistant was asked, because its answer could not have changed the text. "open": an assistant was asked, but gave
-nothing to judge.
+"""Status of a token. "replaced": an assistant's token. "kept": the draft's token, although an assistant proposed
+another one. "agreed": all assistants that were asked agreed. "unheard": not verified, because an assistant had failed.
+"sure": no assistant was asked, because its answer could not have changed the text. "open": an assistant was asked, but
+gave nothing to judge.
 """
 
 _STANDING: Mapping[Standing, str] = {

@@ -117,7 +117,7 @@ def endpoint_cells(one: Endpoint) -> tuple[Child, ...]:
 
 
 def without_credentials(url: str) -> str:
-    """Remove user, password, query and fragment from a URL. Results contain none, but a file may have been edited."""
+    """Remove user, password, query and fragment from a URL, in case a result's file was edited by hand."""
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]

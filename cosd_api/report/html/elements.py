@@ -36,7 +36,7 @@ def element(tag: str, classes: str | None = None, /, *children: Child, **attribu
 
 
 def _value(value: str | float) -> str:
-    # One decimal is precise enough, and halves the size of the page.
+    # One decimal is precise enough for coordinates, and halves the size of the page.
     return value if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
 
 

@@ -1,7 +1,7 @@
 """A self-contained HTML page about a fused answer: `page(result)`.
 
 The page loads no external resources; its content security policy enforces this. The script only shows the hover cards.
-Without the script, the answer, the drawings and the tables are still complete.
+Without the script, the answer, the charts and the tables are still complete.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def page(result: FusionResult, *, title: str = "A fused answer") -> str:
 
 
 def _data(cards: Cards, found: list[JudgedPlace]) -> dict[str, object]:
-    """Collect the data for the script: the cards, the points in the plane, and the tokens with disagreements."""
+    """Collect the data for the script: the cards, the points of the plot, and the tokens with disagreements."""
     result = cards.result
     return {
         "tokens": [asdict(cards.token(at)) for at in range(len(result.tokens))],

@@ -1,4 +1,4 @@
-"""Two drawings: the decisions in the plane of p and q, and the share of draft tokens that were kept."""
+"""Two plots: decisions by the draft's probability p and the assistant's probability q, and the share of tokens kept."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MARKS: Mapping[Outcome, str] = {
 
 
 def region(verifier: KnownVerifier | CustomVerifier) -> list[list[Corner]] | None:
-    """The region of the plane where the verifier replaces, as polygons; None if it does not decide by p and q alone."""
+    """The region of the plane where the verifier replaces, as polygons; None if it uses more than p and q."""
     return None if isinstance(verifier, CustomVerifier) or decides_by_place(verifier) else shapes_of(verifier)
 
 
@@ -171,7 +171,7 @@ token was judged in the window."""
 
 
 def shares(tokens: Sequence[FusedToken]) -> tuple[list[Window], list[float]]:
-    """Compute the share of draft tokens kept, in windows of the answer and up to and including each token.
+    """Compute the share of draft tokens kept, for each window of the answer and, cumulatively, up to each token.
 
     The last of these cumulative shares is the acceptance rate of the answer.
     """

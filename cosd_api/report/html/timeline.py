@@ -205,7 +205,7 @@ def _time_axis(scale: Scale, bottom: float) -> Iterator[Element]:
 
 
 def _step(least: float) -> float:
-    """The smallest round number of at least `least`: 1, 2 or 5 times a power of ten."""
+    """The smallest number that is at least `least` and is 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)
 
