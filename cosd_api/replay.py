@@ -66,7 +66,7 @@ def rewritten(tokens: Sequence[FusedToken], segments: Sequence[Segment]) -> byte
     segments.
 
     Raises:
-        TraceError: another text should have been chosen, or the tokens do not spell the chosen text.
+        TraceError: a different text should have been chosen, or the tokens do not spell the chosen text.
     """
     text = b""
     for number, segment in enumerate(segments):

@@ -323,7 +323,7 @@ class CustomVerifier(Record):
 
 
 def describe_verifier(verifier: Verifier) -> KnownVerifier | CustomVerifier:
-    """The verifier as a result records it: the library's own verifiers unchanged, others as a description."""
+    """The verifier as a result records it: one of the library's own unchanged, a user's own as a description."""
     if isinstance(verifier, KnownVerifier) and type(verifier) in get_args(KnownVerifier):  # subclasses may differ
         return verifier
     return CustomVerifier(description=f"{type(verifier).__module__}.{type(verifier).__qualname__}")
