@@ -3,11 +3,11 @@
 Both answers and training use these functions. An assistant agrees with a unit (`paths.PathUnit`) if, at each place in
 the unit, the assistant's most probable token is the next token of its own encoding of the draft's text. An assistant
 that accepts only text agrees if the text that it writes from the unit's start spells the draft's text
-(`text_paths.spelled`). Otherwise the two models differ at the first place where the assistant would write another
+(`text_paths.spelled`). Otherwise the two models differ at the first place where the assistant would write a different
 token. The verifier compares these probabilities::
 
     q   the lowest probability among the assistant's choices from the unit's start to this place
-    p   the lowest probability among the draft's tokens from the unit's start that begin before the differing token ends
+    p   the lowest probability among the draft tokens of the unit that begin before the differing token ends
 
 If the draft's text is kept at a difference, the next unit begins at the first common boundary after the differing
 token.

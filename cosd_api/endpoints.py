@@ -57,10 +57,10 @@ class Facts:
         draft: the draft endpoint.
         assistants: the assistants, in the order in which the user gave them.
         unit: the unit in which tokens are judged.
-        ids: whether all models have the same ids and their servers accept ids.
+        ids: whether all models share the same token ids and their servers accept ids.
         warnings: warnings that apply to every answer.
         cues: for each chat model, its name and the text that its template writes before an answer.
-        shares: for each assistant, whether it has the draft's ids; empty if the ids were not compared.
+        shares: for each assistant, whether it shares the draft's token ids; empty if the ids were not compared.
         without: the assistants that the answer leaves out, by index, with the reason.
     """
 

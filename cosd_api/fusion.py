@@ -53,7 +53,7 @@ class Fusion:
         assistant: one URL or provider, or a list of them. Every assistant judges every unit; if several assistants
             would replace a unit, the text of the most confident one is used.
         models: two or more URLs or providers, in place of `draft` and `assistant`, for methods in which all models have
-            the same role. Results call the first model the draft and the others assistants.
+            the same role. In results, the first model is called the draft, and the other models are called assistants.
         method: the fusion method: an object such as `CoSD(verifier=..., unit=...)`, or a name such as `"cosd"` for the
             method with its default settings. The default is `CoSD`; the arguments `verifier` and `unit` are shortcuts
             for the arguments of `CoSD` with the same names.
@@ -71,7 +71,7 @@ class Fusion:
             default, the draft streams without pausing while its earlier tokens are verified. This setting changes only
             the cost, never the text.
         ask: `"contestable"` asks an assistant only if its answer could change the text; `"all"` asks about every unit,
-            so that the result contains the assistant's answer for every unit. The text is the same in both cases.
+            and the result then contains the assistant's answer for every unit. The text is the same in both cases.
         on_assistant_error: `"raise"` ends an answer as soon as it needs an assistant that has failed, after any
             retries; the error's `partial` is the result so far. `"draft"` continues without that assistant: tokens that
             the assistant might have changed have `verified` set to False, and a warning names the first such token and

@@ -72,7 +72,7 @@ class LikelihoodToken(Record):
 
     Attributes:
         text: text of the token; empty for the end of sequence. If models are sent ids, the text consists of the
-            characters that the token completes, so that the texts of all tokens join to the continuation. The white
+            characters that the token completes; therefore the texts of all tokens join to the continuation. The white
             space that a template writes before an answer is left out.
         end: whether the token is the end of sequence.
         source: the model whose distribution is used at this place: `"draft"`, or an assistant's name.

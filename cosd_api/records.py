@@ -163,8 +163,8 @@ class FusedToken(Record):
     Attributes:
         text: text of the token; empty for the end of sequence. A byte that is not valid UTF-8 appears as an escape such
             as `\xff`. If the models were sent ids (see `settings.contexts`), a token that is part of a character has no
-            text, and the token that completes the character has the whole character, so that the texts of all tokens
-            join to the answer.
+            text, and the token that completes the character contains the whole character. Therefore the texts of all
+            tokens join to the answer.
         source: `"draft"`, or the name of the assistant that wrote the token.
         end: whether the token is the end of sequence.
         draft_prob: the draft's probability for this token, in [0, 1]. For a replacement, the draft's probability for
@@ -390,8 +390,8 @@ class Request(Record):
         kind: `"draft"`; `"hedge"`, a draft that was started in advance, while a verdict was pending; `"question"`;
             `"watch"`, an assistant's stream that answers each place that it passes; or `"score"`, a request for the
             probability of a text.
-        at: byte offset from which the request continues the answer, as the answer was at that time; for a question, the
-            offset of its first place.
+        at: byte offset from which the request continues the answer, counted in the answer as it was at that time; for a
+            question, the offset of its first place.
         start: seconds from the start of the answer until the request was sent.
         first: seconds from the start of the answer until the request's first token; None for questions, and if no token
             arrived.

@@ -1,7 +1,7 @@
 """Models that accept only text: an assistant's units and a draft's path, from one safe cut to the next.
 
-A server encodes each text that it receives from scratch. If the text ends inside a token that the model would write,
-the model continues the text as it never would on its own. Therefore the model is asked only at safe cuts
+For each request, a server encodes the whole text again. If the text ends inside a token that the model would write, the
+model continues the text as it never would on its own. Therefore the model is asked only at safe cuts
 (`paths.is_safe_cut`), and at the beginning and the end of the answer. If the model's tokenizer is known (`connect(url,
 tokenizer=...)`), it is also asked at the boundaries of the words into which the tokenizer splits the text. The text
 between two of these places is one unit, and the assistant continues the answer from the unit's start.

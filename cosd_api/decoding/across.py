@@ -118,8 +118,8 @@ class AcrossTokenizers(AnswerWriter):
     def _rank(self, hearing: PathHearing) -> tuple[float, ...]:
         """The sort key of an assistant that has stopped.
 
-        The earliest word comes first. Within a word, assistants that failed come first, followed by the others in order
-        of confidence; equally confident assistants are in the order of the list.
+        The earliest word comes first. Within a word, assistants that failed come first, followed by the other
+        assistants in order of confidence; equally confident assistants are in the order of the list.
         """
         firing = hearing.firing
         word, _ = word_around(bytes(self._answer.text), self._changed_at(hearing))

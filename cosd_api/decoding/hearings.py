@@ -45,7 +45,8 @@ class PathHearing:
         first: index of the draft token at which the assistant's next unit begins.
         answers: the assistant's answers, by the ids before each place.
         hidden: for each place at which a watch's answer had no probability, the ids before the place.
-        proposals: the assistant's own text for units about which it was asked by text, by the unit's first draft token.
+        proposals: the assistant's own text for units about which it was sent text, by the index of the unit's first
+            draft token.
         requests: numbers of the questions that were answered, by the ids before the place or by the first draft token
             of the unit.
         firing: the assistant's replacement, which is not carried out until the other assistants have judged the text

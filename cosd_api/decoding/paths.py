@@ -2,8 +2,8 @@
 
 ::
 
-    1   text that the model wrote is on its path with the ids that it wrote
-    2   text of other models is on its path in the model's own encoding                 `Paths.path`
+    1   text that the model wrote itself is on its path with the ids that it wrote
+    2   text of other models is on the model's path in the model's own encoding         `Paths.path`
     3   models that share the same token ids share one path: the ids of the tokens that were written
 
 In rule 2, ids that the model wrote before the text of another model are kept up to the last token boundary that also

@@ -233,7 +233,7 @@ class Drafts:
             self.ended(hedge.end.continuation)
 
     def ended(self, continuation: Any) -> None:
-        """Record that the draft in progress is over. The next draft continues from it."""
+        """Record that the draft in progress is over. The next draft starts from `continuation`."""
         self.under_way, self._continuation = None, continuation
 
     def failed(self, error: Exception) -> None:
@@ -383,7 +383,7 @@ class Questions:
         return assistant, asked
 
     def leave(self) -> list[CancelAsk]:
-        """Cancel the requests that are still open when the answer is complete. They are early and were not needed."""
+        """Cancel the requests that are still open when the answer is complete. They were sent early and not needed."""
         gone = [CancelAsk(ask) for ask in self.under_way]
         self.under_way.clear()
         return gone
