@@ -280,7 +280,7 @@ class PathUnit:
         encoding: the assistant's encoding of the answer. None if the assistant accepts only text, or if the unit is
             kept without a verdict because it begins inside one of the assistant's tokens.
         count: number of the assistant's tokens before the unit.
-        cut: whether the text had to be cut at the unit's start, so that the assistant has to continue a cut text.
+        cut: whether the text had to be cut at the unit's start; if so, the assistant has to continue a cut text.
         by_text: whether the assistant accepts only text and continues it from the unit's start.
     """
 

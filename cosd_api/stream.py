@@ -77,7 +77,7 @@ class FusionStream:
         self._notes: list[str] = []
         self._span = FusionSpan()
         self._ids = False  # whether all models are sent ids
-        self._same_ids = False  # whether the models also have the same ids, so that tokens are judged by id
+        self._same_ids = False  # whether the models also have the same ids; if so, tokens are judged by id
         self._across = False  # whether Algorithm 1 judges models whose ids differ or that accept no ids
         self._ties = False  # whether ties can occur, because an assistant is sent ids
         self._parts = False  # whether tokens may be parts of characters

@@ -285,7 +285,7 @@ class Decoder(Protocol):
 
     Attributes:
         now: time of the next event, in seconds since the start of the answer. It is recorded and affects no decision.
-        late: whether this process receives events late, so that each draft should be short. It affects only the cost.
+        late: whether this process receives events late; if so, each draft should be short. It affects only the cost.
     """
 
     now: float

@@ -41,7 +41,7 @@ class PathHearing:
     Attributes:
         model: index of the model.
         encoder: the assistant's encoder; None if the assistant accepts only text.
-        same: whether the assistant has the draft's ids, so that its units are the draft's tokens.
+        same: whether the assistant has the draft's ids; if so, its units are the draft's tokens.
         first: index of the draft token at which the assistant's next unit begins.
         answers: the assistant's answers, by the ids before each place.
         hidden: for each place at which a watch's answer had no probability, the ids before the place.

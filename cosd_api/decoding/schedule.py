@@ -166,7 +166,7 @@ class Drafts:
         under_way: number of the draft in progress, if any.
         left: number of tokens that the draft in progress may still write.
         error: error of the last draft; raised only when nothing else is pending.
-        late: whether events arrive late, so that each request should be for only a few tokens.
+        late: whether events arrive late; if so, each request should be for only a few tokens.
     """
 
     def __init__(self, pace: Pace) -> None:

@@ -96,7 +96,7 @@ class Verdict:
 
     Attributes:
         hearing: state of the assistant.
-        alone: whether a request about several units failed, so that the next request must be about this unit alone.
+        alone: whether a request about several units failed; if so, the next request must be about this unit alone.
         error: the reason why the assistant failed or was lost.
         decision: the decision about the assistant's answer; None until the answer has arrived.
         replacement: the assistant's token, if the verifier chose it.
@@ -185,7 +185,7 @@ class DraftUnit:
 
     @property
     def contested(self) -> bool:
-        """Test whether an assistant would replace the token, so that all later tokens will be thrown away."""
+        """Test whether an assistant would replace the token; if so, all later tokens will be thrown away."""
         return any(verdict.replacement is not None for verdict in self.verdicts)
 
     @property

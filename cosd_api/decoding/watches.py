@@ -84,7 +84,7 @@ class Watching:
         tokens: the tokens that the watch has written so far.
         passed: number of these tokens that the answer has followed.
         open: whether the watch is still writing.
-        failed: whether the watch ended too early, so that a request has to find out the reason.
+        failed: whether the watch ended too early; if so, a request has to find out the reason.
     """
 
     opened: Watch
