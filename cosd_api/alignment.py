@@ -2,8 +2,8 @@
 
 A verdict depends only on the text before the token, on the token itself, and on the assistant's own token at the same
 place. Therefore neither the timing and batching of requests nor the draft length changes the fused text. Tokens are
-compared by id, or by text if their ids are unknown. Equation (3) of the paper is the case of equal tokens, equation (4)
-the case of different tokens.
+compared by id, or by text if their ids are unknown. Equation (3) of the paper covers equal tokens, and equation (4)
+covers different tokens.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Decision:
         p: the draft's probability for the least probable token of its own text; None if unknown.
         q: the assistant's probability for the least probable token of its own text; None if unknown.
         agreed: whether both models wrote the same text, or their tokens tie (`tied`).
-        fired: whether the two texts differ and the verifier chose the assistant's.
+        fired: whether the assistant's text differs from the draft's and the verifier chose the assistant's text.
         draft: the draft's text at this place, as bytes.
         coin: the number on which the verifier based its decision, if it uses one. `coin` and `draft_q` are kept only
             for the record.
@@ -52,7 +52,7 @@ class Decision:
         ask: number of the question that the assistant answered.
         strategy: the strategy with which the assistant was asked, if its provider reports it.
         tied: whether the models agree only because the draft's token is the assistant's second choice and about as
-            probable as its first.
+            probable as the assistant's first choice.
         count: number of draft tokens to which the decision applies.
     """
 
@@ -92,7 +92,8 @@ def judge(
         theirs: the assistant's token.
         replaces: the verifier's decision; called if the tokens differ and the probabilities that it needs are known.
         assistant: index of the assistant, which the decision records.
-        needs_q: whether `replaces` uses `q`; if so, an assistant's token with unknown `q` never replaces the draft's.
+        needs_q: whether `replaces` uses `q`; if so, an assistant's token whose `q` is unknown never replaces the
+            draft's token.
         tie: largest difference of log probabilities at which an assistant's two most probable ids count as equal.
     """
     p, q, agreed = mine.prob, theirs.prob, same(mine, theirs)
@@ -133,7 +134,7 @@ def most_probable(mine: Token, theirs: Token) -> float | None:
 
     An unlisted token has at most the probability that remains after all listed tokens. It is also no more probable than
     any listed token, except for tokens that servers never list, such as parts of characters or an unreported end of
-    sequence. If such tokens were among the most probable, the list may be shorter than requested.
+    sequence. A list that is shorter than requested may lack such tokens.
 
     Args:
         mine: the token.

@@ -17,7 +17,7 @@ BYTES = 4
 _SPILL = 16
 """Number of tokens by which one answer may exceed its share, because its questions count only when they are billed."""
 _ROOM = 2
-"""While other answers are in progress, an answer's share is at least the largest bill of its kind times this number."""
+"""While other answers are in progress, a share is at least this number times the largest bill of the same kind."""
 
 _OR = 'or let the answer end there: on_budget="end" (--on-budget end).'
 
@@ -61,7 +61,7 @@ class Spending(Usage):
 
     @property
     def unbilled(self) -> int:
-        """The estimated number of tokens that the call has used but not been billed; 0 before a request is sent."""
+        """The estimated number of tokens that the call has used and not been billed for; 0 before a request is sent."""
         if not self.requests + self.retries:
             return 0
         # A draft is a single request, so its bill replaces the guess. A question may need several requests.
@@ -84,11 +84,11 @@ class Budget:
     No request is sent after a limit is reached. Tokens count as the servers bill them. Until a request is billed, an
     estimate counts instead: the tokens that a draft has written so far, plus the tokens of the text that the request
     reads. The size of that text is converted into tokens at the rate of the endpoint's earlier bills. Before an
-    endpoint's first bill, the rate is four bytes per token, and the text counts only once for all places of a question.
-    If the draft's endpoint can count the tokens of the prompt, that count gives the draft's first rate. A request that
-    is never billed, because the server reports nothing or because the request was cancelled, keeps its estimate.
-    Therefore an answer can exceed a limit by its requests in flight, or because an estimate was too low. If an estimate
-    was too high, the answer ends a little early.
+    endpoint's first bill, the rate is four bytes per token, and a question's text counts only once, however many places
+    the question is about. If the draft's endpoint can count the tokens of the prompt, that count gives the draft's
+    first rate. A request that is never billed, because the server reports nothing or because the request was cancelled,
+    keeps its estimate. Therefore an answer can exceed a limit by the cost of its requests in flight, or because an
+    estimate was too low. If an estimate was too high, the answer ends a little early.
 
     Args:
         ledgers: the ledgers of the draft and the assistants, in this order.
@@ -239,8 +239,8 @@ class SharedLimit:
     async def share(self, name: str, guess: int, least: int, goes_on: Callable[[], bool]) -> int | None:
         """Determine the number of tokens that the next answer may bill.
 
-        The share is an equal part of the remaining tokens. If this part might be too small, the call waits for the
-        answers in progress; when no answer is in progress any more, the share is everything that remains.
+        The share is an equal part of the remaining tokens. If an equal part might be too small, the call waits until
+        other answers are over; if no answer is in progress any more, the share is everything that remains.
 
         Args:
             name: name of the kind of answer. Answers of the same kind are expected to have similar bills.

@@ -1,4 +1,4 @@
-"""Checks of a caller's values; a failed check raises a `SettingError` with a remedy."""
+"""Checks of the values that a caller passes; a failed check raises a `SettingError` that suggests a remedy."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Pure functions that find the first difference between a draft and an assistant in a unit.
 
 Both answers and training use these functions. An assistant agrees with a unit (`paths.PathUnit`) if, at each place in
-the unit, its most probable token is the next token of its own encoding of the draft's text. An assistant that accepts
-only text agrees if the text that it writes from the unit's start spells the draft's text (`text_paths.spelled`).
-Otherwise the two models differ at the first place where the assistant would write another token. The verifier compares
-these probabilities::
+the unit, the assistant's most probable token is the next token of its own encoding of the draft's text. An assistant
+that accepts only text agrees if the text that it writes from the unit's start spells the draft's text
+(`text_paths.spelled`). Otherwise the two models differ at the first place where the assistant would write a different
+token. The verifier compares these probabilities::
 
     q   the lowest probability among the assistant's choices from the unit's start to this place
-    p   the lowest probability among the draft's tokens from the unit's start that begin before the differing token ends
+    p   the lowest probability among the draft tokens of the unit that begin before the differing token ends
 
 If the draft's text is kept at a difference, the next unit begins at the first common boundary after the differing
 token.
@@ -30,11 +30,11 @@ AskedPlace = tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first difference in a unit: a place at which an assistant would write something other than the draft did.
+    """The first difference in a unit: a place at which an assistant would not write what the draft wrote.
 
     Attributes:
         at: byte offset of the place in the answer.
-        end: byte offset of the end of the difference. Those draft tokens of the unit that begin before this offset are
+        end: byte offset of the end of the difference. The draft tokens of the unit that begin before this offset are
             kept or replaced together.
         ids: the assistant's ids before the place; None if the assistant accepts only text.
         walked: the assistant's tokens from the unit's start up to and including the differing token.
@@ -58,8 +58,8 @@ class Walk:
     """The result of comparing a unit place by place, as far as the assistant's answers are known.
 
     Attributes:
-        heard: the assistant's choice at each answered place, in order. If the assistant accepts only text, its tokens
-            in the unit.
+        heard: the assistant's choice at each answered place, in order. If the assistant accepts only text: the tokens
+            that it wrote in the unit.
         difference: the first difference, at the last answered place; None if there is none so far.
         missing: the first place for which there is no answer yet, if any.
         silent: whether the comparison ended at a place for which the assistant could not answer.

@@ -44,7 +44,7 @@ _OTHER_TOKENS = 'Leave unit out, or give unit="word": such models are compared b
 _ONE_TOKENIZER = 'If you know that they have, give unit="token"; method="cosd" fuses models with any tokenizers.'
 _CONTINUES = "Else use a server that continues a text or a partial reply, such as vLLM or llama.cpp's."
 _SPECIAL = 8  # maximum number of special tokens that a server is assumed to add to a prompt
-_COUNTED = 16  # number of characters, per token of room, in the part of a prompt that is counted first
+_COUNTED = 16  # characters of a long prompt that are counted first, for each token that the model has room for
 _COUNTED_AT_LEAST = 1024
 _CUT = 24  # extra tokens allowed if a text is cut inside a token
 
@@ -57,10 +57,10 @@ class Facts:
         draft: the draft endpoint.
         assistants: the assistants, in the order in which the user gave them.
         unit: the unit in which tokens are judged.
-        ids: whether all models have the same ids and their servers accept ids.
+        ids: whether all models share the same token ids and their servers accept ids.
         warnings: warnings that apply to every answer.
-        cues: the name of each chat model, with the text that its template writes before an answer.
-        shares: for each assistant, whether it has the draft's ids; empty if the ids were not compared.
+        cues: for each chat model, its name and the text that its template writes before an answer.
+        shares: for each assistant, whether it shares the draft's token ids; empty if the ids were not compared.
         without: the assistants that the answer leaves out, by index, with the reason.
     """
 
@@ -257,7 +257,7 @@ class Endpoints:
         facts: Facts,
         own: OwnByName = _NOBODYS,
     ) -> tuple[list[RenderedPrompt], Facts]:
-        """Render `prompt` for the draft and each assistant, and leave out an assistant that turns out to be down.
+        """Render `prompt` for the draft and each assistant, and leave out any assistant that is found to be down.
 
         Args:
             prompt: text, or a conversation.
@@ -296,9 +296,9 @@ class Endpoints:
     def apart(self, method: Method, turns: Sequence[RenderedPrompt], facts: Facts) -> Facts:
         """Update the facts according to the text that the models' templates write before this answer.
 
-        Models with the same ids share a path only if their templates write the same text before the answer. If the
-        templates differ and the user did not set the unit, the models are compared word by word, like models with
-        different ids.
+        Models that use the same token ids share a path only if their templates write the same text before the answer.
+        If the templates differ and the user did not set the unit, the models are compared word by word, like models
+        with different ids.
 
         Args:
             method: the method of the answer.
@@ -319,7 +319,7 @@ class Endpoints:
     async def render(
         self, at: int, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens, own: OwnByName = _NOBODYS
     ) -> RenderedPrompt:
-        """Render a conversation, after the model's own messages, for the model with index `at`; the draft has index 0.
+        """Render a conversation for the model with index `at` (0 is the draft), preceded by the model's own messages.
 
         Raises:
             UnsupportedError: the model accepts no messages, or does not accept these messages.
@@ -328,7 +328,7 @@ class Endpoints:
         return await _turn([self.draft, *self.assistants][at], whole, on_special_tokens)
 
     def named(self, endpoint: str) -> str:
-        """The name of the first model on the server that an error reports; `"unknown"` if no model runs there."""
+        """The name of the first model that runs on the server `endpoint`; `"unknown"` if no model runs there."""
         several = zip([DRAFT, *self.names], [self.draft, *self.assistants], strict=True)
         told = {endpoint, urlsplit(endpoint).netloc} - {""}
         return next((name for name, one in several if {one.name, one.name.rpartition("@")[2]} & told), "unknown")
@@ -337,7 +337,7 @@ class Endpoints:
         """Refuse messages for an unknown model.
 
         Raises:
-            SettingError: no model has a name that is used in `own`; the message lists the models' names.
+            SettingError: `own` contains a name that no model has; the message lists the models' names.
         """
         names = [DRAFT, *self.names]
         for name in own:
@@ -359,7 +359,7 @@ class Endpoints:
     async def check_messages(self, prompt: str | Sequence[Message], facts: Facts, own: OwnByName = _NOBODYS) -> Facts:
         """Refuse a conversation that is far too long for a model, before any template renders it.
 
-        This method checks only conversations that are many times longer than a model has room for, and counts only the
+        This method checks only conversations that are many times longer than a model's limit, and counts only the
         tokens at their start. `check_length` checks all other conversations after they are rendered. System and user
         messages are counted, because every rendered prompt contains them (a template that leaves one out is an error).
         The assistant's messages are not counted, because templates may leave out its reasoning.
@@ -435,14 +435,14 @@ async def _turn(provider: Provider, messages: Sequence[Message], on_special_toke
 
 
 class _Counts:
-    """The token counts of texts for models with the same ids; each text is counted only once, by any of the models."""
+    """The token counts of texts for models that share the same token ids; each text is counted only once."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
         self._counting = anyio.Lock()
 
     async def of(self, provider: Provider, text: str) -> int:
-        """The number of tokens in a text. If one provider fails to count it, the provider of the next call does."""
+        """The number of tokens in a text. If a provider fails to count it, the next call tries its own provider."""
         async with self._counting:
             if text not in self._known:
                 self._known[text] = await token_count(provider, text)
@@ -456,7 +456,7 @@ async def _check_length(name: str, turn: RenderedPrompt, counts: _Counts) -> Non
     # A token has at least one byte, so most prompts are known to be short enough without counting tokens.
     if room is None or len(prompt.encode()) + _SPECIAL <= room or not info.capabilities.tokenize:
         return
-    with suppress(UnsupportedError):  # raised if tokens cannot be counted, as when text is normalised
+    with suppress(UnsupportedError):  # raised if tokens cannot be counted, such as when the tokenizer normalises text
         if await _starts_with_more(provider, prompt, room, _CUT, counts):
             raise _too_long(name, info, f"more than {room}", room)
         count = await counts.of(provider, prompt)
@@ -472,8 +472,7 @@ async def _check_start(name: str, provider: Provider, contents: Sequence[str]) -
     if room is None or size <= _start_of(room) or not info.capabilities.tokenize:
         return
     with suppress(UnsupportedError):
-        # A template puts other text than these new lines between two messages, so allow for a cut token at each
-        # message.
+        # A template does not separate messages by these new lines, so a token may be cut at each message.
         if await _starts_with_more(provider, "\n\n".join(contents), room, _CUT * len(contents), _Counts()):
             raise _too_long(name, info, f"more than {room}", room)
 
@@ -492,7 +491,7 @@ async def _starts_with_more(provider: Provider, text: str, room: int, cuts: int,
 
 
 def _start_of(room: int) -> int:
-    """The number of characters that is counted first: nearly every text of this length has more than `room` tokens."""
+    """The number of characters to count first: nearly every text of this length has more than `room` tokens."""
     return _COUNTED * room + _COUNTED_AT_LEAST
 
 

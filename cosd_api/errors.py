@@ -15,7 +15,7 @@ __all__ = ["FusionClosedError", "FusionError", "GradingError", "SettingError", "
 
 
 class FusionError(Exception):
-    """Base class of all errors that a wrong use of a fusion causes."""
+    """Base class of all errors that are caused by incorrect use of a fusion."""
 
 
 class SettingError(FusionError, ValueError):

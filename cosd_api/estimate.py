@@ -59,9 +59,9 @@ class Estimate(_Model):
 
     `low` is the cost of an answer of one token about which no assistant is asked. `high` is the worst case of the
     method. In CoSD's worst case, every token is replaced, and each replacement discards the longest possible draft
-    after the assistant was asked about all of it. Then the number of requests grows with the square of `max_tokens`,
-    and the number of tokens with the cube; `max_ahead` lowers both. Few answers come near the worst case. Plan with
-    `expected`, and set `max_billed_tokens` to limit a bill.
+    after the assistant was asked about all of that draft. The number of requests then grows with the square of
+    `max_tokens`, and the number of tokens with the cube; `max_ahead` lowers both. Few answers come near the worst case.
+    Plan with `expected`, and set `max_billed_tokens` to limit a bill.
 
     Attributes:
         max_tokens: maximum number of tokens in the answer.
@@ -127,8 +127,8 @@ class Past:
         answers: number of answers.
         tokens: number of tokens in the answers.
         size: number of bytes in the answers.
-        looked_back: number of bytes before each token, which a request at that token has to read, summed over all
-            tokens.
+        looked_back: sum, over all tokens, of the number of bytes before the token, which a request at that token has to
+            read.
         spent: the cost at each endpoint, by name.
     """
 
@@ -232,7 +232,7 @@ def guessed(prompt: str) -> int:
 
 
 def prompt_tokens(turns: Sequence[RenderedPrompt], spans: Sequence[RequestSpan]) -> int:
-    """The number of tokens in the prompt alone, according to the bill of a request in which a model wrote.
+    """The number of tokens in the prompt alone, according to the bill for a request in which a model wrote text.
 
     The draft's requests are preferred. If no request has a suitable bill, the number is guessed from the prompt's
     bytes.

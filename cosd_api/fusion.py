@@ -51,27 +51,27 @@ class Fusion:
     Args:
         draft: a server's URL, or a provider (see `cosd_api.connect`).
         assistant: one URL or provider, or a list of them. Every assistant judges every unit; if several assistants
-            would replace a unit, the most confident one does.
+            would replace a unit, the text of the most confident one is used.
         models: two or more URLs or providers, in place of `draft` and `assistant`, for methods in which all models have
-            the same role. Results call the first model the draft and the others assistants.
+            the same role. In results, the first model is called the draft, and the other models are called assistants.
         method: the fusion method: an object such as `CoSD(verifier=..., unit=...)`, or a name such as `"cosd"` for the
             method with its default settings. The default is `CoSD`; the arguments `verifier` and `unit` are shortcuts
-            for its arguments of the same names.
+            for the arguments of `CoSD` with the same names.
         verifier: decides whether an assistant's word replaces the draft's. The default is `RuleVerifier()`;
             `RuleVerifier.paper()` has the paper's thresholds. Use `AgreementVerifier` for an assistant that does not
             report the probabilities of its tokens.
         unit: the draft tokens that are judged together: `"token"` (exactly Algorithm 1), or `"word"` for models with
             different tokenizers. By default, the library compares the tokenizers, and chooses `"word"` if in doubt.
-        tie: largest difference of two log probabilities that counts as a tie (0.02 by default). An assistant with the
-            draft's ids agrees if the draft's token is its second choice and ties with its first. The same model gives a
-            token slightly different probabilities when it reads the token and when it writes it; `cosd probe` measures
-            the difference. With `tie=0`, only equal probabilities tie. Verifiers that replace every differing token
-            ignore ties.
+        tie: largest difference of two log probabilities that counts as a tie (0.02 by default). An assistant that
+            shares the draft's token ids also agrees if the draft's token is its second choice and ties with its first
+            choice. The same model gives a token slightly different probabilities when it reads the token and when it
+            writes it; `cosd probe` measures the difference. With `tie=0`, only equal probabilities tie. Verifiers that
+            replace every differing token ignore ties.
         draft_length: number of tokens in a drafting round; each round is verified before the next one starts. By
             default, the draft streams without pausing while its earlier tokens are verified. This setting changes only
             the cost, never the text.
         ask: `"contestable"` asks an assistant only if its answer could change the text; `"all"` asks about every unit,
-            so that the result contains the assistant's answer for every unit. The text is the same in both cases.
+            and the result then contains the assistant's answer for every unit. The text is the same in both cases.
         on_assistant_error: `"raise"` ends an answer as soon as it needs an assistant that has failed, after any
             retries; the error's `partial` is the result so far. `"draft"` continues without that assistant: tokens that
             the assistant might have changed have `verified` set to False, and a warning names the first such token and
@@ -79,8 +79,8 @@ class Fusion:
             such token, so the result depends on where the assistant failed, not on when. An assistant that is down from
             the start is left out of the whole answer. If a failure is temporary, answers that start in the next 30
             seconds leave the assistant out; the next answer after that tries it again. An assistant that cannot be used
-            at all (for example, because the server does not have the model) is an error in either mode. An assistant
-            that hangs counts as failed after its `connect(timeout=...)`.
+            at all (for example, because the server does not have the model) causes an error in either mode. An
+            assistant that hangs counts as failed after its `connect(timeout=...)`.
         on_special_tokens: the reaction if a message contains the text of a special token, such as `<|im_end|>`. An
             endpoint that accepts token ids reads this text as ordinary text. An endpoint that accepts only text reads
             it as the special token; in this case, `"warn"` adds a warning to the result, and `"refuse"` raises an error
@@ -287,8 +287,8 @@ class Fusion:
 
         Args:
             prompts: the prompts; `stream` describes the possible prompts and the limits.
-            concurrency: maximum number of answers in progress at a time. If the next answer to yield is slow, up to
-                three times this number of complete answers may wait for it.
+            concurrency: maximum number of answers in progress at a time. If the next answer to yield is slow, up to `3
+                * concurrency` complete answers may wait for it.
             order: `"given"` keeps the order of the prompts; `"completed"` yields each answer as soon as it is complete.
             on_error: `"raise"` ends the loop with the first error. `"return"` yields the error in place of the answer:
                 a `ProviderError`, whose `partial` is the result so far, or the `SettingError` of an invalid prompt.
@@ -317,14 +317,16 @@ class Fusion:
         """Compute the log-likelihood of `continuation` under the distribution that the fusion decodes greedily.
 
         CoSD with `unit="token"` writes the most probable token of the *gated mixture*. The gated mixture's next-token
-        distribution is the assistant's if the two models' most probable tokens differ and the verifier chooses the
-        assistant's; otherwise it is the draft's. The gated mixture is defined only for models that share a tokenizer.
+        distribution is the assistant's distribution if the models' most probable tokens differ and the verifier chooses
+        the assistant's token; otherwise, it is the draft's distribution. The gated mixture is defined only for models
+        that share a tokenizer.
 
-        Models with the same ids read their own prompts followed by the draft's encoding of the continuation. That
-        encoding begins with any white space that their chat templates write before every answer. Other models, and
-        servers that accept no ids, read the prompt and the continuation as one text. Each model receives one scoring
-        request, and one more question if the tokens that it lists do not show its most probable token. Leaving out an
-        assistant would change the distribution, so `on_assistant_error` has no effect on this method.
+        Models that share the same token ids each read their own prompt, followed by the draft's encoding of the
+        continuation. That encoding begins with any white space that their chat templates write before every answer.
+        If the ids differ or a server accepts no ids, the models read the prompt and the continuation as one text. Each
+        model receives one scoring request, and a second request if the tokens that it lists do not show its most
+        probable token. Leaving out an assistant would change the distribution, so `on_assistant_error` has no effect on
+        this method.
 
         Args:
             prompt: see `stream`; may be an empty string if the models have a beginning-of-sequence token.

@@ -7,18 +7,19 @@ With `unit="token"` Algorithm 1 is greedy decoding of the **gated mixture**, a d
     P_F(. | x) = M_q(. | x)      if x^ != x~ and the verifier replaces (max M_p, max M_q)
                  M_p(. | x)      otherwise
 
-If several assistants would replace the draft's token, the distribution of the most confident one is used; if they are
-equally confident, that of the first in the list. The gated mixture is this library's own extension, not part of the
-paper.
+If several assistants would replace the draft's token, the distribution of the most confident one is used; among equally
+confident assistants, the first in the list has priority. The gated mixture is this library's own extension, not part of
+the paper.
 
 Each model scores the text once, and lists the most probable tokens at each position. A second request to a model is
-needed only if a list does not determine the model's choice: if two tokens are equally probable, or if an unlisted token
-(such as part of a character) could be more probable than all listed tokens.
+needed only if a list does not determine the model's choice: either two tokens are equally probable, or an unlisted
+token (such as part of a character) could be more probable than all listed tokens.
 
-Models with the same ids, on servers that accept ids, read their own prompts followed by the draft's encoding of the
-text, as in a fusion. Other models read the prompt and the text as one text. If the chat templates write white space
-before every answer, that white space is the first part of the encoding and is included in the probability. If the
-templates write different white space, the models share no path, and no likelihood is defined.
+Models that share the same token ids, on servers that accept ids, each read their own prompt, followed by the draft's
+encoding of the text, as in a fusion. If the ids differ or a server accepts no ids, the models read the prompt and the
+text as one text. If the chat templates write white space before every answer, that white space is the first part of the
+encoding and is included in the probability. If the templates write different white space, the models do not share a
+path, and the likelihood is undefined.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from cosd_providers.text import readable
 from cosd_providers.usage import Usage
 
 _LISTED = 20
-"""Number of alternatives to request, which most servers support. Longer lists need fewer second requests."""
+"""Number of alternatives to request; most servers support it. With longer lists, fewer second requests are needed."""
 
 _ANOTHER = "the draft's server read another text than the continuation"
 _OTHER = "Each model by itself can score such a text: Provider.score."
@@ -71,7 +72,7 @@ class LikelihoodToken(Record):
 
     Attributes:
         text: text of the token; empty for the end of sequence. If models are sent ids, the text consists of the
-            characters that the token completes, so that the texts of all tokens join to the continuation. The white
+            characters that the token completes; therefore the texts of all tokens join to the continuation. The white
             space that a template writes before an answer is left out.
         end: whether the token is the end of sequence.
         source: the model whose distribution is used at this place: `"draft"`, or an assistant's name.
@@ -97,9 +98,11 @@ class LogLikelihood(Record):
     """The log-likelihood of a continuation under a fusion; see `Fusion.log_likelihood`.
 
     Attributes:
-        total: natural logarithm of the continuation's probability given the prompt, which is the sum over its tokens.
-        is_greedy: whether the fusion would write exactly these tokens, because each is the most probable token of the
-            gated mixture. Among equally probable tokens, the server's own choice counts as the most probable.
+        total: natural logarithm of the continuation's probability given the prompt: the sum of the log probabilities of
+            its tokens.
+        is_greedy: whether the fusion would write exactly these tokens, because each one is the most probable token of
+            the gated mixture at its place. Among equally probable tokens, the server's own choice counts as the most
+            probable.
         tokens: the continuation, token by token, with the end of sequence if requested.
         usage: requests and billed tokens, by the name of the endpoint.
         requests: all requests, in the order in which they were sent.
@@ -253,7 +256,7 @@ class _Preferred:
 
 
 def _has_no_distribution(token: Token) -> bool:
-    """Test whether a token has no distribution: it is a character of several tokens, or begins in the prompt."""
+    """Test whether a token has no distribution: it shows a character of several tokens, or it begins in the prompt."""
     return token.prob is None or (token.prob < 1 and not token.alternatives)
 
 
@@ -325,7 +328,7 @@ class _GatedMixture:
             return [self._known_end(token) for token in found]
 
     def _known_end(self, token: Token) -> Token:
-        """The token and its alternatives, in which every id that ends any of the models is the end of sequence."""
+        """The token and its alternatives; every id that ends any model's answer is marked as the end of sequence."""
         beside = tuple(self._known_end(one) for one in token.alternatives)
         if self._ends is not None and token.id in self._ends:
             return replace(token, data=b"", end=True, alternatives=beside)

@@ -13,7 +13,7 @@ _CACHED = 0.1  # weight of a cached token, which takes little time and is cheap 
 
 
 def reencoded(seen: bool) -> list[str]:
-    """A warning that the draft endpoint re-encoded its own text into other tokens than it wrote, if this was seen."""
+    """A warning that the draft endpoint re-encoded its own text into tokens that it had not written, if it did."""
     note = (
         "the draft endpoint takes text only and read its own text back as other tokens than it wrote: "
         "the answer may depend on draft_length, max_ahead and hedge"
@@ -51,7 +51,7 @@ def unreported(read: Mapping[str, int]) -> list[str]:
 
 
 def cost(usage: Mapping[str, EndpointUsage], read: Mapping[str, int], verifier: Verifier | None) -> list[str]:
-    """A warning with remedies if asking cost many times as much as drafting. A cached token counts as a tenth.
+    """A warning with remedies if asking cost many times as much as drafting. A cached token counts as 0.1 tokens.
 
     Args:
         usage: usage of each endpoint, by name.

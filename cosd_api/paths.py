@@ -1,4 +1,4 @@
-r"""The answer as models with different ids encode it: encodings, lookahead, units, and restarts after a word.
+r"""An answer in the token ids of different models: encodings, lookahead, units, and restarts after a word.
 
 When a model is asked about a place, it is sent the ids of its own encoding of the answer, never a text that ends at the
 place. A tokenizer may encode the end of a text in a way that the model has never seen inside a text. For example,
@@ -83,7 +83,7 @@ def word_starts(text: bytes, at: int) -> bool:
 
 
 def ends_unit(text: bytes, at: int) -> bool:
-    """Test whether a unit ends at a common boundary, which is the case if a word starts at the boundary.
+    """Test whether a common boundary ends a unit, which it does if a word starts there.
 
     With this definition, each decision is about whole words, and each replacement is a whole word.
     `benchmarks/units.py` measures the alternative, in which a unit ends at every common boundary.
@@ -107,7 +107,7 @@ def _starts(text: bytes, at: int) -> bool:
 
 
 def is_safe_cut(text: bytes, at: int) -> bool:
-    """Test for a single space between two visible characters, at which all tokenizers that know words cut a text."""
+    """Test for a single space between two visible characters, where every tokenizer that knows words cuts a text."""
     return _SAFE_CUT.match(text, at) is not None
 
 
@@ -159,7 +159,7 @@ class DraftPath:
     def fixed(self, first: int) -> int:
         """The number of leading tokens that remain unchanged if the token `first` is replaced.
 
-        The tokens before a replacement are encoded again, back to the last safe cut, but not more than eight of them.
+        The tokens before a replacement are encoded again from the last safe cut on, but at most eight of them.
         """
         found, text = first, bytes(self.text[: self.offset(first)])
         while found > self.kept and found + LONGEST > first and not is_safe_cut(text, self.offset(found)):
@@ -198,15 +198,15 @@ class Encoded:
 
 
 class Encoder:
-    """A cache of one model's encoding of a growing answer, which encodes again only the text after a safe cut.
+    """The cached encoding of a growing answer by one model; only the text after a safe cut is encoded again.
 
     A safe cut is used only if it is a token boundary in the earlier encoding.
 
     Args:
         encode: encodes a text with the model's tokenizer.
-        lead: white space that the chat template writes before every answer, and with which the model's path begins. The
-            end of a token inside this white space counts as byte 0. A token that extends into the answer ends where it
-            ends in the answer.
+        lead: white space that the chat template writes before every answer, and with which the model's path begins. A
+            token that ends inside this white space counts as ending at byte 0. A token that extends into the answer
+            keeps its end in the answer.
     """
 
     def __init__(self, encode: Encode, lead: str = "") -> None:
@@ -245,7 +245,7 @@ class Encoder:
         )
         starts = [match.start() for match in _SAFE_CUT.finditer(given, cut + 1)]
         more = [(at, tokens) for at in starts if (tokens := found.count(at)) is not None]
-        if self._text is before:  # otherwise, a concurrent call has encoded another text
+        if self._text is before:  # otherwise, a concurrent call has encoded a different text
             self._text, self._known, self._cuts = given, found, (*cuts, *more)
         return found
 
@@ -280,7 +280,7 @@ class PathUnit:
         encoding: the assistant's encoding of the answer. None if the assistant accepts only text, or if the unit is
             kept without a verdict because it begins inside one of the assistant's tokens.
         count: number of the assistant's tokens before the unit.
-        cut: whether the text had to be cut at the unit's start, so that the assistant has to continue a cut text.
+        cut: whether the text had to be cut at the unit's start; if so, the assistant has to continue a cut text.
         by_text: whether the assistant accepts only text and continues it from the unit's start.
     """
 

@@ -63,10 +63,11 @@ class TokenDecision(Record):
         text: the assistant's text at this place; empty for the end of sequence.
         prob: the assistant's probability, in [0, 1], for the least probable token of its own text; None if it is not
             reported.
-        agreed: whether the assistant wrote the draft's text, or finds the draft's token about as probable as its own
-            (`tied`).
-        fired: whether the two texts differ and the verifier chose the assistant's. If several decisions fire, the text
-            of the most confident assistant replaces the draft's; the token's `source` names this assistant.
+        agreed: whether the assistant wrote the same text as the draft, or finds the draft's token about as probable as
+            its own (`tied`).
+        fired: whether the assistant's text differs from the draft's and the verifier chose the assistant's text. If
+            several decisions fire, the text of the most confident assistant replaces the draft's; the token's `source`
+            names this assistant.
         reason: the decision in words, such as `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`.
         draft_text: the draft's text at this place, which was judged as a whole.
         draft_prob: the draft's probability for the least probable token of its own text.
@@ -76,8 +77,8 @@ class TokenDecision(Record):
             as `SurpriseVerifier` uses it.
         strategy: the strategy with which the assistant was asked (`"list"`, `"echo"`, ...), if its provider reports it.
         request: the `number` of the question in `FusionResult.requests`.
-        tied: whether the draft's token is the assistant's second choice, and as probable as its first choice within
-            `settings.tie`.
+        tied: whether the draft's token is the assistant's second choice, with a log probability within `settings.tie`
+            of the first choice's.
     """
 
     assistant: str
@@ -162,8 +163,8 @@ class FusedToken(Record):
     Attributes:
         text: text of the token; empty for the end of sequence. A byte that is not valid UTF-8 appears as an escape such
             as `\xff`. If the models were sent ids (see `settings.contexts`), a token that is part of a character has no
-            text, and the token that completes the character has the whole character, so that the texts of all tokens
-            join to the answer.
+            text, and the token that completes the character contains the whole character. Therefore the texts of all
+            tokens join to the answer.
         source: `"draft"`, or the name of the assistant that wrote the token.
         end: whether the token is the end of sequence.
         draft_prob: the draft's probability for this token, in [0, 1]. For a replacement, the draft's probability for
@@ -182,7 +183,8 @@ class FusedToken(Record):
         replaced_tokens: on the first token of a replacement, the draft's tokens that were replaced.
         unit: number of the token's unit or segment in the answer, counted from 0.
         round: number of the token's drafting round, counted from 1; `FusionResult.iterations` is the number of rounds.
-        draft: the `number` (in `FusionResult.requests`) of the draft that wrote the token or the text that it replaced.
+        draft: the `number` (in `FusionResult.requests`) of the draft that wrote the token, or the text that the token
+            replaced.
         placed_at: seconds from the start of the answer until the token was placed.
         final_at: seconds from the start of the answer until the token was final.
         raw: the token's bytes in hexadecimal, if `text` does not show them.
@@ -296,8 +298,8 @@ class SegmentCandidate(Record):
 
     Attributes:
         sources: names of the models that proposed the text, in the order in which the user gave the models.
-        text: the proposed text. If the method chooses before any model writes, it is empty for the models that were not
-            chosen.
+        text: the proposed text. If the method chooses a model before any model writes, the text is empty for the models
+            that were not chosen.
         end: whether the answer ends after the text.
         scores: each model's measure of the text, such as a perplexity; None if the model was not asked or cannot
             measure the text.
@@ -372,7 +374,7 @@ class EndpointUsage(Record):
 
     @classmethod
     def of(cls, usage: Usage) -> Self:
-        """Make the record of a ledger."""
+        """Make the record from an endpoint's ledger."""
         return cls.model_validate({name: copy(getattr(usage, name)) for name in cls.model_fields})
 
 
@@ -388,8 +390,8 @@ class Request(Record):
         kind: `"draft"`; `"hedge"`, a draft that was started in advance, while a verdict was pending; `"question"`;
             `"watch"`, an assistant's stream that answers each place that it passes; or `"score"`, a request for the
             probability of a text.
-        at: byte offset from which the request continues the answer, as the answer was at that time; for a question, the
-            offset of its first place.
+        at: byte offset from which the request continues the answer, counted in the answer as it was at that time; for a
+            question, the offset of its first place.
         start: seconds from the start of the answer until the request was sent.
         first: seconds from the start of the answer until the request's first token; None for questions, and if no token
             arrived.

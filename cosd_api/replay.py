@@ -24,7 +24,8 @@ def replayed(
         verifier: the verifier that judges each decision again, from the recorded probabilities.
         assistants: names of the assistants, in the order in which the user gave them.
         stops: whether a stop string may have ended the answer.
-        drawn: whether tokens were drawn at random; if so, a replacement may be any token of the assistant.
+        drawn: whether tokens were drawn at random; if so, a replacement may be any token that the assistant could have
+            drawn.
 
     Returns:
         The answer as bytes.
@@ -66,7 +67,7 @@ def rewritten(tokens: Sequence[FusedToken], segments: Sequence[Segment]) -> byte
     segments.
 
     Raises:
-        TraceError: another text should have been chosen, or the tokens do not spell the chosen text.
+        TraceError: a different text should have been chosen, or the tokens do not spell the chosen text.
     """
     text = b""
     for number, segment in enumerate(segments):

@@ -46,8 +46,8 @@ class FusionResult(Record):
             first choice, within `settings.tie`; None if no assistant was sent ids.
         units: number of units in which the answer was judged; None if the method judges no units.
         off_path: number of units for which an assistant had to continue a cut text. The server encodes a cut text
-            again, and may encode it into other tokens than the model would write. The number is 0 if models with the
-            same ids were sent ids.
+            again, possibly into tokens that the model would not write. The number is 0 if the models share the same
+            token ids and were sent ids.
         unjudged: number of units that were kept without a verdict although an assistant could have changed them,
             because they begin inside one of the assistant's tokens or the draft could not write far enough. None unless
             models with different ids were judged on their own paths.
@@ -71,8 +71,9 @@ class FusionResult(Record):
         segments: for methods that decide segment by segment, the proposed texts of each segment and the reason for the
             choice.
         prompt_tokens: number of tokens in the prompt alone, as billed by the draft's server (or by the server of
-            another model that wrote). It is estimated from the length of the text if the server billed the prompt only
-            together with text of the answer, or not at all. None in answers from earlier versions of the library.
+            another model that wrote). It is estimated from the length of the prompt's text if the server billed the
+            prompt only together with text of the answer, or not at all. None in answers from earlier versions of the
+            library.
         failures: the failed assistants without which the answer continued (`on_assistant_error="draft"`), by name, with
             the class name of the error, such as `{"assistant": "ConnectError"}`.
         weights: the models' weights, by name, if the method determined them for this prompt (`weights="route"`).
@@ -152,7 +153,7 @@ _LISTS = {"token": "tokens", "segment": "segments", "request": "requests"}
 
 
 class Trace:
-    """A `FusionResult` as JSON lines, which contain the reasons for every token.
+    """A `FusionResult` as JSON lines, with the reason for every token.
 
     Each line has a `type`. The first line is the header (`"kind": "cosd-trace"`, `schema_version`, the endpoints and
     the settings), and the last line has the type `"end"` (the text, the finish reason and the cost). Between them, each

@@ -30,7 +30,7 @@ from cosd_providers.messages import Message, OnSpecialTokens
 from cosd_providers.suggestions import suggestion
 
 Asking = Literal["contestable", "all"]
-"""The places about which assistants are asked: only those at which the text could change, or all places."""
+"""The places about which assistants are asked: only the places where the text could change, or all places."""
 OnBudget = Literal["raise", "end"]
 """The reaction when an answer reaches a limit: raise `BudgetError`, or end the answer with its verified text."""
 OnAssistantError = Literal["raise", "draft"]
@@ -161,8 +161,8 @@ class Tuning:
         hedge: number of hedged drafts to start while a verdict is pending. Each hedged draft begins with a token that
             the draft model found nearly as probable as its own choice. If that token turns out to be the replacement,
             the hedged draft continues without a restart, and the other hedged drafts are cancelled. The draft's
-            endpoint serves up to `hedge` more streams at a time and writes more tokens. After two failures in a row, an
-            answer starts no more hedged drafts.
+            endpoint serves up to `hedge` more streams at a time and writes more tokens. After two hedged drafts in a
+            row have failed, an answer starts no more of them.
         in_flight: maximum number of simultaneous requests to each assistant. With 2, a second question is sent before
             the first one is answered, which is a little faster but needs many more requests.
         max_ahead: limit on the number of tokens drafted beyond the verified text. It applies to the draft and to each
@@ -323,7 +323,7 @@ class CustomVerifier(Record):
 
 
 def describe_verifier(verifier: Verifier) -> KnownVerifier | CustomVerifier:
-    """The verifier as a result records it: the library's own verifiers unchanged, others as a description."""
+    """The verifier as a result records it: one of the library's own unchanged, a user's own as a description."""
     if isinstance(verifier, KnownVerifier) and type(verifier) in get_args(KnownVerifier):  # subclasses may differ
         return verifier
     return CustomVerifier(description=f"{type(verifier).__module__}.{type(verifier).__qualname__}")

@@ -28,7 +28,7 @@ _MESSAGES = (Message("user", "Count from 1 to 100, with commas."),)
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The speed of a model, as times in seconds. The time of simultaneous requests ends when all are answered.
+    """The speed of a model, as times in seconds. Simultaneous requests are timed until all are answered.
 
     Attributes:
         request: time of a request that writes one token after a short or cached prompt.
@@ -43,9 +43,9 @@ class Speed:
     def time_of(self, cost: EndpointEstimate, max_tokens: int) -> float:
         """The expected time in seconds that one answer of at most `max_tokens` tokens takes at this endpoint.
 
-        A request that contains several prompts, such as those with which llama.cpp scores a text, counts once for each
-        prompt. The number of prompts is estimated from the bill, on the assumption that an average prompt contains the
-        user's prompt and half of the answer.
+        If a request contains several prompts, as when llama.cpp scores a text, each prompt counts as one request. The
+        number of prompts is estimated from the bill, on the assumption that an average prompt contains the user's
+        prompt and half of the answer.
         """
         written = min(cost.written_tokens, cost.billed_tokens.expected)
         prompts = (cost.billed_tokens.expected - written) / (cost.prompt_tokens + max_tokens / 2)
@@ -54,7 +54,7 @@ class Speed:
 
 
 def expected_time(costs: Mapping[str, EndpointEstimate], speeds: Mapping[str, Speed], max_tokens: int) -> float:
-    """The expected time of one answer in seconds, if the models work in turn. Both mappings are by endpoint."""
+    """The expected seconds per answer if the models work one after the other. Both mappings are by endpoint name."""
     return sum(speed.time_of(costs[name], max_tokens) for name, speed in speeds.items() if name in costs)
 
 

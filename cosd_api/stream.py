@@ -77,7 +77,7 @@ class FusionStream:
         self._notes: list[str] = []
         self._span = FusionSpan()
         self._ids = False  # whether all models are sent ids
-        self._same_ids = False  # whether the models also have the same ids, so that tokens are judged by id
+        self._same_ids = False  # whether the models also have the same ids; if so, tokens are judged by id
         self._across = False  # whether Algorithm 1 judges models whose ids differ or that accept no ids
         self._ties = False  # whether ties can occur, because an assistant is sent ids
         self._parts = False  # whether tokens may be parts of characters
@@ -87,7 +87,7 @@ class FusionStream:
 
     @property
     def usage(self) -> dict[str, EndpointUsage]:
-        """The tokens that each endpoint has billed so far. They are final as soon as the stream is left."""
+        """The usage that each endpoint has billed so far, which is final as soon as the stream is left."""
         return {name: EndpointUsage.of(one) for name, one in zip(self._names, self._ledgers, strict=True)}
 
     @property
@@ -294,7 +294,7 @@ class FusionStream:
 
     @property
     def _judges_ids(self) -> bool:
-        """True if Algorithm 1 judges the draft and the models share a path or have paths of their own."""
+        """True if Algorithm 1 judges the draft, and the models share one path or each have a path of their own."""
         return self._same_ids or self._across
 
     def _emit(self, tokens: Sequence[Placed]) -> None:
@@ -389,12 +389,12 @@ def _ends(infos: Mapping[int, ServerInfo], facts: Facts) -> set[int]:
 
 
 def _is_an_assistants(error: Exception) -> bool:
-    """Test whether the assistant caused an error, rather than one of the caller's limits or the caller's own code."""
+    """Test whether an assistant caused an error, as opposed to one of the caller's limits or the caller's own code."""
     return isinstance(error, ProviderError) and not isinstance(error, BudgetError)
 
 
 def _may_pass(error: Exception) -> TypeGuard[ProviderError]:
-    """Test whether an error is temporary. Other errors would recur immediately, or concern only this text."""
+    """Test whether an error is temporary. A permanent error would recur at once, or concerns only this text."""
     return isinstance(error, ProviderError) and error.retryable
 
 

@@ -1,7 +1,7 @@
 """Models that accept only text: an assistant's units and a draft's path, from one safe cut to the next.
 
-A server encodes each text that it receives from scratch. If the text ends inside a token that the model would write,
-the model continues it in a way that it never would on its own. Therefore the model is asked only at safe cuts
+For each request, a server encodes the whole text again. If the text ends inside a token that the model would write, the
+model continues the text as it never would on its own. Therefore the model is asked only at safe cuts
 (`paths.is_safe_cut`), and at the beginning and the end of the answer. If the model's tokenizer is known (`connect(url,
 tokenizer=...)`), it is also asked at the boundaries of the words into which the tokenizer splits the text. The text
 between two of these places is one unit, and the assistant continues the answer from the unit's start.
@@ -29,12 +29,12 @@ def next_text_unit(
     """Find the unit that begins with a draft token, for an assistant that accepts only text.
 
     The unit ends at the next place at which a draft token ends, or at the end of the draft's text. The draft's end of
-    sequence is a unit of its own. A token that does not begin at a place is kept without a verdict; so is text in which
-    no unit ends within 64 characters.
+    sequence is a unit of its own. A token that does not begin at a place is kept without a verdict. Text in which no
+    unit ends within 64 characters is also kept without a verdict.
 
     Every safe cut is a place. If the assistant's tokenizer is known, the start of a word is also a place, provided that
-    the tokenizer splits the text before it into the same words with and without the text after it. This suffices
-    because the tokenizer encodes each word separately.
+    the tokenizer splits the text before the place into the same words, whether or not it also sees the text after the
+    place. This check suffices because the tokenizer encodes each word separately.
 
     Args:
         draft: the draft model's path.
@@ -156,10 +156,10 @@ def restart_text(draft: DraftPath, at: int, tokens: Sequence[Token]) -> Restart 
 
 
 def resumed(draft: DraftPath, first: int) -> int | None:
-    """The byte offset from which a draft that accepts only text continues; it writes the text after the offset again.
+    """The byte offset from which a text-only draft continues; it writes all text after this offset again.
 
     The offset is the last safe cut after the first `first` tokens. If no safe cut follows these tokens, the offset is
-    their end, where the last draft started.
+    the end of these tokens, where the last draft started.
 
     Returns:
         None if the offset lies more than 64 characters back.

@@ -10,8 +10,8 @@
     6   text that all assistants have judged is final                                             `_let_out`
 
 Units, places and restarts are functions of the draft's path (`paths`), so the text does not depend on timing, on
-batches, or on how far the draft is ahead. At the end of the answer, the draft writes up to `LOOKAHEAD` more tokens, as
-many as are needed to encode the last place. These tokens are neither judged nor emitted.
+batching, or on how far the draft is ahead. At the end of the answer, the draft writes up to `LOOKAHEAD` more tokens,
+because the encoding at the last place depends on the text after it. These tokens are neither judged nor emitted.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class AcrossTokenizers(AnswerWriter):
     def _rank(self, hearing: PathHearing) -> tuple[float, ...]:
         """The sort key of an assistant that has stopped.
 
-        The earliest word comes first. Within a word, assistants that failed come first, followed by the others in order
-        of confidence; equally confident assistants are in the order of the list.
+        The earliest word comes first. Within a word, assistants that failed come first, followed by the other
+        assistants in order of confidence; equally confident assistants are in the order of the list.
         """
         firing = hearing.firing
         word, _ = word_around(bytes(self._answer.text), self._changed_at(hearing))
@@ -287,7 +287,7 @@ async def _write(writer: AnswerWriter) -> None:
 
 
 def _is_outvoted(one: Decision, winner: Decision) -> bool:
-    """Test whether an assistant was less confident in its own word than the winner."""
+    """Test whether an assistant was less confident in its word than the winner was in the winning word."""
     return (one.q or 0.0) < (winner.q or 0.0)
 
 

@@ -85,7 +85,7 @@ class AnswerPath(DraftPath):
         del self.marks[count:]
 
     def known_end(self, token: Token) -> Token:
-        """Return the token, marked as an end of sequence if its id ends any of the models with these ids."""
+        """Return the token, marked as an end of sequence if its id ends the answer of any model with these ids."""
         return replace(token, data=b"", end=True) if token.id in self.job.ends else token
 
     def find_stop(self, grown: int) -> None:

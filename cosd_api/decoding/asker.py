@@ -182,7 +182,7 @@ class Asker(ABC):
         trail: Trail,
         rest: Token | None,
     ) -> None:
-        """Send requests with ids, each of which continues the previous one, until enough whole characters arrived."""
+        """Send requests with ids, each continuing the previous request, until enough whole characters have arrived."""
         characters, left, drawn = Characters(), command.max_tokens, 0
         over, ended, ends = False, False, list[DraftEnd]()
         ids, data = [*trail.path.ids], bytearray(trail.path.text)
@@ -299,7 +299,8 @@ class Asker(ABC):
 
         Returns:
             The number of the stream's tokens that the answer contains and, if the answer ends inside a token, the rest
-            of that token. None unless a new request would continue as the stream does.
+            of that token. None if a new request might not continue with
+            the stream's tokens.
         """
         if stream is None or stream.error is not None:
             return None
@@ -468,7 +469,7 @@ class Asker(ABC):
         return await self._encodings.reads_as(model, text, tokens)
 
     async def begun(self, model: int, text: bytes, choices: Sequence[Token]) -> None:
-        """Record that a model would write any of these tokens after a text, so that its path may contain them."""
+        """Record that a model would write any of these tokens after a text, so its path may contain them."""
         path = await self._path(model, text)
         for token in choices:
             if path is not None and token.id is not None:
@@ -497,7 +498,7 @@ class Asker(ABC):
             models: the models to ask; by default, all models.
 
         Returns:
-            The answers by model, in the order in which the user gave the models.
+            The answer of each model, in the order in which the user gave the models.
 
         Raises:
             ProviderError: a model failed, and the answer cannot continue without it.

@@ -35,7 +35,7 @@ class Calls:
 
     Attributes:
         draft_requests, assistant_requests, drafted_tokens: see `FusionResult`.
-        reencoded: whether an endpoint has encoded its own text into other tokens than it wrote.
+        reencoded: whether an endpoint has encoded its own text into tokens that it had not written.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Calls:
             command: the text to continue, and the settings.
             take: called with each token and finally with one `DraftEnd`. It returns True if no more tokens are needed,
                 which ends the request.
-            counts: returns False when further tokens no longer count towards the limits, because the request continues
-                only to receive its bill. Called only if tokens are limited or the reader is slow.
+            counts: returns False when further tokens no longer count towards the limits, because the request now
+                continues only to receive its bill. Called only if tokens are limited or the reader is slow.
             turn: the prompt that the text follows; by default, the prompt of the answer.
-            question: whether the request asks an assistant for its word instead of a draft.
+            question: whether the request asks an assistant for its word, rather than the draft model for a draft.
 
         Raises:
             ProviderError: the model failed (see `contract.Provider.generate`), or a limit is reached.
@@ -272,7 +272,7 @@ class Calls:
         return [*own, *tokens[len(own) :]]
 
     async def _compare_encodings(self, model: int, command: StartDraft) -> None:
-        """Record in `reencoded` whether a text-only endpoint encodes its own text into other tokens than it wrote."""
+        """Record in `reencoded` whether a text-only endpoint encodes its own text into tokens that it did not write."""
         turn = self.turns[model]
         if self.reencoded or not (await turn.provider.describe()).capabilities.tokenize:
             return

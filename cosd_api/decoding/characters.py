@@ -29,7 +29,7 @@ class Characters:
 
 
 def with_whole(token: Token) -> Token:
-    """The token with only those alternatives that are the end of sequence or a different text in whole characters."""
+    """The token, keeping each alternative only if it is the end of sequence or a different text of whole characters."""
     if not token.alternatives:
         return token
     found = {(token.data, token.end): token}

@@ -26,7 +26,7 @@ class Placed:
         winner: on each token of a replacement, the decision that put the token there.
         replaced: on the first token of a replacement, the draft's tokens that were replaced.
         verified: whether the answers of all assistants that could have changed the token were known.
-        draft: number of the draft that wrote the token or the text that it replaced.
+        draft: number of the draft that wrote the token, or the text that the token replaced.
         at: time at which the token was placed, in seconds since the start of the answer.
         reason: reason for the token, in words, if it does not follow from the decisions.
         unit: number of the token's unit or segment in the answer, counted from 0; valid after the token is settled.
@@ -94,13 +94,13 @@ class Ask:
 
     Attributes:
         ask: number of the request.
-        assistant: index of the assistant, or `DRAFT` to ask the draft model for a probability that its stream did not
-            show.
+        assistant: index of the assistant, or `DRAFT` to ask the draft model for a probability that was missing in its
+            stream.
         text: the response, at least up to the last place.
         questions: the question about each place.
         alternatives: number of other tokens to list with each token.
-        paths: the ids before each place, if the models have the same ids. If given, the assistant is asked for one
-            token at each place.
+        paths: the ids before each place, if the models share the same token ids. If given, the assistant is asked for
+            one token at each place.
     """
 
     ask: int
@@ -156,7 +156,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Emit these tokens, which are final and are never withdrawn."""
+    """Emit tokens that are final; they are never withdrawn."""
 
     tokens: tuple[Placed, ...]
 
@@ -193,7 +193,7 @@ class Loss:
 
     Attributes:
         token: index of the first token of the answer that the assistant did not judge.
-        error: the error because of which the assistant was lost.
+        error: the error that caused the loss.
         before: whether the assistant was lost before the answer began.
     """
 
@@ -241,7 +241,7 @@ class DecidedSegment:
 
 @dataclass(slots=True)
 class Report:
-    """The facts about an answer so far that a result needs. `FusionResult` defines the counts that are not listed.
+    """The facts about an answer so far that a result needs. For counts that are not listed here, see `FusionResult`.
 
     Attributes:
         text: the answer as bytes.
@@ -281,11 +281,11 @@ class Report:
 
 
 class Decoder(Protocol):
-    """The decisions of any method about one answer in progress. A decoder does no I/O; it answers events with commands.
+    """The decisions of a method about one answer in progress. A decoder does no I/O; it maps events to commands.
 
     Attributes:
         now: time of the next event, in seconds since the start of the answer. It is recorded and affects no decision.
-        late: whether this process receives events late, so that each draft should be short. It affects only the cost.
+        late: whether this process receives events late; if so, each draft should be short. It affects only the cost.
     """
 
     now: float
@@ -313,7 +313,7 @@ class Decoder(Protocol):
         ...
 
     def answered(self, ask: int, proposals: Sequence[Proposal | None]) -> list[Command]:
-        """React to an assistant's answers, in the order of the questions; None means that it gave no answer."""
+        """React to an assistant's answers, in the order of the questions; None means that no answer was given."""
         ...
 
     def ask_failed(self, ask: int, error: Exception) -> list[Command]:

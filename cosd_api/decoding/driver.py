@@ -44,7 +44,7 @@ LOOK_SECONDS = 0.01
 """Number of seconds from the start of a question until a timer measures the lateness of the event loop."""
 
 FIRST_SECONDS = 0.001
-"""Number of seconds after which a new draft is assumed to use the connection that was kept ready."""
+"""Number of seconds after which a new draft is assumed to use the connection that was opened for it in advance."""
 
 
 class Driver:
@@ -87,7 +87,7 @@ class Driver:
             ProviderError: an endpoint failed, and the answer cannot continue without it. All other requests are
                 cancelled.
         """
-        # A draft that continues from text may encode the text into other tokens than it wrote. If this draft were
+        # A draft that continues from text may encode the text into tokens that it had not written. If such a draft were
         # paused, the answer would depend on where requests end, and therefore on timing.
         self._may_pause = (await self._job.turns[0].provider.describe()).capabilities.token_ids
         lateness = self._job.lateness

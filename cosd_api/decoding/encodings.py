@@ -48,8 +48,8 @@ class Encodings:
     async def reads_as(self, model: int, text: bytes, tokens: Sequence[Token]) -> bool:
         """Test whether a model that encodes `text` and the tokens' bytes together keeps these tokens as they are.
 
-        The result is False if the encoding cannot be determined. It cannot be determined for characters of several
-        bytes, because a token of such characters may have been joined from several tokens.
+        The result is False if the encoding cannot be determined. The encoding cannot be determined if a token contains
+        characters of several bytes, because that token may have been joined from several raw tokens.
         """
         if not all(token.data.isascii() for token in tokens):
             return False

@@ -41,11 +41,12 @@ class PathHearing:
     Attributes:
         model: index of the model.
         encoder: the assistant's encoder; None if the assistant accepts only text.
-        same: whether the assistant has the draft's ids, so that its units are the draft's tokens.
+        same: whether the assistant has the draft's ids; if so, its units are the draft's tokens.
         first: index of the draft token at which the assistant's next unit begins.
         answers: the assistant's answers, by the ids before each place.
-        hidden: the ids before each place at which a watch did not show the probability of its answer.
-        proposals: the assistant's own text for units about which it was asked by text, by the unit's first draft token.
+        hidden: for each place at which a watch's answer had no probability, the ids before the place.
+        proposals: the assistant's own text for units about which it was sent text, by the index of the unit's first
+            draft token.
         requests: numbers of the questions that were answered, by the ids before the place or by the first draft token
             of the unit.
         firing: the assistant's replacement, which is not carried out until the other assistants have judged the text
@@ -87,7 +88,7 @@ class PathMark:
         source: the model that wrote the token, as in `Placed`.
         winner: on each token of a replacement, the decision that put the token there.
         replaced: on the first token of a replacement, the draft's tokens that were replaced.
-        draft: number of the draft that wrote the token or the text that it replaced.
+        draft: number of the draft that wrote the token, or the text that the token replaced.
         at: time at which the token was written.
         asked: whether an assistant was asked about the token and gave no answer.
     """
@@ -109,7 +110,7 @@ class AboutTokens:
     decision: Decision
 
     def before(self, last: int, size: int) -> AboutTokens:
-        """The decision without the tokens from `last` on, whose `size` bytes are removed from the end of its text."""
+        """The decision about the tokens before `last`; the later tokens' `size` bytes are cut off its text."""
         if self.last > last:
             self.decision.text = self.decision.text[: max(len(self.decision.text) - size, 0)]
         return replace(self, last=min(self.last, last))

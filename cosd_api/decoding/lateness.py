@@ -1,8 +1,8 @@
-"""Lateness of this process, which is how long a turn of its event loop takes compared with a verdict.
+"""Lateness of this process: how long one turn of its event loop takes, compared with the time that a verdict takes.
 
 Measurements show that lateness matters on machines that are short of CPU time. A server writes at its own pace, and a
-socket's buffers hold thousands of tokens. If the client does not read these tokens, the server does not stop, and they
-have been written in vain by the time the client closes the stream. A verdict needs seven to twelve turns of the loop
+socket's buffers hold thousands of tokens. If the client does not read these tokens, the server nevertheless continues
+to write, and the tokens are wasted when the client closes the stream. A verdict needs seven to twelve turns of the loop
 (for the connection, the headers, the body and each layer above), and each turn first reads everything that has arrived.
 Therefore, if a turn takes long, a verdict takes about ten times as long. During this time the whole draft arrives, and
 most of it is thrown away. Reading the draft's tokens makes the turns even longer. Handling the tokens faster or later
@@ -19,11 +19,12 @@ from collections import deque
 __all__ = ["Lateness"]
 
 TURNS = 32
-"""Number of turns of the loop that should fit into a verdict. If fewer fit, this process causes much of the delay.
+"""Number of turns of the loop that should fit into a verdict's time. If fewer fit, this process causes much of the
+delay.
 """
 
 QUICK = 0.1
-"""Shorter verdicts count as this number of seconds, because models that answer faster are cheap anyway."""
+"""Verdicts that take less time count as this number of seconds, because models that answer faster are cheap anyway."""
 
 PRECISION = 0.001
 """Number of seconds by which a timer may be late even in an idle event loop."""
@@ -40,7 +41,7 @@ class Lateness:
     This class has no clock; the drivers report their measurements.
 
     Attributes:
-        late: whether fewer turns of the loop than `TURNS` fit into a verdict.
+        late: whether fewer than `TURNS` turns of the loop fit into the time of a verdict.
         answers: number of answers in progress.
     """
 

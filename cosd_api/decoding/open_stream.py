@@ -1,4 +1,4 @@
-"""A stream that remains open and is read further, as long as the answer continues with its tokens."""
+"""A stream that stays open and is read further as long as the answer continues with the stream's tokens."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class OpenStream:
         await self._changed.wait()
 
     def own(self, text: bytes) -> Sequence[Token] | None:
-        """The stream's first tokens that, together with `start`, spell exactly `text`; None if no tokens do."""
+        """The stream's first tokens that, appended to `start`, spell exactly `text`; None if that is impossible."""
         length = len(self.start)
         for count, token in enumerate(self.tokens, 1):
             length += len(token.data)

@@ -43,7 +43,7 @@ class Passage:
 class WrittenPart:
     """Tokens that became part of an answer, with their model, their request, and the reason.
 
-    `compared` is True if they were compared with other texts.
+    `compared` is True if the tokens were compared with other proposed texts.
     """
 
     tokens: Sequence[Token]

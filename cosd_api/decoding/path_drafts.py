@@ -45,7 +45,7 @@ class PathDrafts:
         self._scope = anyio.CancelScope()
         self._left = 0  # number of the last draft that a replacement ended
         self._begun = 0  # number of tokens in the path at the last replacement
-        self._again = b""  # text that a text-only draft still has to write again
+        self._again = b""  # text that a text-only draft has to repeat before it writes new text
         self._stuck = -1  # number of tokens in the path when the draft failed to write the same text again
 
     def leave(self) -> None:
@@ -127,7 +127,7 @@ class PathDrafts:
         return most
 
     def _reaches(self) -> bool:
-        """Test whether the draft is most likely far enough beyond the answer's end for the last word to be encoded."""
+        """Test whether the draft has most likely written far enough beyond the answer's end to encode the last word."""
         path, bound = self._path, self._path.bound
         if len(path.tokens) <= bound or path.encoder is None:
             return False

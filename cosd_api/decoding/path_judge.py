@@ -287,7 +287,7 @@ class PathJudge:
         return True
 
     async def _walk_text(self, hearing: PathHearing, unit: PathUnit) -> bool:
-        """Judge one unit (line 3) by the text that a text-only assistant writes from the unit's start."""
+        """Judge one unit (line 3), using the text that a text-only assistant writes from the unit's start."""
         if unit.first not in hearing.proposals:
             await self._ask_text(hearing, [unit])
         proposal = hearing.proposals[unit.first]
@@ -336,7 +336,7 @@ class PathJudge:
         return True
 
     async def _differ(self, hearing: PathHearing, unit: PathUnit, found: Difference) -> bool:
-        """Judge a unit by its first difference. Return True if the next unit begins where this unit ends."""
+        """Judge a unit at its first difference. Return True if the next unit begins where this unit ends."""
         path, end = self._path, found.end
         over = min(begun_before(path, unit.first, end), path.bound)  # tokens beyond the bound are lookahead
         await self._learn(unit.first, over)

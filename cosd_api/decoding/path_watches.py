@@ -68,8 +68,8 @@ class PathWatches(Streams):
         """Open a watch of at most `most` tokens after these ids, which replaces the assistant's previous watch.
 
         Returns:
-            False if the previous watch failed, so that a request has to answer this place. After two failures in a row,
-            requests have to answer all places.
+            False if the previous watch failed; then a request has to ask about this place. After two failures in a row,
+            requests have to ask about all later places.
         """
         one = self._watching.get(assistant)
         self.drop(assistant)
@@ -111,7 +111,7 @@ class PathWatches(Streams):
         with scope:
             try:
                 await self._calls.watch(watch, take)
-            except Exception as error:  # noqa: BLE001 - the request that follows shows whether it matters
+            except Exception as error:  # noqa: BLE001 - the next request shows whether the error matters
                 _log.debug("a watch failed: %s", type(error).__name__)
                 self.ended(watch.watch, failed=True)
                 self._path.tell()

@@ -2,9 +2,9 @@
 
 ::
 
-    1   text that the model wrote is on its path with the ids that it wrote
-    2   text of other models is on its path in the model's own encoding                 `Paths.path`
-    3   models with the same ids share one path: the ids of the tokens that were written
+    1   text that the model wrote itself is on its path with the ids that it wrote
+    2   text of other models is on the model's path in the model's own encoding         `Paths.path`
+    3   models that share the same token ids share one path: the ids of the tokens that were written
 
 In rule 2, ids that the model wrote before the text of another model are kept up to the last token boundary that also
 exists in the model's encoding of the whole text.
@@ -129,7 +129,7 @@ class Trail:
         return Token(bytes(self.text[len(text) : end]), self._probs.get(end))
 
     def follow(self, other: Trail, at: int) -> bool:
-        """Become a copy of another trail up to byte `at`. Return False if no token of that trail ends at this byte."""
+        """Become a copy of `other` up to byte `at`. Return False if no token of `other` ends at this byte."""
         count = _count(other._ends, at)
         if count is None:
             return False
@@ -224,7 +224,7 @@ class Paths:
         return await self._encode(model, own, text)
 
     def wrote(self, model: int, path: Path) -> bool:
-        """Test whether a model wrote the path, except the beginning that it was asked to continue."""
+        """Test whether a model wrote the path itself, apart from the beginning that it was asked to continue."""
         return any(trail.model == model and trail.shared(path.text) == path for trail in self._trails)
 
     def beyond(self, model: int, text: bytes) -> tuple[Path, Token] | None:
@@ -234,7 +234,7 @@ class Paths:
 
         Returns:
             The path up to the end of that token, and the part of the token after `text`. None if no such path exists,
-            or if another path that the model wrote ends with `text`.
+            or if the model also wrote a path that ends with `text`.
         """
         spine, trails = self._spines.get(self._home(model)), [one for one in self._trails if one.model == model]
         written = [one for one in trails if one.start < len(text)]
@@ -262,7 +262,7 @@ class Paths:
         for trail in self._trails:
             if trail.text.startswith(text):
                 kept.append(trail)
-            else:  # of the other trails, only the one that shares most with the answer is useful
+            else:  # of the other trails, only the one that agrees longest with the answer is useful
                 best = longest.setdefault(trail.model, trail)
                 if len(trail.shared(text).text) > len(best.shared(text).text):
                     longest[trail.model] = trail
@@ -275,7 +275,8 @@ class Paths:
     def _own(self, model: int, text: bytes) -> Path:
         """The longest path that this model, or any model with the same ids, wrote through the beginning of a text.
 
-        Among equally long paths, the answer's path is preferred, then the model's own, then the most probable one.
+        Among equally long paths, the answer's path is preferred, then the model's own path, then the most probable
+        path.
         """
         spine = self._spines.get(self._home(model))
         best = Path() if spine is None else spine.shared(text)
@@ -286,7 +287,7 @@ class Paths:
         return found[0][1] if found and len(found[0][1].text) > len(best.text) else best
 
     async def _encode(self, model: int, own: Path, text: bytes) -> Path | None:
-        """Extend a path that the model wrote by its encoding of the rest of a text; None if that is unknown."""
+        """Extend a path that the model wrote by encoding the rest of a text; None if that encoding is unknown."""
         sent = sendable(text)
         encoder = self._encoders.get(model)
         if encoder is None:

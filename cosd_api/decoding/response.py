@@ -10,7 +10,7 @@ from cosd_providers.contract import Token
 
 
 class Response:
-    """The tokens of an answer: first the emitted ones, then final ones that are held back, then pending ones.
+    """The tokens of an answer: first the emitted tokens, then final tokens that are held back, then pending tokens.
 
     Args:
         max_tokens: maximum number of tokens, including the end of sequence.
@@ -20,7 +20,7 @@ class Response:
         tokens: all tokens.
         text: the bytes of all tokens, joined.
         settled: number of final tokens.
-        over: the reason why the text cannot continue; None while it can. A replacement may change the reason.
+        over: the reason why the text cannot continue; None while it can continue. A replacement may change the reason.
     """
 
     def __init__(self, max_tokens: int, stop: Sequence[bytes]) -> None:
@@ -84,7 +84,7 @@ class Response:
         return self._emit(end)
 
     def finish(self) -> tuple[Placed, ...]:
-        """Complete the answer. Cut it before its stop string, if any, and return the tokens that are left to emit."""
+        """Complete the answer. Cut it before its stop string, if any, and return the tokens not emitted yet."""
         if self._stop_starts is not None:
             self._trim(self._stop_starts)
         self.settled = len(self.tokens)

@@ -28,7 +28,7 @@ LEAST = 4
 FIRST = 16
 """Number of tokens in an answer's first request, if it is not known whether verdicts arrive late."""
 
-_SEEN = 32  # maximum number of units to consider for hedges, because most later units are thrown away
+_SEEN = 32  # maximum number of units to consider for hedges, because most units after these are thrown away
 # If verdicts arrive late, a request is for a fraction (_SHARE) of the average number of tokens between two
 # replacements. As a starting value, the average includes _RESTARTS imaginary replacements that are _BETWEEN tokens
 # apart.
@@ -47,10 +47,11 @@ class Pace:
         in_flight: maximum number of requests to one assistant at a time.
         hedge: maximum number of hedges at a time.
         needs: the data that the verifier needs.
-        ids: whether the models have the same ids and are sent ids.
+        ids: whether the models share the same token ids and are sent ids.
         places: recommended number of places per request, for each assistant; an empty tuple means no limit.
         watched: the assistants that are asked by watches if they are sent ids.
-        shown: number of alternatives to record with each token of the answer. Verdicts use only those that they need.
+        shown: number of alternatives to record with each token of the answer. A verdict uses only the alternatives that
+            it needs.
     """
 
     draft_length: int | None = None
@@ -165,7 +166,7 @@ class Drafts:
         under_way: number of the draft in progress, if any.
         left: number of tokens that the draft in progress may still write.
         error: error of the last draft; raised only when nothing else is pending.
-        late: whether events arrive late, so that each request should be for only a few tokens.
+        late: whether events arrive late; if so, each request should be for only a few tokens.
     """
 
     def __init__(self, pace: Pace) -> None:
@@ -232,7 +233,7 @@ class Drafts:
             self.ended(hedge.end.continuation)
 
     def ended(self, continuation: Any) -> None:
-        """Record that the draft in progress is over. The next draft continues from it."""
+        """Record that the draft in progress is over. The next draft starts from `continuation`."""
         self.under_way, self._continuation = None, continuation
 
     def failed(self, error: Exception) -> None:
@@ -382,7 +383,7 @@ class Questions:
         return assistant, asked
 
     def leave(self) -> list[CancelAsk]:
-        """Cancel the requests that are still open when the answer is complete. They are early and were not needed."""
+        """Cancel the requests that are still open when the answer is complete. They were sent early and not needed."""
         gone = [CancelAsk(ask) for ask in self.under_way]
         self.under_way.clear()
         return gone
@@ -404,8 +405,8 @@ class Hedges:
     """Hedges, which are drafts that are started in advance, while a verdict is pending.
 
     A replacement is often a token that the draft model found nearly as probable as its own choice. Therefore a draft
-    that continues with such a token is started while the verdict is pending. It is the same draft that would be started
-    after the verdict.
+    that continues with such a token is started while the verdict is pending. If the verdict chooses that token, the
+    same draft would have been started after the verdict.
 
     Attributes:
         count: number of hedges started.
@@ -423,7 +424,7 @@ class Hedges:
         self._failures = 0
 
     def start(self, units: Iterable[DraftUnit], response: Response, bound: int | None) -> list[Command]:
-        """Start the likeliest hedges: first for each unit's most likely replacement, then for each unit's second.
+        """Start the likeliest hedges: each unit's most likely replacement first, then each unit's second most likely.
 
         Less likely hedges in progress are cancelled. Each hedge may have up to `bound` tokens; None means no limit.
         """

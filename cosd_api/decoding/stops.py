@@ -1,4 +1,4 @@
-"""Stop strings in a growing text. The one that ends first wins; if several end at the same byte, the longest wins."""
+"""Stop strings in a growing text. The string that ends first wins; if several end together, the longest wins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StopFinder:
         self.longest = max(map(len, self.stops), default=0)
 
     def find(self, text: bytearray, grown: int) -> Stop | None:
-        """The occurrence that ends first within the last `grown` bytes of `text`."""
+        """The stop string that ends first within the last `grown` bytes of `text`."""
         if not self.stops or not grown:
             return None
         base = max(0, len(text) - grown - self.longest + 1)

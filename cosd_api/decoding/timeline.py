@@ -34,8 +34,8 @@ class RequestSpan:
         temperature: temperature of a draft.
         seed: seed of a draft whose tokens are drawn.
         ids: number of ids of the answer that the request continues, if the model was sent ids.
-        other_prompt: whether the request reads a prompt other than the answer's, which happens in methods that ask
-            models in words.
+        other_prompt: whether the request reads a prompt other than the answer's, as in methods that ask models
+            questions in words.
         finish: the reason why a draft ended by itself, as in `DraftEnd`.
         usage: bill of the request, which is complete when the request is over; None if the request was refused before
             it was sent.

@@ -23,8 +23,8 @@ class UnitVerifier:
         verifier: the verifier, such as the rule or a tree.
         prompt: digest of the prompt, as in `Place`.
         skip: whether to skip questions whose answers cannot change the text.
-        tie: see `alignment.judge`. If the verifier replaces every differing token, ties are ignored, because then every
-            token of the text should be the assistant's own choice.
+        tie: see `alignment.judge`. If the verifier replaces every differing token, ties are ignored, so that every
+            token of the text is the assistant's own choice.
         listed: number of an assistant's other tokens that a verdict uses, even if the assistant lists more; None for
             all of them.
     """
@@ -96,7 +96,7 @@ class Verdict:
 
     Attributes:
         hearing: state of the assistant.
-        alone: whether a request about several units failed, so that the next request must be about this unit alone.
+        alone: whether a request about several units failed; if so, the next request must be about this unit alone.
         error: the reason why the assistant failed or was lost.
         decision: the decision about the assistant's answer; None until the answer has arrived.
         replacement: the assistant's token, if the verifier chose it.
@@ -185,7 +185,7 @@ class DraftUnit:
 
     @property
     def contested(self) -> bool:
-        """Test whether an assistant would replace the token, so that all later tokens will be thrown away."""
+        """Test whether an assistant would replace the token; if so, all later tokens will be thrown away."""
         return any(verdict.replacement is not None for verdict in self.verdicts)
 
     @property
@@ -195,13 +195,13 @@ class DraftUnit:
 
     @property
     def winner(self) -> Verdict | None:
-        """The verdict of the most confident assistant that would replace the token; the first if several are equal."""
+        """The verdict of the most confident assistant that would replace the token; among equals, the first listed."""
         replacing = [verdict for verdict in self.verdicts if verdict.replacement is not None]
         return max(replacing, key=_q, default=None)
 
     @property
     def asked(self) -> bool:
-        """Test whether any assistant was asked, apart from assistants that had been lost before."""
+        """Test whether any assistant was asked; assistants that had been lost before do not count."""
         return any(verdict.hearing is not Hearing.LOST or verdict.error is not None for verdict in self.verdicts)
 
     def complete(self, assistants: int, contestable: Contestable, lost: Container[int]) -> None:
@@ -223,7 +223,7 @@ class DraftUnit:
         if decision is not None and decision.p is None and not decision.agreed and self._may_ask_p:
             verdict.pending, verdict.ask, verdict.hearing = proposal, ask, Hearing.WITHOUT_P
             return
-        self.ahead = None  # computed again, because the answer changes the likely texts
+        self.ahead = None  # to be computed again, because the assistant's answer changes the likely texts
         verdict.hearing, verdict.decision = Hearing.DONE, decision
         if decision is None or proposal is None:
             return

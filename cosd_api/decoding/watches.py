@@ -1,7 +1,7 @@
 """Watches, which are open streams that replace questions and answer every place that they pass.
 
 A watch is an assistant's own greedy stream, which begins at a place in the answer. As long as the watch writes the
-answer's tokens, each token is the assistant's choice at the next place. A single question about that place would have
+answer's tokens, each token is the assistant's choice at the next place. A separate request about that place would have
 the same answer, because it would continue the same ids. If the watch's token differs from the draft's, the token is the
 watch's answer about the place. If this token becomes the replacement, the watch continues to follow the answer;
 otherwise the watch is closed. Thus each difference restarts either the watch or the draft, and the text does not depend
@@ -30,7 +30,7 @@ farther behind, a new watch is opened at that place, which reads all tokens befo
 """
 
 AHEAD = 32
-"""Maximum number of tokens that a watch may write beyond the answer so far. More would most likely be useless."""
+"""Maximum number of tokens that a watch may write beyond the answer so far. Further tokens are most likely useless."""
 
 _SLOWER = 1.25  # an assistant can keep up if its time per token is at most this multiple of the draft's
 _FAILURES = 2  # number of failed watches in a row after which the assistant is asked by single requests
@@ -52,7 +52,8 @@ def is_watched(draft: ServerInfo, assistant: ServerInfo, slower: float | None) -
 
     If the user chose a strategy, that choice decides (`Capabilities.watch`). By default, an assistant is asked by a
     watch if its server is best asked about one place at a time (as llama.cpp is), and if it can keep up with the draft.
-    A watch writes the whole answer, while single questions write hardly more than every fifth token. Therefore the
+    A watch writes the whole answer, while single questions make it write hardly more than every fifth
+    token. Therefore the
     server must run on a different machine (according to the hosts in the URLs), so that the watch does not slow the
     draft down, and must not be much slower than the draft.
 
@@ -83,7 +84,7 @@ class Watching:
         tokens: the tokens that the watch has written so far.
         passed: number of these tokens that the answer has followed.
         open: whether the watch is still writing.
-        failed: whether the watch ended too early, so that a request has to find out the reason.
+        failed: whether the watch ended too early; if so, a request has to find out the reason.
     """
 
     opened: Watch
@@ -189,7 +190,7 @@ class Streams(ABC):
 
 
 class Watches(Streams):
-    """The watches of one answer, for models with the same ids.
+    """The watches of one answer, for models that share the same token ids.
 
     Args:
         assistants: the assistants that are asked by watches.
@@ -219,7 +220,7 @@ class Watches(Streams):
                 unit.verdicts[assistant].hearing = Hearing.WATCHED
 
     def answer(self, units: Sequence[DraftUnit], response: Response) -> WatchAnswer | None:
-        """The next answer from a watch, if any. Watches that have deviated from the answer are closed."""
+        """Return the next answer from a watch, if any, and close the watches that have deviated from the response."""
         for assistant, one in [*self._watching.items()]:
             while one.passed < len(one.tokens) and one.place < len(response.tokens):
                 token = one.tokens[one.passed]

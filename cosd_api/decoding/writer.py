@@ -18,7 +18,7 @@ from cosd_providers.messages import Message
 class AnswerWriter(Asker):
     """One answer in progress, through which a method asks the models and writes the text; an implementation of `Run`.
 
-    As everywhere in `decoding`, a `source` is the index of a model minus one.
+    As everywhere in `decoding`, a `source` is a model's index minus one.
 
     Args:
         job: the models, limits, settings and record of the answer.
@@ -153,7 +153,7 @@ class AnswerWriter(Asker):
             number: number of the request that produced the tokens.
             segment: the decision about the segment. None leaves the segment open until it is added to `segments`.
             reason: reason for the tokens, if they are part of an open segment.
-            own: whether the model wrote exactly these tokens, so that they remain on its path.
+            own: whether the model wrote exactly these tokens; if so, they remain on its path.
         """
         reason = reason if segment is None else segment.reason
         compared = segment is not None and len(segment.candidates) > 1
