@@ -69,9 +69,9 @@ class Gateway:
     `cosd serve` runs it on uvicorn; any other ASGI server works, too. The ASGI lifespan opens and closes the fusions.
 
     Args:
-        fusions: the fusions, by the model names under which clients request them. They must not be open yet.
-        keys: the name and the limits of each key, by the key's text. Without keys, only clients on this machine are
-            served.
+        fusions: the fusions, indexed by the model names under which clients request them. They must not be open yet.
+        keys: the name and the limits of each key, indexed by the key's text. Without keys, only clients on this machine
+            are served.
         limits: limits on requests.
         cors: origins of web pages that may call the gateway.
         ignore: request fields to ignore, such as `temperature`; by default, a request with such a field is refused.

@@ -159,8 +159,8 @@ class Clients:
     """All clients of a gateway.
 
     Args:
-        keys: the name and the limits of each key, by the key's text. Without keys, only clients on this machine are
-            served.
+        keys: the name and the limits of each key, indexed by the key's text. Without keys, only clients on this machine
+            are served.
         concurrency: total number of places for requests in progress; see `body_sizes.places`.
         clock: function that returns the time in seconds.
     """

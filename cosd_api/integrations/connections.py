@@ -83,7 +83,7 @@ _closing: set[_Closing] = set()
 
 
 class LoopFusions:
-    """The fusions of one model of a tool: one for each event loop, all with the same settings and providers.
+    """The fusions behind one model of another library: one per event loop, all with the same settings and providers.
 
     Because the providers are shared, each server is discovered only once. A fusion is opened for the first answer in
     its loop. It is closed when the loop ends, by `asyncio.run` or another caller of `shutdown_asyncgens`, or when the

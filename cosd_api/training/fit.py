@@ -87,13 +87,13 @@ def train_tree(
     Args:
         samples: samples from `collect`, one data set or several. An example that occurs in several data sets is held
             out from all of them together.
-        depth: maximum depth of the tree, up to 12; None chooses it.
-        min_leaf: minimum number of places in each leaf; None chooses it.
+        depth: maximum depth of the tree, up to 12; if None, it is chosen automatically.
+        min_leaf: minimum number of places in each leaf; if None, it is chosen automatically.
         keep_agreeing: also train on places where both models are right, with label 0, as the paper describes. A fusion
             has nothing to decide at such places, and the comparison ignores them.
         class_weight: `"balanced"` gives the places where the draft is right the same total weight as the places where
-            the assistant is right, and chooses the limits by balanced accuracy. None gives every place the same weight
-            and chooses the limits by accuracy.
+            the assistant is right, and chooses depth and leaf size by balanced accuracy. None gives every place the
+            same weight and chooses depth and leaf size by accuracy.
         folds: number of folds of the cross-validation.
         seed: seed of the folds and of scikit-learn.
 
