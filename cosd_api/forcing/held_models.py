@@ -163,10 +163,10 @@ class AssistantByIds:
 
     Args:
         turn: the model and its prompt.
-        encoder: the assistant's encoder; None if it has the same ids as the draft.
+        encoder: the assistant's encoder; None if it shares the draft's token ids.
         answers: the tokens that are already known, each indexed by the assistant's own ids before it; None if the
             assistant gave no answer.
-        end_ids: ids that end an answer of either model; empty if the models have different ids.
+        end_ids: ids that end an answer of either model; empty if the models have different token ids.
         usage: record to which requests and tokens are added.
     """
 

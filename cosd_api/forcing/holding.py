@@ -42,8 +42,8 @@ class WantedSamples:
 
     Attributes:
         unit: the unit that is judged.
-        same: whether the models have the same ids.
-        end_ids: ids that end an answer of either model; empty if the models have different ids.
+        same: whether the models share the same token ids.
+        end_ids: ids that end an answer of either model; empty if the models have different token ids.
         listed: number of alternative tokens to list in deferral samples; None if no lists are wanted.
         states: whether deferral samples should contain hidden states.
     """

@@ -7,8 +7,8 @@ token instead of the reference's token, and ends after the draft's token. Thus, 
 that it will face in a fusion. If the draft would write the whole reference itself, the samples are exactly the fusion's
 decisions.
 
-If the models have the same ids, a unit is one token, and both models are sent the reference's own ids before that token
-(equations 1, 2 and 7 of the paper).
+If the models share the same token ids, a unit is one token, and both models are sent the reference's own ids before
+that token (equations 1, 2 and 7 of the paper).
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class PathForcing:
         choices: the draft's most probable token at the place of each token; None if the draft gave no answer.
         draft: the draft.
         assistant: the assistant.
-        same: whether the models have the same ids, so that tokens are compared by id.
+        same: whether the models share the same token ids; if so, tokens are compared by id.
         ends: whether the answer must end after the reference. If False, the place after the reference is not judged.
-        end_ids: ids that end an answer of either model; empty if the models have different ids.
+        end_ids: ids that end an answer of either model; empty if the models have different token ids.
     """
 
     def __init__(

@@ -162,7 +162,7 @@ class Gateway:
     def change_keys(self, keys: Mapping[str, ClientKey]) -> None:
         """Replace the keys; may be called from any thread.
 
-        A key that keeps its name keeps its counts. Requests in progress are not affected.
+        Counts belong to a key's name, so a new key with the same name continues them. Requests in progress are not affected.
 
         Args:
             keys: the name and the limits of each key, by the key's text.

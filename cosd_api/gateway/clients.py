@@ -176,7 +176,7 @@ class Clients:
         self._taken = 0
 
     def change(self, keys: Mapping[str, ClientKey]) -> None:
-        """Replace the keys. Requests in progress continue, and a key that keeps its name keeps its counts."""
+        """Replace the keys. Requests in progress continue, and names that remain keep their counts."""
         former = {client.name: client for _, client in self._known}
         known: list[tuple[bytes, Client]] = []
         for text, key in keys.items():

@@ -311,9 +311,9 @@ def _before_a_space(context: str, continuation: str) -> tuple[str, str]:
 def windows(pieces: Sequence[Piece], size: int) -> list[tuple[str, str]]:
     """Cut a text into pairs of a context and a part to score, with at most `size` tokens per pair.
 
-    As in the harness, each token is scored once, and the context of the last part is as long as possible. The context
-    of each other part is the last word before it, unless that word is too long. The text is cut before the white space
-    in front of a word, or between two characters if there is no such place within `size` tokens.
+    As in the harness, each token is scored once, and the context of the last part is as long as possible. For all other
+    parts, the context is the last word before the part, unless that word is too long. The text is cut before the white
+    space in front of a word, or between two characters if there is no such place within `size` tokens.
 
     Raises:
         SettingError: a single character has more than `size` tokens.

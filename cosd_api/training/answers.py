@@ -1,6 +1,6 @@
 """Tuning of alpha and beta by the number of right answers, as in the paper's Figure 2.
 
-The answer to every example is found for every pair of alpha and beta.
+For every pair of alpha and beta, all examples are answered and the right answers are counted.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ async def _discover(endpoints: Endpoints, listed: int | None, *, states: bool) -
 
 
 async def _contexts(endpoints: Endpoints, facts: Facts, *, states: bool) -> tuple[Contexts, frozenset[int]]:
-    """Return the kind of context that a fusion would send; if the models share ids, also all ids that end an answer.
+    """Return the kind of context that a fusion would send; if models share token ids, also the ids that end an answer.
 
     If hidden states are collected, the contexts are texts, as in the method that uses hidden states.
     """

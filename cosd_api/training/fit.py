@@ -61,7 +61,7 @@ DEEPEST = 12
 """Maximum depth of a tree. `TreeVerifier` still accepts a full tree of this depth, which has 4,096 leaves."""
 _DEPTHS = (1, 2, 3, 4)
 _LEAVES = (20, 5, 1)
-# Limits that are used with too few examples. A tree of depth 2 can express the rule: is p low, and is q high?
+# Limits for too few examples. A tree of depth 2 can express the rule: is p low, and is q high?
 _DEPTH, _LEAF = 2, 1
 LARGEST_SEED = 2**32 - 1
 """Largest seed that NumPy accepts."""

@@ -108,7 +108,7 @@ class Training(BaseModel):
         tree: the verifier, for `Fusion(..., verifier=training.tree)` or `training.tree.save(path)`.
         depth: maximum depth; the tree may be shallower.
         min_leaf: minimum number of places in each leaf.
-        given: names of the limits that were given as arguments.
+        given: names of the limits (`depth`, `min_leaf`) that were given as arguments.
         chosen: whether the other limits were chosen on held-out examples; False if there were too few examples.
         counts: counts of the data.
         comparison: scores of a tree, the rules and the constants on held-out examples; None if there were too few

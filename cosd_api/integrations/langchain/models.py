@@ -56,7 +56,7 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
             delivered. Individual requests are always retried.
         max_requests, max_billed_tokens, on_budget: limits on each answer; see `Fusion.stream`.
         temperature: a setting of `Fusion`; a call with a different temperature is refused.
-        seed: seed of each answer, for methods that draw tokens at random. With a seed, equal prompts have equal
+        seed: seed of each answer, for methods that draw tokens at random. With a seed, equal prompts produce equal
             answers.
         own: messages for single models, by name; see `Fusion.stream`. Traces and caches contain only their digest.
         streaming: whether `invoke` streams internally; callbacks receive each token in either case.

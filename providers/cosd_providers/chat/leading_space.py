@@ -180,7 +180,7 @@ class WithoutLeadingSpace(Forwarding):
         return replace(question, tokens=(self._space + first, *rest) if first else question.tokens)
 
     def _shared(self, proposal: Proposal | None) -> Proposal | None:
-        """Convert a proposal from the model's own text to the shared text. The space alone becomes an empty proposal."""
+        """Convert a proposal from the model's own text to the shared text. The space alone becomes empty."""
         if proposal is None or proposal.start:
             return proposal and replace(proposal, start=proposal.start - len(self._space))
         strip = _Strip(self._space)

@@ -1,4 +1,4 @@
-"""Checks of any provider through its contract: its answers must be consistent, and equal for every strategy."""
+"""Checks of any provider through its contract: its answers must be consistent, and the same for every strategy."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def _spent(inquiry: Inquiry, began: float) -> Spent:
 
 
 def _refused(provider: Provider, error: UnsupportedError, began: float) -> ProbeReport:
-    """Create the report on a server that its adapter refuses. Its cost is that of discovering the server."""
+    """Create the report on a server that its adapter refuses. Its cost is the cost of discovering the server."""
     engine, options = _connected(provider)
     line = Line(name="server", value=False, asked="what it is, and whether it can be used at all", seen=reason(error))
     return ProbeReport(
