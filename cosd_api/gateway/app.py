@@ -162,10 +162,11 @@ class Gateway:
     def change_keys(self, keys: Mapping[str, ClientKey]) -> None:
         """Replace the keys; may be called from any thread.
 
-        Counts belong to a key's name, so a new key with the same name continues them. Requests in progress are not affected.
+        Counts belong to a key's name, so a new key with the same name continues them. Requests in progress are not
+        affected.
 
         Args:
-            keys: the name and the limits of each key, by the key's text.
+            keys: the name and the limits of each key, indexed by the key's text.
 
         Raises:
             SettingError: `keys` is empty although the gateway had keys. Without keys, any client could use the models.
