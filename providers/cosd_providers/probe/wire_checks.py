@@ -155,7 +155,8 @@ async def scoring(inquiry: Inquiry) -> Finding:
     for at, before in places[:: max(1, len(places) // _TRIED)][:_TRIED]:
         reply = await inquiry.after(before.decode("utf-8", "ignore"))
         if reply.read is not None and reply.read != at + scores.specials:
-            added += 1  # the two texts are encoded differently, or the server adds a token to only one of them
+            # The prompt and the scored text are encoded differently, or the server adds a special token to only one.
+            added += 1
             continue
         if not reply.positions:
             return False, f"{scores.way} is answered, and not believed: what is generated comes without probabilities"
