@@ -103,7 +103,7 @@ class DraftByIds(_Draft):
 
 
 class DraftByText(_Draft):
-    """A draft that accepts only text. One request per path asks it to continue the text before its own tokens."""
+    """A draft that accepts only text. Each path needs one request."""
 
     async def go_on(self, paths: Iterable[OwnPath]) -> dict[int, list[Token | None]]:
         """See `HeldDraft`."""
@@ -114,8 +114,8 @@ class DraftByText(_Draft):
     async def _written(self, own: OwnPath) -> list[Token]:
         """Return all tokens that the draft writes after a path.
 
-        The draft is asked to continue the reference before its own tokens, so it must first write these tokens again.
-        If it writes other tokens this time, the result is empty.
+        The draft is sent the reference up to the place where the path leaves it, so it must first write its own tokens
+        again. If it writes different tokens this time, the result is empty.
         """
         tokens, before = list[Token](), own.path.tokens[own.wrong : own.written]
         context = Context(self._turn.prompt, bytes(own.path.text[: own.path.offset(own.wrong)]))
@@ -150,7 +150,7 @@ class HeldAssistant(Protocol):
         ...
 
     async def ask(self) -> bool:
-        """Ask about the places whose answers `walk` did not know; return False if there were no such places.
+        """Ask about the places for which `walk` lacked the assistant's tokens; return False if there were none.
 
         Raises:
             ProviderError: the server failed.
@@ -163,10 +163,10 @@ class AssistantByIds:
 
     Args:
         turn: the model and its prompt.
-        encoder: the assistant's encoder; None if it has the same ids as the draft.
+        encoder: the assistant's encoder; None if it shares the draft's token ids.
         answers: the tokens that are already known, each indexed by the assistant's own ids before it; None if the
             assistant gave no answer.
-        end_ids: ids that end an answer of either model; empty if the models have different ids.
+        end_ids: ids that end an answer of either model; empty if the models have different token ids.
         usage: record to which requests and tokens are added.
     """
 

@@ -42,9 +42,9 @@ class WantedSamples:
 
     Attributes:
         unit: the unit that is judged.
-        same: whether the models have the same ids.
-        end_ids: ids that end an answer of either model; empty if the models have different ids.
-        listed: number of other tokens to list in deferral samples; None if no lists are wanted.
+        same: whether the models share the same token ids.
+        end_ids: ids that end an answer of either model; empty if the models have different token ids.
+        listed: number of alternative tokens to list in deferral samples; None if no lists are wanted.
         states: whether deferral samples should contain hidden states.
     """
 
@@ -68,7 +68,8 @@ async def hold_on_paths(
         example: the prompt and the reference.
         wanted: the samples to collect.
         ledgers: records of usage to which the requests and tokens of the draft and of the assistant are added.
-        takes_ids: whether the draft and the assistant are sent ids. Deferral samples require that both are.
+        takes_ids: whether the draft and the assistant are sent ids. Deferral samples require that both models are sent
+            ids.
 
     Raises:
         ProviderError: a server failed.
@@ -156,8 +157,8 @@ def _remembered(encode: Encode) -> Encode:
 async def hold_by_tokens(turns: Turns, example: Example, wanted: WantedSamples, ledgers: Ledgers) -> ExampleSamples:
     """Teacher-force both models along a reference. The models are sent text and compared token by token.
 
-    Each model needs one scoring request. The assistant needs another if a token of the draft ends inside one of its
-    tokens.
+    Each model needs one scoring request. The assistant needs a second one if a token of the draft ends inside a token
+    of the assistant.
 
     Raises:
         ProviderError: a server failed.

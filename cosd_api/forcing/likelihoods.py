@@ -26,7 +26,7 @@ def deferral_samples(
         proposals: the most probable tokens of the draft and of the assistant, at every boundary of each model's own
             encoding. The draft's proposals also list alternatives.
         scores: the tokens of the reference, with their probabilities, in the draft's encoding and in the assistant's.
-        listed: maximum number of other tokens to list with each of the draft's choices.
+        listed: maximum number of alternative tokens to list with each of the draft's choices.
         states: the draft's hidden states, by byte offset; None if the samples should not contain any.
 
     Returns:

@@ -3,11 +3,12 @@
 The reference takes the place of the draft's text. The draft's path is the draft model's own encoding of the reference,
 and the assistant has the same units and places as in a fusion along this path (`paths`, `text_paths`, `differences`). A
 unit that the draft would write itself is judged unchanged. In any other unit, the path continues with the draft's own
-token instead of the reference's token, and ends after it. Thus, a verifier is trained on the decisions that it will
-face in a fusion. If the draft would write the whole reference itself, the samples are exactly the fusion's decisions.
+token instead of the reference's token, and ends after the draft's token. Thus, a verifier is trained on the decisions
+that it will face in a fusion. If the draft would write the whole reference itself, the samples are exactly the fusion's
+decisions.
 
-If the models have the same ids, a unit is one token, and both models are sent the reference's own ids before that token
-(equations 1, 2 and 7 of the paper).
+If the models share the same token ids, a unit is one token, and both models are sent the reference's own ids before
+that token (equations 1, 2 and 7 of the paper).
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ class PathForcing:
         choices: the draft's most probable token at the place of each token; None if the draft gave no answer.
         draft: the draft.
         assistant: the assistant.
-        same: whether the models have the same ids, so that tokens are compared by id.
+        same: whether the models share the same token ids; if so, tokens are compared by id.
         ends: whether the answer must end after the reference. If False, the place after the reference is not judged.
-        end_ids: ids that end an answer of either model; empty if the models have different ids.
+        end_ids: ids that end an answer of either model; empty if the models have different token ids.
     """
 
     def __init__(
@@ -93,7 +94,8 @@ class PathForcing:
     async def _judge(self, first: int, found: _Found) -> int:
         """Judge the unit that begins at index `first` of the reference; return the index at which the next unit begins.
 
-        If the draft would write another token somewhere in the unit, judge the units of the draft's own path instead.
+        If the draft would write a different token at any place in the unit, judge the units of the draft's own path
+        instead.
         """
         unit = await self._assistant.unit(self._reference, first)
         wrong = next((at for at in range(unit.first, unit.last) if self._is_wrong(at)), None)
@@ -105,7 +107,7 @@ class PathForcing:
         return max(next_start(self._reference, unit, self._reference.ends[wrong]), wrong + 1)
 
     def _is_wrong(self, at: int) -> bool:
-        """Test whether the draft would write another token than the reference. In a tie, the reference's token wins."""
+        """Test whether the draft would write a different token from the reference. In a tie, the reference wins."""
         choice, token = self._choices[at], self._reference.tokens[at]
         if choice is None:
             return False
@@ -133,7 +135,7 @@ class PathForcing:
             path: the draft's path.
             unit: the unit.
             found: the results, to which the sample is added.
-            own: the same path, if it leaves the reference; else None.
+            own: the same path as an `OwnPath`, if it leaves the reference; else None.
         """
         walked: Walk | None = Walk((), silent=True)
         if unit.judged:
@@ -191,7 +193,7 @@ class PathForcing:
         return any(one.startswith(text) for one in others)
 
     def _is_open(self, own: OwnPath, differs: Difference | None) -> bool:
-        """Test whether the unit cannot be judged without a continuation, because one text is a prefix of another."""
+        """Test whether the unit needs a continuation to be judged, because one compared text is a prefix of another."""
         if self._same:
             return False
         if self._is_beginning(own, differs) or differs is None or differs.theirs.end:

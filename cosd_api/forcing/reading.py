@@ -119,7 +119,7 @@ async def read_text(turn: RenderedPrompt, text: bytes, *, listed: int = 0, usage
     Args:
         turn: the model and its prompt.
         text: the text.
-        listed: number of other tokens to list with each proposal.
+        listed: number of alternative tokens to list with each proposal.
         usage: record to which requests and tokens are added.
 
     Raises:

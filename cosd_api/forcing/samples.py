@@ -82,11 +82,11 @@ class Sample:
     """A place in a reference answer, with the text that each model would write at this place.
 
     Attributes:
-        p: the draft's probability of its own text, in [0, 1]. If the text has several tokens, the lowest of their
-            probabilities.
+        p: the draft's probability of its own text, in [0, 1]. If the text has several tokens, this is the lowest of
+            their probabilities.
         q: the assistant's probability of its own text, in [0, 1], computed like `p`.
         label: 0 if the draft would write the reference, 1 if only the assistant would, None if neither would.
-        agreed: whether both models would have written the same text. Then, no decision is needed, and the label is 0
+        agreed: whether both models would have written the same text. If so, no decision is needed, and the label is 0
             or None.
         start: byte offset in the answer at which the models differ or, if they agree, at which the unit begins.
         draft: text that the draft would have written; empty for its end of sequence.
@@ -111,8 +111,8 @@ class DeferralSample:
     Attributes:
         start: byte offset of the token in the answer.
         draft: text of the token that the draft would have written; empty for its end of sequence.
-        listed: the draft's probability of its own token, followed by the probabilities of the other tokens that it
-            listed, in descending order.
+        listed: the draft's probability of its own token, followed by the probabilities of the alternative tokens that
+            it listed, in descending order.
         p: the draft's probability of the reference's token.
         q: the assistant's probability of the reference's token.
         handed: whether the assistant would have written the reference's token and the draft would not.

@@ -33,7 +33,7 @@ _log = logging.getLogger("cosd_api.gateway")
 _TOGETHER = 8  # maximum number of answers to one request that are written at the same time
 _GRACE_SECONDS = 2.0  # time for sending an error after the time limit, even if the client reads nothing
 _LEAST_SECONDS = 0.001
-_WRITE_BYTES = 16_384  # collected events are sent at this size, in bytes, even if more tokens are ready
+_WRITE_BYTES = 16_384  # size, in bytes, at which collected events are sent even if more tokens are ready
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", "x-accel-buffering": "no"}
 
 _HEARTBEAT = b": waiting\n\n"  # a comment, which clients ignore

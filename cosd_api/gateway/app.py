@@ -69,9 +69,9 @@ class Gateway:
     `cosd serve` runs it on uvicorn; any other ASGI server works, too. The ASGI lifespan opens and closes the fusions.
 
     Args:
-        fusions: the fusions, by the model names under which clients request them. They must not be open yet.
-        keys: the name and the limits of each key, by the key's text. Without keys, only clients on this machine are
-            served.
+        fusions: the fusions, indexed by the model names under which clients request them. They must not be open yet.
+        keys: the name and the limits of each key, indexed by the key's text. Without keys, only clients on this machine
+            are served.
         limits: limits on requests.
         cors: origins of web pages that may call the gateway.
         ignore: request fields to ignore, such as `temperature`; by default, a request with such a field is refused.
@@ -162,10 +162,11 @@ class Gateway:
     def change_keys(self, keys: Mapping[str, ClientKey]) -> None:
         """Replace the keys; may be called from any thread.
 
-        A key that keeps its name keeps its counts. Requests in progress are not affected.
+        Counts belong to a key's name, so a new key with the same name continues them. Requests in progress are not
+        affected.
 
         Args:
-            keys: the name and the limits of each key, by the key's text.
+            keys: the name and the limits of each key, indexed by the key's text.
 
         Raises:
             SettingError: `keys` is empty although the gateway had keys. Without keys, any client could use the models.

@@ -40,7 +40,7 @@ __all__ = ["Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion"
 _MOST_STOPS = 16
 _MOST_FIELDS = 100  # maximum number of fields in a body, because each invalid field costs time
 _MOST_VALUES = 100_000  # maximum number of JSON values in a body, because parsing a million takes seconds
-_VALUES = 10  # JSON values per message and prompt; with many of them allowed, the maximum is higher than _MOST_VALUES
+_VALUES = 10  # JSON values per message or prompt; if the limits allow many, the maximum may exceed _MOST_VALUES
 _LONGEST_NAME = 40
 _SEEDS = 2**31  # number of seeds that a fusion accepts; a client's seed is taken modulo this number
 
@@ -451,7 +451,7 @@ def _unknown(kind: type[BaseModel], name: str, *, strict: bool) -> ApiError:
 
 
 def _by_the_operator(name: str, *, strict: bool) -> str:
-    """Return the end of a refusal, which names the setting that would ignore the field; empty if there is none."""
+    """Return the end of an error message, which names the setting that ignores the field; empty if there is none."""
     if strict or name not in IGNORABLE:
         return ""
     return f"; whoever runs the gateway can have it ignored (ignore: [{name}])"

@@ -159,8 +159,8 @@ class Clients:
     """All clients of a gateway.
 
     Args:
-        keys: the name and the limits of each key, by the key's text. Without keys, only clients on this machine are
-            served.
+        keys: the name and the limits of each key, indexed by the key's text. Without keys, only clients on this machine
+            are served.
         concurrency: total number of places for requests in progress; see `body_sizes.places`.
         clock: function that returns the time in seconds.
     """
@@ -176,7 +176,7 @@ class Clients:
         self._taken = 0
 
     def change(self, keys: Mapping[str, ClientKey]) -> None:
-        """Replace the keys. Requests in progress continue, and a key that keeps its name keeps its counts."""
+        """Replace the keys. Requests in progress continue, and names that remain keep their counts."""
         former = {client.name: client for _, client in self._known}
         known: list[tuple[bytes, Client]] = []
         for text, key in keys.items():

@@ -56,9 +56,9 @@ class GatewayLimits(BaseModel):
         messages: maximum number of messages in one conversation, including messages for single models (`own`).
         prompts: maximum number of prompts in one request.
         max_tokens: maximum number of tokens in one answer. A request for more is refused.
-        concurrency: number of places for requests in progress. A request takes one place, and another for every 64 KiB
-            of its body, but never more than there are. If too few places are free, the request is refused with status
-            429. Places limit the memory that bodies take.
+        concurrency: number of places for requests in progress. A request takes one place, plus one for each full 64 KiB
+            of its body, up to the total number of places. If too few places are free, the request is refused with
+            status 429. Places limit the memory that bodies take.
         timeout: maximum number of seconds for a request, from its first byte to the last byte of its answer.
         first_token_timeout: maximum number of seconds from the first byte of a request to the first token of its
             answer. With None, only `timeout` applies.
@@ -101,7 +101,8 @@ class ClientKey(BaseModel):
         requests_per_minute: maximum number of requests for answers per minute, including requests that are refused for
             another reason. Further requests are refused with status 429.
         billed_tokens_per_minute: maximum number of tokens per minute that the models read and write for this key. When
-            it is reached, requests are refused with status 429 until fewer tokens were billed in the last minute.
+            it is reached, requests are refused with status 429 until the tokens billed in the last minute are fewer
+            than the maximum.
         cached_weight: weight of a prompt token that came from a model's cache, compared with other tokens. A fusion
             reads the same prompt many times, nearly always from the cache. Providers usually charge a tenth of the
             price for cached tokens.
@@ -123,8 +124,8 @@ class GatewayConfig(BaseModel):
 
     Attributes:
         schema_version: version of the file format.
-        fusions: the fusions, by the model names under which clients request them. Each entry has the same fields as the
-            settings file of a single fusion.
+        fusions: the fusions, indexed by the model names under which clients request them. Each entry has the same
+            fields as the settings file of a single fusion.
         keys: the keys of clients. Without keys, and without `COSD_SERVE_KEYS`, only clients on this machine are served.
         limits: limits on requests.
         cors: origins of web pages that may call the gateway, such as `https://app.example.com`; none by default.
@@ -195,7 +196,7 @@ class GatewayConfig(BaseModel):
 
 
 def keys_of(keys: Sequence[ClientKey]) -> dict[str, ClientKey]:
-    """Collect the keys from a settings file and from `COSD_SERVE_KEYS`; return their settings by the key's text.
+    """Collect the keys from a settings file and from `COSD_SERVE_KEYS`; return the settings of each key.
 
     The variable contains keys separated by commas. Each key may be followed by a name and limits, as in
     `KEY;name=team-a;concurrency=4;billed_tokens_per_minute=100000`.

@@ -23,7 +23,8 @@ _AGAIN_SECONDS = 0.01
 class LogLineFormatter(logging.Formatter):
     """Formatter that writes each record as a line of JSON.
 
-    Records of the access log already are such lines. For other logs, the line has the time, the level and the message.
+    Records of the access log are already lines of JSON. For other logs, the line has the time, the level and the
+    message.
     """
 
     def format(self, record: logging.LogRecord) -> str:

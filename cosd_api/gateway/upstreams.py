@@ -43,7 +43,7 @@ class Upstreams:
             if kind in _NAMES:
                 continue
             new = (model, endpoint) not in self._down
-            if new or result.usage[endpoint].requests:  # otherwise, the fusion did not ask it after an earlier failure
+            if new or result.usage[endpoint].requests:  # no requests: skipped after an earlier failure
                 self._metrics.upstream_failed(model, endpoint, kind)
             if new:
                 self._down.add((model, endpoint))

@@ -83,11 +83,11 @@ _closing: set[_Closing] = set()
 
 
 class LoopFusions:
-    """The fusions of one model of a tool: one for each event loop, all with the same settings and providers.
+    """The fusions behind one model of another library: one per event loop, all with the same settings and providers.
 
     Because the providers are shared, each server is discovered only once. A fusion is opened for the first answer in
-    its loop. It is closed when the loop ends, by `asyncio.run` or another caller of `shutdown_asyncgens`, or when the
-    model is garbage-collected. A copy of this object contains no fusions.
+    its loop. It is closed when the model is garbage-collected, or when the loop is ended by `asyncio.run` or another
+    caller of `shutdown_asyncgens`. A copy of this object contains no fusions.
 
     Attributes:
         pattern: the fusion from which the fusions of all loops are copied; it is never opened itself.

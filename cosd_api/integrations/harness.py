@@ -78,7 +78,7 @@ def answer_options(given: Mapping[str, Any], *, max_gen_toks: int, temperature: 
         temperature: the fusion's temperature.
 
     Raises:
-        SettingError: the task requires something that the fusion does not support, such as another temperature.
+        SettingError: the task requires something that the fusion does not support, such as a different temperature.
     """
     left = dict(given)
     until = left.pop("until", None)
@@ -100,7 +100,7 @@ def answer_options(given: Mapping[str, Any], *, max_gen_toks: int, temperature: 
 
 
 def _whole(name: str, value: Any) -> int:
-    """Convert a length to an int as the harness does: a number loses its decimals, and text must be a whole number."""
+    """Convert a length to an int as the harness does: numbers are truncated, and text must be a whole number."""
     try:
         return int(value)
     except (TypeError, ValueError, OverflowError):
@@ -108,7 +108,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _temperature(left: dict[str, Any]) -> float:
-    """Return a task's temperature as the harness does: without `do_sample`, a task samples if it has a temperature."""
+    """Return a task's temperature by the harness's rules. Without `do_sample`, a task with a temperature samples."""
     asked, drawn = left.pop("temperature", None), left.pop("do_sample", None)
     if drawn is None:
         return float(asked or 0)
@@ -224,7 +224,7 @@ class HarnessFusion:
             return (await self._scored(fusion, found[0], text[found.end() :]))[0]
 
     async def _begins(self, fusion: Fusion) -> bool:
-        """Test whether every model reports the probability of a letter with nothing before it; ask only once."""
+        """Test, only once, whether every model reports the probability of a letter with nothing before it."""
         if self._begin is None:
             names = (DRAFT, *fusion.endpoints.names)
             models = (fusion.endpoints.draft, *fusion.endpoints.assistants)
@@ -311,9 +311,9 @@ def _before_a_space(context: str, continuation: str) -> tuple[str, str]:
 def windows(pieces: Sequence[Piece], size: int) -> list[tuple[str, str]]:
     """Cut a text into pairs of a context and a part to score, with at most `size` tokens per pair.
 
-    As in the harness, each token is scored once, and the context of the last part is as long as possible. The context
-    of each other part is the last word before it, unless that word is too long. The text is cut before the white space
-    in front of a word, or between two characters if there is no such place within `size` tokens.
+    As in the harness, each token is scored once, and the context of the last part is as long as possible. For all other
+    parts, the context is the last word before the part, unless that word is too long. The text is cut before the white
+    space in front of a word, or between two characters if there is no such place within `size` tokens.
 
     Raises:
         SettingError: a single character has more than `size` tokens.

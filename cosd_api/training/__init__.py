@@ -1,4 +1,4 @@
-"""Learning of verifiers: collect decision samples of two models, train trees and gates, and tune thresholds."""
+"""Training of verifiers: collect decision samples from two models, train trees and gates, and tune thresholds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tuning of alpha and beta by the number of right answers, as in the paper's Figure 2.
 
-The answer to every example is found for every pair of alpha and beta.
+For every pair of alpha and beta, all examples are answered and the right answers are counted.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ class AnswerTuning(GridTuning):
     Attributes:
         acceptance_rate: draft tokens kept / (kept + replaced) over all answers, indexed by alpha and then by beta. A
             lower rate means slower answers.
-        fused: number of answers that were fused. The other answers needed no request: if a pair contests no further
-            place and makes the same decisions as an earlier pair, its answer is the same.
+        fused: number of answers that were fused. The remaining answers needed no request: a pair's answer is the same
+            as an earlier pair's if it contests only places that the earlier pair contests, and makes the same decisions
+            there.
     """
 
     measured: ClassVar[str] = "answers"
@@ -71,7 +72,8 @@ def is_right(example: Example, text: str) -> bool:
     """Test whether a text is a right answer to the example.
 
     If the example has a `target`, the text must contain it as whole words. Otherwise, the text must equal the example's
-    `answer`; if `ends` is False, it only has to begin with it. Case matters, but the amount of white space does not.
+    `answer`; if `ends` is False, the text only has to begin with the answer. Case matters, but the amount of white
+    space does not.
     """
     wanted, found = (
         " ".join(unicodedata.normalize("NFC", one).split()) for one in (example.target or example.answer, text)
@@ -220,10 +222,10 @@ class _Outcome:
         return cls(pair, right, result.kept_tokens or 0, result.replaced_tokens or 0, decisions, whole)
 
     def holds_with(self, other: RuleVerifier) -> bool:
-        """Test whether the answer is provably the same with the rule `other`.
+        """Test whether the rule `other` would provably produce the same answer.
 
-        It is the same if `other` contests only places that `pair` contests, and makes the same decision at every place
-        where an assistant differed from the draft.
+        The answer is the same if `other` contests only places that `pair` contests, and makes the same decision at
+        every place where an assistant differed from the draft.
         """
         return (
             self.whole
@@ -235,7 +237,8 @@ class _Outcome:
 def _contests_no_more(other: RuleVerifier, pair: RuleVerifier) -> bool:
     """Test whether `pair` contests every draft probability that `other` contests.
 
-    Every rule contests all probabilities up to some bound, so only the highest one below `other.alpha` is tested.
+    Every rule contests all probabilities up to some bound, so only the highest probability below `other.alpha` is
+    tested.
     """
     highest = min(1.0, math.nextafter(other.alpha, 0.0))  # the largest probability below alpha
     return pair.contestable(highest) or (other.alpha <= pair.alpha and other.beta >= pair.beta)

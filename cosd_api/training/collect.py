@@ -61,18 +61,18 @@ async def collect(
 ) -> Samples:
     """Compare both models with reference answers; record where they differ, and which model is right (section 3.2).
 
-    The samples are the decisions that a fusion would face if the draft had written the reference answer. The models
-    are asked in the same way as in a fusion. A model that accepts ids scores its own encoding of the reference in a
-    single request, or in one request per token if its server cannot score ids. A model that accepts only text is asked
-    for its next token at every boundary of its own encoding. This also takes a single scoring request, or one request
-    per token if the server neither scores texts nor accepts several prompts per request, as with Ollama.
+    The samples are the decisions that a fusion would face if the draft had written the reference answer. The models are
+    asked in the same way as in a fusion. A model that accepts ids scores its own encoding of the reference in a single
+    request, or in one request per token if its server cannot score ids. A model that accepts only text is asked for its
+    next token at every boundary of its own encoding. A single request usually covers all boundaries. If the server
+    neither scores texts nor accepts several prompts per request, as with Ollama, each boundary needs its own request.
 
     Further requests are needed for units that the draft would have written differently, and for units that do not begin
     at a token boundary of the assistant's own encoding.
 
-    In some cases, the models are sent text and compared token by token; then both are asked at the boundaries of the
-    draft's tokens. This applies to a gate if a model accepts only text or if a chat template writes white space before
-    an answer, and always applies with `hidden_states`.
+    Models that are sent text may nevertheless be compared token by token. In that case, both models are asked at the
+    boundaries of the draft's tokens. With `hidden_states`, samples are always collected in this way; with `listed`,
+    only if a model accepts only text or if a chat template writes white space before an answer.
 
     `Samples.usage` reports how many requests were sent.
 
@@ -89,12 +89,11 @@ async def collect(
         on_error: `"raise"` ends the run at an endpoint's error. `"skip"` leaves out the example: `Samples.failed` lists
             it, and the next run tries it again. In both cases, the file keeps the finished examples.
         on_special_tokens: as in `Fusion`.
-        unit: as in `Fusion`. A gate hands over single tokens. Therefore, if samples are collected for a gate, the
-            encodings of a test text decide whether models that accept only text have the same tokenizer, as in a fusion
-            with the gate.
-        listed: number of other tokens that the draft lists at each place. If given, the data for `train_deferral` is
-            collected, too: these lists, and both models' probabilities of the reference's tokens. This requires
-            `unit="token"` and, for models that are sent text, one more scoring request to each endpoint.
+        unit: as in `Fusion`. If samples are collected for a gate, which hands over single tokens, models that accept
+            only text are assumed to share a tokenizer if they encode a test text equally, as in a fusion with the gate.
+        listed: number of alternative tokens that the draft lists at each place. If given, the data for `train_deferral`
+            is collected, too: these lists of tokens, and both models' probabilities of the reference's tokens. This
+            requires `unit="token"` and, for models that are sent text, one more scoring request to each endpoint.
         hidden_states: also collect the data for `train_deferral(hidden_states=True)`: both models' probabilities of the
             reference's tokens, and the draft's last hidden states. This requires one more request to the draft. If a
             hidden state has 4,096 numbers, each token of an answer adds 22 kB to the file.
@@ -104,7 +103,7 @@ async def collect(
 
     Raises:
         SettingError: there are no examples; an example is invalid; there are several assistants; or the file is
-            invalid, is of another kind, or contains samples of other models. The file then remains unchanged.
+            invalid, is not a samples file, or contains samples of different models. The file then remains unchanged.
         UnsupportedError: an endpoint lacks an ability that collecting samples requires; raised before the first
             example.
         ProviderError: an endpoint failed; a note on the error (`__notes__`) names the example.
@@ -197,7 +196,7 @@ async def _discover(endpoints: Endpoints, listed: int | None, *, states: bool) -
 
 
 async def _contexts(endpoints: Endpoints, facts: Facts, *, states: bool) -> tuple[Contexts, frozenset[int]]:
-    """Return the kind of context that a fusion would send; if the models share ids, also all ids that end an answer.
+    """Return the kind of context that a fusion would send; if models share token ids, also the ids that end an answer.
 
     If hidden states are collected, the contexts are texts, as in the method that uses hidden states.
     """

@@ -71,7 +71,7 @@ class Samples(Strict):
         unit: the unit that was judged: `"token"` if both models have the same tokenizer, else `"word"`.
         contexts: `"ids"` if both models were sent the answer as their own ids, `"text"` if a model was sent text. None
             for samples from an earlier version, which sent texts that were cut at each token of the draft.
-        listed: number of other tokens that the draft listed at each place; None if no lists were requested.
+        listed: number of alternative tokens that the draft listed at each place; None if no lists were requested.
         hidden_states: width of the draft's hidden states; None for samples without them.
         failed: the examples for which an endpoint failed.
         usage: requests and tokens of this run, by endpoint (`"draft"` and `"assistant"`).

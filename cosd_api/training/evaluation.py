@@ -68,7 +68,8 @@ class LabelledPlace:
         q: the assistant's probability of its own choice, in [0, 1].
         label: 0 if the draft is right, 1 if only the assistant is right.
         group: number of the example; it is the same in all data sets that contain the example.
-        agreed: whether both models are right. Such a place can be used to train a tree, but is never scored.
+        agreed: whether both models are right. A place at which both are right can be used to train a tree, but is never
+            scored.
     """
 
     p: float
@@ -148,7 +149,7 @@ class Score(BaseModel):
 
 
 def score(places: Sequence[LabelledPlace], decide: Decide) -> Score:
-    """Count the right and wrong decisions of `decide` at these places, without places where both models are right."""
+    """Count the right and wrong decisions of `decide` at these places, except at places where both models are right."""
     matrix = [[0, 0], [0, 0]]
     for place in places:
         if not place.agreed:
@@ -161,7 +162,9 @@ def score(places: Sequence[LabelledPlace], decide: Decide) -> Score:
 
 
 def check_grid(alphas: Sequence[float], betas: Sequence[float]) -> list[RuleVerifier]:
-    """Return all pairs of alpha and beta, with the default and the paper's, in the order that `GridTuning.best` states.
+    """Return all pairs of alpha and beta, including the default pair and the paper's pair.
+
+    The pairs are in the order of preference that `GridTuning.best` describes.
 
     Raises:
         SettingError: there are no values, a value is invalid, or a value is given twice.

@@ -61,7 +61,7 @@ DEEPEST = 12
 """Maximum depth of a tree. `TreeVerifier` still accepts a full tree of this depth, which has 4,096 leaves."""
 _DEPTHS = (1, 2, 3, 4)
 _LEAVES = (20, 5, 1)
-# Limits that are used with too few examples. A tree of depth 2 can express the rule: is p low, and is q high?
+# Limits for too few examples. A tree of depth 2 can express the rule: is p low, and is q high?
 _DEPTH, _LEAF = 2, 1
 LARGEST_SEED = 2**32 - 1
 """Largest seed that NumPy accepts."""
@@ -87,13 +87,13 @@ def train_tree(
     Args:
         samples: samples from `collect`, one data set or several. An example that occurs in several data sets is held
             out from all of them together.
-        depth: maximum depth of the tree, up to 12; None chooses it.
-        min_leaf: minimum number of places in each leaf; None chooses it.
+        depth: maximum depth of the tree, up to 12; if None, it is chosen automatically.
+        min_leaf: minimum number of places in each leaf; if None, it is chosen automatically.
         keep_agreeing: also train on places where both models are right, with label 0, as the paper describes. A fusion
             has nothing to decide at such places, and the comparison ignores them.
         class_weight: `"balanced"` gives the places where the draft is right the same total weight as the places where
-            the assistant is right, and chooses the limits by balanced accuracy. None gives every place the same weight
-            and chooses the limits by accuracy.
+            the assistant is right, and chooses depth and leaf size by balanced accuracy. None gives every place the
+            same weight and chooses depth and leaf size by accuracy.
         folds: number of folds of the cross-validation.
         seed: seed of the folds and of scikit-learn.
 

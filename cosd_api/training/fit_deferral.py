@@ -146,7 +146,7 @@ def train_deferral(
     examples.
 
     Args:
-        samples: samples from `collect(..., listed=...)`, one data set or several with equal `listed`. For a gate on
+        samples: samples from `collect(..., listed=...)`, one data set, or several with the same `listed`. For a gate on
             hidden states: samples from `collect(..., hidden_states=True)` with one draft model.
         hidden_states: train a `CoLLMVerifier`, which uses the draft's last hidden state, instead of a
             `DeferralVerifier`, which uses the draft's lists of tokens.

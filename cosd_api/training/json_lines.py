@@ -1,4 +1,4 @@
-"""JSON lines files: read them with line numbers, and append to them so that a crash can only cut the last line."""
+"""JSON lines files: read them with line numbers, and append to them so that a crash can damage only the last line."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class Training(BaseModel):
         tree: the verifier, for `Fusion(..., verifier=training.tree)` or `training.tree.save(path)`.
         depth: maximum depth; the tree may be shallower.
         min_leaf: minimum number of places in each leaf.
-        given: names of the limits that were given as arguments.
+        given: names of the limits (`depth`, `min_leaf`) that were given as arguments.
         chosen: whether the other limits were chosen on held-out examples; False if there were too few examples.
         counts: counts of the data.
         comparison: scores of a tree, the rules and the constants on held-out examples; None if there were too few
@@ -273,7 +273,7 @@ def in_words(pair: RuleVerifier) -> str:
 
 
 def percent(value: float) -> str:
-    """Format a share in percent, without the percent sign."""
+    """Format a share as a percentage, without the percent sign."""
     return f"{100 * value:.1f}"
 
 
@@ -283,14 +283,14 @@ class GridTuning(BaseModel):
     The default pair and the paper's pair are always included, even if they are not on the grid.
 
     The best pair is chosen and measured on the same examples, so its accuracy and its gain on them are partly luck. The
-    intervals estimate both on new examples. They come from a bootstrap that chooses the best pair again in each
-    resample, which accounts for the luck of the choice.
+    intervals estimate the accuracy and the gain on new examples. The intervals come from a bootstrap that chooses the
+    best pair again in each resample, which accounts for the luck of the choice.
 
     Attributes:
         accuracy: accuracy in [0, 1], indexed by alpha and then by beta.
-        best: the most accurate pair. If several are equally accurate, it is the pair nearest to the default, by the sum
-            of both differences; then the pair with the smaller alpha, which needs fewer requests; then the pair with
-            the greater beta.
+        best: the most accurate pair. If several are equally accurate, it is the pair nearest to the default, measured
+            by the sum of the differences in alpha and in beta; then the pair with the smaller alpha, which needs fewer
+            requests; then the pair with the greater beta.
         interval: 95 % interval for the accuracy of `best` on new examples, by bootstrap over examples; None with a
             single example.
         default: accuracy of the default pair, `RuleVerifier()`.

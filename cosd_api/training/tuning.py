@@ -132,13 +132,16 @@ def tune(
 
 
 def _counts(places: Sequence[LabelledPlace], pairs: Sequence[RuleVerifier]) -> NDArray[np.int64]:
-    """Build the counts for `grid_tuning`: an example's row has the right decisions of each pair, and the total."""
+    """Build the counts for `grid_tuning`.
+
+    The row of an example contains its number of right decisions for every pair, and then its number of places.
+    """
     import numpy as np  # noqa: PLC0415
 
     p, q, label, group = (np.array([getattr(place, name) for place in places]) for name in ("p", "q", "label", "group"))
     examples, row = np.unique(group, return_inverse=True)
     counts = np.empty((len(examples), len(pairs) + 1), dtype=np.int64)
-    with np.errstate(invalid="ignore"):  # 0 times an infinite beta is NaN, and rightly no q is greater than NaN
+    with np.errstate(invalid="ignore"):  # 0 times an infinite beta is NaN, and no q is greater than NaN, as intended
         for at, pair in enumerate(pairs):
             replaces = (p < pair.alpha) & (q > pair.beta * p)  # this is RuleVerifier.replaces for all places at once
             counts[:, at] = np.bincount(row[replaces == label], minlength=len(examples))

@@ -200,7 +200,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         return Fusion(draft=draft, assistant=assistants, **settings)
 
     def _with_key(self, servers: Sequence[Any]) -> list[Any]:
-        """Return the servers. Those that are URLs are given the API key, and must therefore all be on one host."""
+        """Return the servers, with the API key added to those given as URLs, which must therefore be on one host."""
         if self.api_key is None:
             return list(servers)
         hosts = sorted({_host(one) for one in servers if isinstance(one, str)})
@@ -222,7 +222,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         return self._fresh(super().__deepcopy__(memo))
 
     def _fresh(self, copied: Self) -> Self:
-        """Remove the fusions from a copy of the model, because the copy may be given other servers."""
+        """Remove the fusions from a copy of the model, because the copy may be given different servers."""
         copied._fusions, copied._mark = LoopFusions(), uuid4().hex
         return copied
 

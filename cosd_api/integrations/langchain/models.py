@@ -52,11 +52,11 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
         max_tokens: maximum number of tokens in the answer, including its end; 256 by default.
         stop: stop strings; the answer ends before the first one that it contains.
         timeout: maximum number of seconds for the whole answer.
-        max_retries: how often to restart an answer after a retryable error, as long as no text has been delivered.
-            Single requests are always retried.
+        max_retries: maximum number of times to restart an answer after a retryable error, as long as no text has been
+            delivered. Individual requests are always retried.
         max_requests, max_billed_tokens, on_budget: limits on each answer; see `Fusion.stream`.
-        temperature: a setting of `Fusion`; a call with another temperature is refused.
-        seed: seed of each answer, for methods that draw tokens at random. With a seed, equal prompts have equal
+        temperature: a setting of `Fusion`; a call with a different temperature is refused.
+        seed: seed of each answer, for methods that draw tokens at random. With a seed, equal prompts produce equal
             answers.
         own: messages for single models, by name; see `Fusion.stream`. Traces and caches contain only their digest.
         streaming: whether `invoke` streams internally; callbacks receive each token in either case.

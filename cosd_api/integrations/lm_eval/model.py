@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the type checker runs without the harness, so its names are
         """Register a model class under a name."""
         ...
 else:
-    import lm_eval.models  # noqa: F401 - imported first: the harness registers its own models only if there are none
+    import lm_eval.models  # noqa: F401 - imported first: the harness registers its models only if it has none
     from lm_eval.api.model import LM
     from lm_eval.api.registry import register_model
     from tqdm import tqdm

@@ -1,7 +1,7 @@
 """Views of a model that hide the white space before each answer, if its chat template writes such a space.
 
-After the prompt `"[INST] Q[/INST]"`, such a model writes `" The"`. Another model, with another template, begins the
-same answer with `"The"`. So the first model's own text consists of the space and the answer, while the models share
+After the prompt `"[INST] Q[/INST]"`, such a model writes `" The"`. A different model with a different template begins
+the same answer with `"The"`. So the first model's own text consists of the space and the answer, while the models share
 only the answer.
 
 With contexts by ids (`AfterLead`), the model's path begins with the space. The space may consist of separate tokens,
@@ -180,7 +180,7 @@ class WithoutLeadingSpace(Forwarding):
         return replace(question, tokens=(self._space + first, *rest) if first else question.tokens)
 
     def _shared(self, proposal: Proposal | None) -> Proposal | None:
-        """Convert a proposal in the model's own text to the shared text. It has no tokens if it was only the space."""
+        """Convert a proposal from the model's own text to the shared text. The space alone becomes empty."""
         if proposal is None or proposal.start:
             return proposal and replace(proposal, start=proposal.start - len(self._space))
         strip = _Strip(self._space)
@@ -198,7 +198,8 @@ class WithoutLeadingSpace(Forwarding):
     async def tokenize(self, text: str) -> list[Piece]:
         """See `contract.Provider`.
 
-        A text that begins with the prompt is encoded with the space after the prompt, which is then removed.
+        If a text begins with the prompt, the space is inserted after the prompt before encoding, and removed from the
+        result.
         """
         answer = text.removeprefix(self._prompt)
         if not self._prompt or answer in ("", text):
@@ -318,7 +319,7 @@ def _goes_along(data: bytes, left: bytes) -> bool:
 
 
 def _cut(token: Token, left: bytes) -> Token:
-    """Remove the remaining bytes of the space, `left`, from a token that begins with them or is a part of them."""
+    """Remove the remaining bytes of the space, `left`, from a token that begins with them or is a prefix of them."""
     return replace(token, data=token.data[len(left) :]) if _goes_along(token.data, left) else token
 
 
@@ -328,7 +329,7 @@ def _rest(left: bytes, token: Token) -> bytes:
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """Return the options that differ from their defaults. Others are left out, as older providers may lack them."""
+    """Return the options that differ from their defaults. Older providers may not accept the other options."""
     return {name: value for name, value in options.items() if value or (name == "seed" and value is not None)}
 
 
@@ -336,7 +337,7 @@ class _Strip:
     """A filter that removes the space from a stream of tokens.
 
     Attributes:
-        held: number of tokens that consist only of the space, and so are waiting to be joined to the next token.
+        held: number of tokens that are waiting to be joined to the next token, because they consist only of the space.
     """
 
     def __init__(self, space: bytes) -> None:

@@ -257,7 +257,7 @@ def _holds(text: str, messages: Sequence[Message]) -> bool:
 
 
 async def _marks_appear(render: Render, messages: Sequence[Message]) -> bool:
-    """Test whether the template keeps all messages, even if it rewrites them, by adding a mark to the end of each."""
+    """Test whether the template keeps all messages, even if rewritten: a mark at the end of each must still appear."""
     marked = [replace(one, content=f"{one.content} {_MARKS[0]}{at}.") for at, one in enumerate(messages)]
     text = await render(_dictionaries(marked))
     return all(f"{_MARKS[0]}{at}." in text for at, one in enumerate(messages) if one.role != "assistant")

@@ -9,7 +9,7 @@ __all__ = ["HttpAnswer"]
 
 
 class HttpAnswer(Protocol):
-    """An answer whose body has not been read yet. The protocol has the members of `httpx.Response` that are used."""
+    """An answer whose body has not been read yet. It has those members of `httpx.Response` that this library uses."""
 
     @property
     def status_code(self) -> int:

@@ -325,7 +325,7 @@ def _kind(status: int, message: str) -> tuple[type[StatusError], str]:
         return ContextLengthError, "Shorten the prompt, or lower max_tokens."
     if status == 500 and _TOO_LARGE in message:  # not a server error, because a retry would not fit either
         return ContextLengthError, "Start the server with a larger --ubatch-size."
-    if status in (401, 403) or (status == 400 and "no connected db" in message.lower()):  # LiteLLM if a key is wrong
+    if status in (401, 403) or (status == 400 and "no connected db" in message.lower()):  # LiteLLM, if a key is wrong
         return AuthenticationError, ""
     if status == 429:
         return RateLimitError, ""

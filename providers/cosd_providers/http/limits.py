@@ -150,8 +150,8 @@ class _Queue:
     """The number of requests in flight, and the requests that are waiting for a slot.
 
     A draft waits until a request ends. Any other request waits until a request ends or a draft pauses. Thus, no request
-    waits for a stream that is waiting for it. A paused draft resumes when the other requests have been answered; and
-    these wait only for one another, and for drafts that are being read.
+    waits for a stream that is waiting for it. A paused draft resumes when the other requests have been answered, and
+    these requests wait only for one another and for drafts that are being read.
     """
 
     def __init__(self, limit: int | None) -> None:

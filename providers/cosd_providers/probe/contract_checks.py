@@ -1,4 +1,4 @@
-"""Checks of any provider through its contract: its answers must be consistent, and equal for every strategy."""
+"""Checks of any provider through its contract: its answers must be consistent, and the same for every strategy."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def draft(inquiry: Inquiry) -> Finding:
 
 
 def _correct_logprobs(inquiry: Inquiry) -> None:
-    """Correct the line `logprobs` if the streamed draft contradicts it, because its own check did not use a stream."""
+    """Correct the line `logprobs`, whose own check did not use a stream, if the streamed draft contradicts it."""
     shown = _has_probs(inquiry.draft)
     asked = "one token with 5 alternatives, and a streamed draft"
     if inquiry.value("logprobs") is True and not shown and not inquiry.short:
@@ -199,8 +199,9 @@ def _questions(tokens: Sequence[Token]) -> list[Question]:
 async def _judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[bool, str]:
     """Compare the proposals at places in the model's own answer with that answer.
 
-    Each proposal must equal the answer's token at its place. It may differ if the answer's text is encoded as other
-    tokens than the model wrote; then, the proposal must equal the first token of a new draft from that place.
+    Each proposal must equal the answer's token at its place. The proposal may differ if the answer's text is encoded as
+    tokens that differ from those that the model wrote. In that case, the proposal must equal the first token of a new
+    draft from that place.
     """
     same, other, wrong = 0, 0, list[int]()
     for (at, (start, own)), proposal in zip(places(inquiry.own).items(), found, strict=True):
@@ -310,7 +311,7 @@ def _priced(inquiry: Inquiry, name: str, usage: Usage, *, proved: bool, seen: st
     answered = sum(usage.strategies.values())
     left = 1 - usage.strategies.get(name, 0) / answered if answered else 0.0
     if left and "o" not in requests and (way := next((other for other in usage.strategies if other != name), None)):
-        # Another strategy answers the places that this one leaves open. The example assumes the same share of places.
+        # Another strategy answers the places that this one leaves open. The example assumes the same share of them.
         others = round(left * EXAMPLE[1])
         trips, contexts = trips + (others if way == "singles" else 1), contexts + others
         requests, tokens = f"1 + {'o' if way == 'singles' else '1'}", "(1 + o) x C"

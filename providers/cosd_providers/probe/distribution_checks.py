@@ -210,8 +210,8 @@ def _same_token(one: Token, other: Token | None) -> bool:
 async def _agree(inquiry: Inquiry, text: bytes, drafted: Token, other: Token) -> bool:
     """Test whether a token has the same alternatives as the drafted token, or as the first token of a new draft.
 
-    A new draft, which starts at the token's place, is compared because the alternatives can differ from the first draft
-    if the text is encoded as other tokens than were drafted.
+    A new draft, which starts at the token's place, is compared because the alternatives can differ from those of the
+    first draft if the text is encoded as tokens that differ from the drafted ones.
     """
     if _equal(_listed(drafted), _listed(other)):
         return True
@@ -230,7 +230,10 @@ def _has(one: _Listed, other: _Listed) -> bool:
 
 
 def _is_raw(token: Token, listed: _Listed) -> bool:
-    """Test whether a drawn token has its listed probability or, if it is not listed, at most what the list leaves."""
+    """Test whether a drawn token's probability equals the listed one.
+
+    If the token is not listed, its probability must not exceed what the listed probabilities leave of 1.
+    """
     if token.prob is None:
         return False
     expected = listed.get((token.data, token.end))

@@ -45,8 +45,8 @@ class _Seen:
         tied: number of places at which the written token is the second choice, and nearly as probable as the first.
         wrong: descriptions of the differences at all other places.
         apart: for each place, how much the difference between two tokens' log probabilities changes from writing to
-            reading. This change decides which token comes first. If one of the tokens has a probability of 0.99, the
-            change is a hundred times as large as the change in that token's own log probability.
+            reading. This change can reverse the order of the two tokens. If one of the tokens has a probability of
+            0.99, the change is a hundred times as large as the change in that token's own log probability.
     """
 
     equal: int = 0

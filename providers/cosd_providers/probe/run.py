@@ -58,7 +58,7 @@ _ADVICE: dict[str, Sequence[tuple[str, str]]] = {
 """Advice for each missing ability, by the kind of server; the key `""` applies to all kinds."""
 
 _SINCE = {"--logprobs-mode": (0, 10)}
-"""The first version that has each flag, for flags that versions still in use lack."""
+"""For flags that some versions still in use lack: the first version that has the flag."""
 
 
 async def run(server: str | Provider, prompt: str, options: Mapping[str, Any]) -> ProbeReport:
@@ -185,7 +185,7 @@ def _spent(inquiry: Inquiry, began: float) -> Spent:
 
 
 def _refused(provider: Provider, error: UnsupportedError, began: float) -> ProbeReport:
-    """Create the report on a server that its adapter refuses. It counts only the requests that discover the server."""
+    """Create the report on a server that its adapter refuses. Its cost is the cost of discovering the server."""
     engine, options = _connected(provider)
     line = Line(name="server", value=False, asked="what it is, and whether it can be used at all", seen=reason(error))
     return ProbeReport(
@@ -262,7 +262,7 @@ def _advice(inquiry: Inquiry, found: Sequence[Way]) -> list[str]:
 
 
 def _for_version(words: str, version: str | None) -> str:
-    """Return the advice; if the server is too old for the flag, put the advice to update it first."""
+    """Return the advice; if the server is too old for the flag, the advice begins with updating the server."""
     since = _SINCE.get(words.partition(" ")[0])
     found = re.match(r"v?(\d+)\.(\d+)", version or "")
     if since is None or found is None or (int(found[1]), int(found[2])) >= since:

@@ -80,7 +80,10 @@ async def depth(inquiry: Inquiry) -> Finding | None:
 
 @check("probabilities", "the same first token at temperature 0, 1 and 0.5")
 async def probabilities(inquiry: Inquiry) -> Finding | None:
-    """Compare the probabilities at a place for several temperatures, which do not change the model's own ones."""
+    """Compare the probabilities at one place for several temperatures.
+
+    The model's own probabilities do not depend on the temperature.
+    """
     if not inquiry.value("logprobs"):
         return None
     tables = [listed(inquiry.first.positions[0])]
@@ -140,8 +143,9 @@ async def ids(inquiry: Inquiry) -> Finding:
 async def scoring(inquiry: Inquiry) -> Finding:
     """Score a given text, and compare the scores with the probabilities of tokens that are generated at some places.
 
-    Scores that belong to a neighbouring place look plausible, and so do scores that a temperature has changed. So
-    scoring is trusted only if its numbers equal the generated ones at their own place but not at neighbouring places.
+    Scores that belong to a neighbouring place look plausible, and so do scores that a temperature has changed. Scoring
+    is therefore trusted only if the scores equal the probabilities of the generated tokens with the same shift at every
+    compared place. A place at which several shifts fit proves nothing and is skipped.
     """
     assert inquiry.client is not None
     scores = await inquiry.client.score(_SENTENCE, inquiry.usage)
@@ -151,7 +155,8 @@ async def scoring(inquiry: Inquiry) -> Finding:
     for at, before in places[:: max(1, len(places) // _TRIED)][:_TRIED]:
         reply = await inquiry.after(before.decode("utf-8", "ignore"))
         if reply.read is not None and reply.read != at + scores.specials:
-            added += 1  # the two texts are encoded differently, or the server adds a token to only one of them
+            # The prompt and the scored text are encoded differently, or the server adds a special token to only one.
+            added += 1
             continue
         if not reply.positions:
             return False, f"{scores.way} is answered, and not believed: what is generated comes without probabilities"
@@ -195,7 +200,7 @@ def _shift(
 
 
 def _entry(scores: RawScores, at: int) -> Position | None:
-    """Return the scores at a place, of which the last is the end of the text; None if there is no such place."""
+    """Return the scores at a place; None if there is no such place. The last place is the end of the text."""
     return (*scores.own, scores.after)[at] if 0 <= at <= len(scores.own) else None
 
 
@@ -244,7 +249,10 @@ def _end_shown(reply: RawReply) -> str | None:
 
 @check("whole", "a text, the same text twice in a row, and with line breaks at its end: how many tokens are read")
 async def reading(inquiry: Inquiry) -> Finding:
-    """Send prompts of several lengths. The server must read all their tokens. Also record tokens from its cache."""
+    """Send prompts of several lengths. The server must read all their tokens.
+
+    Also record how many tokens of a repeated prompt come from the server's cache.
+    """
     took: list[float] = []
     reply: list[RawReply] = []
     fitting = ((inquiry.info.context or 1 << 30) - len(_READ)) // len(_READ) // 2
