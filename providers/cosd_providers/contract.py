@@ -51,8 +51,8 @@ class Context:
 
     With `ids` (a *context by ids*), the model reads the encoding of the prompt alone, then these ids, exactly as the
     model wrote them. Prompt and response never merge into one token, and no part of the response is encoded again.
-    Without `ids`, the server encodes prompt and response as one text, possibly into other tokens than the model would
-    write.
+    Without `ids`, the server encodes prompt and response as one text, possibly into different tokens from those that
+    the model would write.
 
     Attributes:
         prompt: the rendered prompt; special tokens are parsed, as in any prompt.
@@ -76,12 +76,14 @@ class Token:
         name: the end token in the model's own spelling, e.g. `"</s>"`, if known.
         alternatives: other tokens at the same position, in whole characters, or the end of sequence; the most probable
             first. Empty if they were not requested or are not known, or if several raw tokens were joined into this
-            token. Parts of characters are left out, as are tokens with the same bytes as another token: each of them is
-            at most as probable as all unlisted tokens together.
+            token. Two kinds of tokens are left out: parts of characters, and tokens with the same bytes as another
+            token. Each of these counts as unlisted, and is therefore at most as probable as all unlisted tokens
+            together.
         state: the model's state before the first raw token of this token; None unless the token was drafted by
             `HiddenStates.generate_with_states`.
-        id: its id in the model's vocabulary, if it was written after a context by ids. In that case `data` may be part
-            of a character, and `alternatives` may be tokens of any kind, including parts of characters.
+        id: the token's id in the model's vocabulary, if the token was written after a context by ids. In that case
+            `data` may be part of a character, and `alternatives` may be tokens of any kind, including parts of
+            characters.
     """
 
     data: bytes
@@ -116,7 +118,7 @@ class Question:
     Attributes:
         start: the place's byte offset in the response. The assistant reads the text before the place, and judges the
             text after it.
-        tokens: the draft's tokens from `start` on; an empty token is the draft's end of sequence. The tokens decide
+        tokens: the draft's tokens from `start` on; an empty token is the draft's end of sequence. These tokens break
             ties, and determine when the answer is complete.
         word: whether the answer is a text (`unit="word"`), which continues until it either covers the tokens, or
             differs from them and has completed its word. Otherwise the answer is a single token (`unit="token"`,
@@ -169,15 +171,16 @@ class Capabilities:
         score_top_k: the largest number of alternatives per token from `score`.
         sampling: `generate(temperature=1, seed=...)` draws from the model's own distribution, with raw probabilities.
         draws: `generate(temperature=1, seed=...)` draws in the server's own way: possibly from a distribution other
-            than the model's own, and possibly different tokens for the same seed. The drawn tokens need not have a
-            probability.
+            than the model's own, and possibly different tokens for the same seed. The probabilities of drawn tokens may
+            be unknown.
         continues: the endpoint continues a text or a partial answer. If False, it only answers conversations
             (`messages.ChatProvider`), and `generate` accepts no `text`.
         hidden_states: the width of the model's last hidden state; 0 if the endpoint does not report hidden states
             (`HiddenStates`).
         ids: the endpoint accepts contexts by ids, and shows the ids of its tokens (`IdContexts`).
-        places: the best number of contexts per request in `IdContexts.next_tokens`. 1 means one request for each
-            context, in quick succession, so that the server reads no token twice.
+        places: the best number of contexts per request in `IdContexts.next_tokens`. If it is 1, each context is sent in
+            a request of its own, one request after the other; thanks to its cache, the server then reads no token
+            twice.
         watch: whether an assistant with contexts by ids answers in a stream that stays open (the strategy `"watch"`,
             see `strategies.Strategy`); None leaves the decision to the fusion.
     """
@@ -387,7 +390,7 @@ class HiddenStates(Protocol):
 class IdContexts(Protocol):
     """An optional protocol of providers that accept contexts by ids and show the ids of their tokens.
 
-    `Capabilities.ids` shows whether the server can do this.
+    `Capabilities.ids` shows whether the server does both.
     """
 
     async def next_tokens(

@@ -44,7 +44,7 @@ TEST_TEXT = (
     "The quick brown fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve café — “quoted”\n"
     "Übergrößenträger Привет мир 東京都に住んでいます 한국어 🙂👩‍🚀 <|im_start|> </s>"
 )
-"""A text with words, numbers, code, several scripts and spaces. Models that encode it alike share a tokenizer."""
+"""A text with words, numbers, code, several scripts and spaces. Models that encode it alike count as sharing a tokenizer."""
 
 _T = TypeVar("_T")
 
@@ -367,7 +367,7 @@ def _cached(url: str, digest: str) -> bool:
     """Test whether tiktoken will find a file in its cache, by the rules of its `load.read_file_cached`."""
     default = str(Path(tempfile.gettempdir(), "data-gym-cache"))
     folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", default))
-    if not folder:  # an empty variable turns tiktoken's cache off
+    if not folder:  # an empty environment variable turns tiktoken's cache off
         return False
     try:
         data = Path(folder, hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()).read_bytes()
