@@ -101,7 +101,7 @@ class DraftEnd:
 
     Attributes:
         reason: `"end"` (the last token was the end of sequence), `"limit"` (the draft has `max_tokens` tokens; if the
-            server only `draws`, these are the server's own tokens), `"context"` (the model's context is full) or
+            server only `draws`, the server's own tokens are counted), `"context"` (the model's context is full) or
             `"filter"` (a content filter intervened).
         continuation: an opaque value with the draft's token ids, which a later call of `generate` continues. None if
             the endpoint accepts only text.
@@ -313,7 +313,7 @@ class Provider(Protocol):
         several), with its probability, or with None if the endpoint does not report that probability.
 
         Raises:
-            UnsupportedError: the endpoint cannot do this (`describe().capabilities`).
+            UnsupportedError: the endpoint cannot score text (`describe().capabilities`).
         """
         ...
 
@@ -321,7 +321,7 @@ class Provider(Protocol):
         """Encode `text` as the model does, without adding a special token.
 
         Raises:
-            UnsupportedError: the endpoint cannot do this (`describe().capabilities`).
+            UnsupportedError: the endpoint cannot encode text (`describe().capabilities`).
         """
         ...
 
@@ -408,7 +408,7 @@ class IdContexts(Protocol):
         """Encode the beginning of a response; no token is added, and special tokens in `text` are not parsed.
 
         Raises:
-            UnsupportedError: the endpoint cannot do this.
+            UnsupportedError: the endpoint cannot encode text for contexts by ids.
         """
         ...
 
@@ -416,7 +416,7 @@ class IdContexts(Protocol):
         """Decode ids to text as the server shows it, including special tokens.
 
         Raises:
-            UnsupportedError: the endpoint cannot do this, or does not know one of the ids.
+            UnsupportedError: the endpoint cannot decode ids, or does not know one of the ids.
         """
         ...
 
@@ -434,7 +434,7 @@ class IdScores(Protocol):
         `Provider.score`, but alternatives may be parts of characters.
 
         Raises:
-            UnsupportedError: the endpoint cannot do this.
+            UnsupportedError: the endpoint cannot score ids.
         """
         ...
 
@@ -447,7 +447,7 @@ class TokenCounts(Protocol):
         """Return the number of pieces that `Provider.tokenize` would return.
 
         Raises:
-            UnsupportedError: the endpoint cannot do this.
+            UnsupportedError: the endpoint cannot count tokens.
         """
         ...
 

@@ -44,7 +44,7 @@ TEST_TEXT = (
     "The quick brown fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve café — “quoted”\n"
     "Übergrößenträger Привет мир 東京都に住んでいます 한국어 🙂👩‍🚀 <|im_start|> </s>"
 )
-"""A text with words, numbers, code, several scripts and spaces. Models that encode it alike count as sharing a tokenizer."""
+"""A text with words, numbers, code, several scripts and spaces. Models that encode it alike share a tokenizer."""
 
 _T = TypeVar("_T")
 

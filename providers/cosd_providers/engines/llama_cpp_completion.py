@@ -154,7 +154,7 @@ class _Entry(TypedDict):
 
 
 class LlamaCppAnswer(TypedDict):
-    """An answer of `/completion`, or an event of its stream. A dictionary saves time: each token has an event."""
+    """An answer of `/completion`, or an event of its stream. It is a dictionary, which saves time for each token."""
 
     index: Annotated[int, Field(default=0)]
     stop: Annotated[bool, Field(default=False)]

@@ -326,7 +326,7 @@ def scored(answer: SglangAnswer, ids: Sequence[int], first: int, endpoint: str) 
 
 
 def _shown(ids: Sequence[int]) -> list[int]:
-    """The ids that the server may show for a prompt: the greatest may be the vocabulary's last, which is shown as 0."""
+    """The ids as the server shows them if the greatest is the vocabulary's last id, which is shown as 0."""
     last = max(ids, default=0)
     return [0 if one == last else one for one in ids]
 

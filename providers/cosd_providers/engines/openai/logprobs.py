@@ -132,7 +132,7 @@ class TokenAligner:
             del self._steps[: at + 1]
 
     def _next(self, *, ended: bool, over: bool) -> tuple[int, bytes] | None:
-        """Return index and bytes of the first pending token with bytes; None while the text does not determine them."""
+        """Find the first pending token with bytes: its index and bytes; None while the text does not determine them."""
         for at, step in enumerate(self._steps):
             if step.pick.data:
                 self._owed += step.pick.data
@@ -477,7 +477,7 @@ def readings(string: str, *, bare: bool) -> tuple[bytes, ...]:
 
 
 def endings(core: bytes, text: bytes, *, goes_on: bool = True) -> Iterator[int]:
-    """Yield the end of each occurrence of `core` in `text`; with `goes_on`, only after the first character."""
+    """Yield the end of each occurrence of `core` in `text`; with `goes_on`, the first character is not searched."""
     at = text.find(core, len(first_character(text).encode()) if goes_on else 0)
     while at >= 0:
         yield at + len(core)
