@@ -98,7 +98,7 @@ class Snapshot(BaseModel):
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: the file is not a probe report, or is in another version of the format.
+            ValueError: the file is not a probe report, or is in a different version of the format.
         """
         try:
             data = from_json(Path(path).read_bytes())
@@ -237,8 +237,8 @@ def connect(
 
     Raises:
         ValueError: an argument has an invalid value, such as a malformed URL or an unknown engine; `extra_body` sets a
-            field that the library sets itself; the tokenizer's file is missing; or the report is invalid or describes
-            another server.
+            field that the library sets itself; the tokenizer's file is missing; or the report is invalid or describes a
+            different server.
         OSError: the report's file cannot be read.
         UnsupportedError: the `tokenizer` or the `chat_template` cannot be used.
         TypeError: an argument is unknown, has the wrong type, or does not apply to this engine.

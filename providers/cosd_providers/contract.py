@@ -51,8 +51,8 @@ class Context:
 
     With `ids` (a *context by ids*), the model reads the encoding of the prompt alone, then these ids, exactly as the
     model wrote them. Prompt and response never merge into one token, and no part of the response is encoded again.
-    Without `ids`, the server encodes prompt and response as one text, possibly into different tokens from those that
-    the model would write.
+    Without `ids`, the server encodes prompt and response as one text. The model itself might have written the same text
+    with different tokens.
 
     Attributes:
         prompt: the rendered prompt; special tokens are parsed, as in any prompt.

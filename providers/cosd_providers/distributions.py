@@ -56,7 +56,7 @@ def agree(one: Position, other: Position) -> bool:
 
 
 def power_of(pairs: Iterable[tuple[Position, Position]]) -> float | None:
-    """Estimate the exponent that turns ratios of a generated position's probabilities into those of a given position.
+    """Estimate the exponent that turns ratios of generated probabilities into ratios of given probabilities.
 
     The ratios are taken between tokens at the same position. If the server used different temperatures for generated
     and given tokens, the exponent is the same at every position. A single position is too noisy to show it, so the

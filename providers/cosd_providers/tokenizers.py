@@ -182,7 +182,7 @@ def load_tokenizer(source: object) -> Tokenizer:
 
     Raises:
         ValueError: the file is missing or unreadable, or no encoding has this name.
-        TypeError: `source` has another type.
+        TypeError: `source` has an unsupported type.
         UnsupportedError: the library is not installed, tiktoken would have to download a file, or the tokenizer cannot
             encode even a single letter.
     """

@@ -279,7 +279,7 @@ class LlamaCppClient:
     async def after(
         self, prefixes: Sequence[PromptParts], count: int, usage: Usage, *, singly: bool
     ) -> list[Token | None]:
-        """Request the most probable raw token after each prefix, and `count - 1` others; None if the context is full.
+        """Request the most probable raw token after each prefix, with `count - 1` alternatives; None if there is no room.
 
         The request forces a token that the server always shows. The distribution that is returned with this token is
         raw, and includes hidden tokens.

@@ -304,9 +304,9 @@ def _listed(top: Sequence[Triple]) -> list[ListedId]:
 def scored(answer: SglangAnswer, ids: Sequence[int], first: int, endpoint: str) -> list[tuple[Triple, list[Triple]]]:
     """Return a prompt's tokens from position `first` on, each with the most probable tokens at its position.
 
-    Some versions send entries for the whole prompt, and others only from the requested position on. In either case, the
-    last entry belongs to the prompt's last token, and each entry contains its token's id. The vocabulary's last id is
-    shown as 0.
+    Some versions send entries for the whole prompt, and other versions only from the requested position on. In either
+    case, the last entry belongs to the prompt's last token, and each entry contains its token's id. The vocabulary's
+    last id is shown as 0.
 
     Raises:
         UnsupportedError: entries are missing, or do not belong to the prompt's tokens.
@@ -352,7 +352,7 @@ class Events:
     Args:
         endpoint: the server's URL, for error messages.
         read: number of tokens in the prompt.
-        sampled: whether tokens are drawn, so that they need not be the most probable tokens.
+        sampled: whether tokens are drawn at random; a drawn token is not always the most probable one.
 
     Attributes:
         seen: number of tokens so far.

@@ -373,8 +373,8 @@ class TgiClient:
             usage: the ledger that counts the requests.
             attempt: as in `Transport.stream`.
             top: the number of most probable tokens to list.
-            whole: whether the caller reads the stream to its end, which reports the number of prompt tokens. Otherwise
-                the prompt tokens are counted separately.
+            whole: whether the caller reads the stream to its last event, which reports the number of prompt tokens. If
+                not, the prompt tokens are counted separately.
         """
         first: list[Any] = []
         bill = _Bill(usage, self._estimated(text))

@@ -1,8 +1,8 @@
 """The base of engines that send and receive only token ids: vLLM and SGLang.
 
 A text is encoded first; all requests about the text then contain its ids. A server shows the ids of its tokens, but not
-their bytes. `TokenTexts` derives the bytes from the texts that come with the ids, if these texts are unambiguous.
-Otherwise it decodes the token after a plain token, together with earlier tokens that leave the same character
+their bytes. `TokenTexts` derives the bytes from the texts that come with the ids, if these texts are unambiguous. If
+they are ambiguous, it decodes the token after a plain token, together with earlier tokens that leave the same character
 unfinished.
 
 An engine supplies a client (`TokenIdsClient`), which builds the requests and reads the answers.
@@ -727,7 +727,9 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     ) -> AsyncGenerator[Next, None]:
         """Send one request for a draft. The first `start` ids precede the draft; see `drafting.IdsStream`."""
         client, alternatives, seen, ended = self._client, options.alternatives, 0, False
-        if not options.raw and texts.quiet > _LONGEST:  # otherwise each token without text would need another request
+        if (
+            not options.raw and texts.quiet > _LONGEST
+        ):  # or else each token without text would need a request of its own
             left += 2 * texts.quiet
         wanted, spaced, run = client.room(ids, min(left, client.streamed)), False, texts.open_run
         if wanted < 1:

@@ -57,8 +57,8 @@ __all__ = ["OpenAICompatible"]
 class OpenAICompatible(Engine[ServerFacts]):
     """A model served by an API like OpenAI's. See `contract.Provider`.
 
-    If the server returns no log probabilities, the text of each event counts as one token. Drawn tokens are treated in
-    the same way, unless the server is known to draw from the model's own distribution; otherwise, their probabilities
+    If the server returns no log probabilities, the text of each event counts as one token. If the server is not known
+    to draw from the model's own distribution, drawn tokens are treated in the same way, because their probabilities
     would be meaningless.
 
     Args:
@@ -178,7 +178,8 @@ class OpenAICompatible(Engine[ServerFacts]):
         """Score a text in one request, if the server has passed the test; see `contract.Provider`.
 
         Without a beginning-of-sequence token, the first token has no probability (None). The end of sequence has a
-        probability if the server lists it. Otherwise one more request asks for the longest list that the server allows.
+        probability if the server lists it. If it is not listed, one more request asks for the longest list that the
+        server allows.
         """
         await self.facts()
         if not await self._scores(usage):

@@ -2,7 +2,7 @@
 
 Servers may ignore or refuse these two fields, or report the distribution of the next position at each position. So a
 known text is scored first, and the model also generates a token at some positions of this text. The echo is used only
-if its distributions agree with those of the generated tokens. An echo whose entries belong to the next position is
+if it shows the same distributions as the model's own answers. An echo whose entries belong to the next position is
 *shifted*, and is read accordingly. A shifted echo shows the model's choice at each position, but not always the
 probability of the text's own token.
 """
