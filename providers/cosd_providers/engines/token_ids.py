@@ -108,7 +108,7 @@ class IdAnswer:
         steps: the tokens.
         text: the text of the tokens.
         stopped: whether the last token ended the answer; it is then not in the text.
-        whole: whether only the last of the tokens in the text completes a character or has any text.
+        whole: whether the last token in the text is the only one that completes a character or has any text.
     """
 
     steps: Sequence[IdStep]

@@ -294,7 +294,7 @@ class TokenAligner:
 
     @staticmethod
     def _is_end(left: Sequence[Step]) -> bool:
-        """True if the last of several remaining tokens is the end of sequence; all text then belongs to earlier tokens."""
+        """True if the last of several remaining tokens is the end of sequence, so that the text belongs to the rest."""
         pick = left[-1].pick
         return len(left) > 1 and (bool(pick.text) or pick.id is not None)
 
