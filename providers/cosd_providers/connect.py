@@ -58,7 +58,7 @@ ADAPTERS: Mapping[str, tuple[str, str]] = {
     "tgi": ("cosd_providers.engines.tgi", "Tgi"),
     "vllm": ("cosd_providers.engines.vllm", "Vllm"),
 }
-"""The module and the class of each engine that has its own adapter; the module is imported at first use.
+"""The module and the class of each engine that has its own adapter; the module is imported when it is first needed.
 
 All other engines speak a dialect of OpenAI's protocol.
 """

@@ -67,7 +67,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token of a model: exactly as the model wrote it after a context by ids, otherwise in whole characters.
+    """A token of a model: after a context by ids, exactly as the model wrote it; after a text, in whole characters.
 
     Attributes:
         data: its bytes; empty for the end of sequence.
@@ -120,8 +120,8 @@ class Question:
             text after it.
         tokens: the draft's tokens from `start` on; an empty token is the draft's end of sequence. These tokens break
             ties, and determine when the answer is complete.
-        word: whether the answer is a text (`unit="word"`), which continues until it either covers the tokens, or
-            differs from them and has completed its word. Otherwise the answer is a single token (`unit="token"`,
+        word: whether the answer is a text (`unit="word"`). The text continues until it covers the draft's tokens, or
+            until it differs from them and its word is complete. If false, the answer is a single token (`unit="token"`,
             Algorithm 1).
     """
 
@@ -213,8 +213,8 @@ class ServerInfo:
         build: the server's version, if it reports one.
         context: size of the context in tokens, prompt and answer together; None if unknown.
         capabilities: its abilities.
-        longest_prompt: the largest allowed number of tokens in a prompt and the answer so far, if it is less than
-            `context`.
+        longest_prompt: the largest allowed number of tokens in a prompt and the answer so far together, if this limit
+            is less than `context`.
         answer_cue: the chat template's text between a user's message and the answer; None if unknown.
         ends: the ids that end a generation, as far as they are known in advance.
     """
@@ -268,10 +268,10 @@ class Provider(Protocol):
         of characters, and `max_tokens` counts ids. If the context is a text, raw tokens are joined into whole
         characters.
 
-        The draft yields at most `max_tokens` tokens (fewer only if the model ends or cannot continue), then one
-        `DraftEnd`. If the `continuation` of an earlier draft of whole characters is given, the new draft continues from
-        that draft's own token ids, which must decode to `context.text`. Closing the iterator closes the request and
-        frees the server.
+        The draft yields at most `max_tokens` tokens (fewer only if the model ends its answer or cannot continue), then
+        one `DraftEnd`. If the `continuation` of an earlier draft of whole characters is given, the new draft continues
+        from that draft's own token ids, which must decode to `context.text`. Closing the iterator closes the request
+        and frees the server.
 
         With `alternatives`, each token has up to this number of the other most probable tokens at its position, as far
         as the endpoint reports them. An implementation must leave out tokens that it is not certain of, because some

@@ -727,9 +727,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     ) -> AsyncGenerator[Next, None]:
         """Send one request for a draft. The first `start` ids precede the draft; see `drafting.IdsStream`."""
         client, alternatives, seen, ended = self._client, options.alternatives, 0, False
-        if (
-            not options.raw and texts.quiet > _LONGEST
-        ):  # or else each token without text would need a request of its own
+        if not options.raw and texts.quiet > _LONGEST:  # otherwise each token without text would need its own request
             left += 2 * texts.quiet
         wanted, spaced, run = client.room(ids, min(left, client.streamed)), False, texts.open_run
         if wanted < 1:
