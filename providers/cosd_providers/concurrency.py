@@ -53,7 +53,7 @@ class Lazy(Generic[_T]):
 
     def __init__(self) -> None:
         self.found: _T | None = None
-        self._locks: dict[object, anyio.Lock] = {}  # one for each event loop: loops cannot share a lock
+        self._locks: dict[object, anyio.Lock] = {}  # one lock for each event loop, because loops cannot share a lock
 
     async def get(self, find: Callable[[], Awaitable[_T]]) -> _T:
         """Return the value, calling `find` if it is not known yet. Meanwhile, other tasks of this event loop wait."""

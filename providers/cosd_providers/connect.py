@@ -58,7 +58,7 @@ ADAPTERS: Mapping[str, tuple[str, str]] = {
     "tgi": ("cosd_providers.engines.tgi", "Tgi"),
     "vllm": ("cosd_providers.engines.vllm", "Vllm"),
 }
-"""The module and the class of each engine that has its own adapter; the module is imported at first use.
+"""The module and the class of each engine that has its own adapter; the module is imported when it is first needed.
 
 All other engines speak a dialect of OpenAI's protocol.
 """
@@ -98,7 +98,7 @@ class Snapshot(BaseModel):
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: the file is not a probe report, or is in another version of the format.
+            ValueError: the file is not a probe report, or is in a different version of the format.
         """
         try:
             data = from_json(Path(path).read_bytes())
@@ -189,7 +189,7 @@ def connect(
     messages: Sequence[Message | Mapping[str, object]] | None = None,
     **unknown: Never,
 ) -> Provider:
-    """Create a provider for the server at `url`. No request is sent before the first use.
+    """Create a provider for the server at `url`. No request is sent until the provider is first used.
 
     Args:
         url: the server's URL, e.g. `"http://gpu1:8080"`; a trailing `/v1` is ignored.
@@ -218,8 +218,8 @@ def connect(
             limit wait.
         report: the result of `probe` for this server, or the path of a saved result. Discovery is then skipped, and the
             first use only checks that the server still serves the same model.
-        strategy: the kind of request that asks this model, as an assistant, about several places, if its engine offers
-            a choice. By default each engine follows a fixed rule (`cosd_providers.strategies`).
+        strategy: if this model is an assistant, the kind of request that asks it about several places in a text. Only
+            some engines offer a choice. By default each engine follows a fixed rule (`cosd_providers.strategies`).
         api: for OpenAI-compatible servers, the route to use. `"completions"` sends text. `"chat"` sends messages, with
             the answer so far as a partial reply. `"messages"` is for servers that cannot continue a partial reply; it
             works only with methods that never continue a partial reply (`Capabilities.continues`). The default depends
@@ -228,17 +228,17 @@ def connect(
         context: for OpenAI-compatible servers and Ollama, the size of the model's context in tokens.
         add_special_tokens: for vLLM and SGLang, whether the server adds the beginning-of-sequence token to prompts;
             true by default.
-        system: a system message that only this model reads. It comes before every conversation, and before the
-            conversation's own system message. The message is sent to this server only; the models share nothing but the
-            answer.
+        system: a system message that only this model reads. It is put before every conversation. If the conversation
+            has a system message of its own, both are joined into one message, this one first. The message is sent to
+            this server only; the models share nothing but the answer.
         messages: further messages that only this model reads, such as a private document and a reply that acknowledges
             the document.
         unknown: any other argument, which is refused.
 
     Raises:
         ValueError: an argument has an invalid value, such as a malformed URL or an unknown engine; `extra_body` sets a
-            field that the library sets itself; the tokenizer's file is missing; or the report is invalid or describes
-            another server.
+            field that the library sets itself; the tokenizer's file is missing; or the report is invalid or describes a
+            different server.
         OSError: the report's file cannot be read.
         UnsupportedError: the `tokenizer` or the `chat_template` cannot be used.
         TypeError: an argument is unknown, has the wrong type, or does not apply to this engine.
@@ -311,7 +311,7 @@ def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
 
 
 def _check_types(url: object, engine: object, http_client: object, report: object) -> None:
-    """Check the types of arguments early, because the first use would fail with an obscure message."""
+    """Check the types of arguments early; otherwise, a wrong type would cause an obscure error at the first use."""
     if not isinstance(url, str):
         raise TypeError(f"url must be a text such as 'http://gpu1:8080', not {type(url).__name__}")
     if not isinstance(engine, str | None):
@@ -346,7 +346,7 @@ def _as_saved(
 
 @dataclass
 class _AdapterFactory:
-    """A function that creates the adapter for an engine. Copies contain no key, headers or HTTP client."""
+    """A function that creates the adapter for an engine. Copies of it contain no key, headers or HTTP client."""
 
     endpoint: str
     settings: Mapping[str, Any] = field(repr=False)  # arguments that all adapters accept

@@ -51,8 +51,8 @@ class Context:
 
     With `ids` (a *context by ids*), the model reads the encoding of the prompt alone, then these ids, exactly as the
     model wrote them. Prompt and response never merge into one token, and no part of the response is encoded again.
-    Without `ids`, the server encodes prompt and response as one text, possibly into other tokens than the model would
-    write.
+    Without `ids`, the server encodes prompt and response as one text. The model itself might have written the same text
+    with different tokens.
 
     Attributes:
         prompt: the rendered prompt; special tokens are parsed, as in any prompt.
@@ -67,7 +67,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token of a model: exactly as the model wrote it after a context by ids, otherwise in whole characters.
+    """A token of a model: after a context by ids, exactly as the model wrote it; after a text, in whole characters.
 
     Attributes:
         data: its bytes; empty for the end of sequence.
@@ -76,12 +76,14 @@ class Token:
         name: the end token in the model's own spelling, e.g. `"</s>"`, if known.
         alternatives: other tokens at the same position, in whole characters, or the end of sequence; the most probable
             first. Empty if they were not requested or are not known, or if several raw tokens were joined into this
-            token. Parts of characters are left out, as are tokens with the same bytes as another token: each of them is
-            at most as probable as all unlisted tokens together.
+            token. Two kinds of tokens are left out: parts of characters, and tokens with the same bytes as another
+            token. Each of these counts as unlisted, and is therefore at most as probable as all unlisted tokens
+            together.
         state: the model's state before the first raw token of this token; None unless the token was drafted by
             `HiddenStates.generate_with_states`.
-        id: its id in the model's vocabulary, if it was written after a context by ids. In that case `data` may be part
-            of a character, and `alternatives` may be tokens of any kind, including parts of characters.
+        id: the token's id in the model's vocabulary, if the token was written after a context by ids. In that case
+            `data` may be part of a character, and `alternatives` may be tokens of any kind, including parts of
+            characters.
     """
 
     data: bytes
@@ -99,7 +101,7 @@ class DraftEnd:
 
     Attributes:
         reason: `"end"` (the last token was the end of sequence), `"limit"` (the draft has `max_tokens` tokens; if the
-            server only `draws`, these are the server's own tokens), `"context"` (the model's context is full) or
+            server only `draws`, the server's own tokens are counted), `"context"` (the model's context is full) or
             `"filter"` (a content filter intervened).
         continuation: an opaque value with the draft's token ids, which a later call of `generate` continues. None if
             the endpoint accepts only text.
@@ -116,10 +118,10 @@ class Question:
     Attributes:
         start: the place's byte offset in the response. The assistant reads the text before the place, and judges the
             text after it.
-        tokens: the draft's tokens from `start` on; an empty token is the draft's end of sequence. The tokens decide
+        tokens: the draft's tokens from `start` on; an empty token is the draft's end of sequence. These tokens break
             ties, and determine when the answer is complete.
-        word: whether the answer is a text (`unit="word"`), which continues until it either covers the tokens, or
-            differs from them and has completed its word. Otherwise the answer is a single token (`unit="token"`,
+        word: whether the answer is a text (`unit="word"`). The text continues until it covers the draft's tokens, or
+            until it differs from them and its word is complete. If false, the answer is a single token (`unit="token"`,
             Algorithm 1).
     """
 
@@ -169,15 +171,16 @@ class Capabilities:
         score_top_k: the largest number of alternatives per token from `score`.
         sampling: `generate(temperature=1, seed=...)` draws from the model's own distribution, with raw probabilities.
         draws: `generate(temperature=1, seed=...)` draws in the server's own way: possibly from a distribution other
-            than the model's own, and possibly different tokens for the same seed. The drawn tokens need not have a
-            probability.
+            than the model's own, and possibly different tokens for the same seed. The probabilities of drawn tokens may
+            be unknown.
         continues: the endpoint continues a text or a partial answer. If False, it only answers conversations
             (`messages.ChatProvider`), and `generate` accepts no `text`.
         hidden_states: the width of the model's last hidden state; 0 if the endpoint does not report hidden states
             (`HiddenStates`).
         ids: the endpoint accepts contexts by ids, and shows the ids of its tokens (`IdContexts`).
-        places: the best number of contexts per request in `IdContexts.next_tokens`. 1 means one request for each
-            context, in quick succession, so that the server reads no token twice.
+        places: the best number of contexts per request in `IdContexts.next_tokens`. If it is 1, each context is sent in
+            a request of its own, one request after the other; thanks to its cache, the server then reads no token
+            twice.
         watch: whether an assistant with contexts by ids answers in a stream that stays open (the strategy `"watch"`,
             see `strategies.Strategy`); None leaves the decision to the fusion.
     """
@@ -210,8 +213,8 @@ class ServerInfo:
         build: the server's version, if it reports one.
         context: size of the context in tokens, prompt and answer together; None if unknown.
         capabilities: its abilities.
-        longest_prompt: the largest allowed number of tokens in a prompt and the answer so far, if it is less than
-            `context`.
+        longest_prompt: the largest allowed number of tokens in a prompt and the answer so far together, if this limit
+            is less than `context`.
         answer_cue: the chat template's text between a user's message and the answer; None if unknown.
         ends: the ids that end a generation, as far as they are known in advance.
     """
@@ -265,10 +268,10 @@ class Provider(Protocol):
         of characters, and `max_tokens` counts ids. If the context is a text, raw tokens are joined into whole
         characters.
 
-        The draft yields at most `max_tokens` tokens (fewer only if the model ends or cannot continue), then one
-        `DraftEnd`. If the `continuation` of an earlier draft of whole characters is given, the new draft continues from
-        that draft's own token ids, which must decode to `context.text`. Closing the iterator closes the request and
-        frees the server.
+        The draft yields at most `max_tokens` tokens (fewer only if the model ends its answer or cannot continue), then
+        one `DraftEnd`. If the `continuation` of an earlier draft of whole characters is given, the new draft continues
+        from that draft's own token ids, which must decode to `context.text`. Closing the iterator closes the request
+        and frees the server.
 
         With `alternatives`, each token has up to this number of the other most probable tokens at its position, as far
         as the endpoint reports them. An implementation must leave out tokens that it is not certain of, because some
@@ -310,7 +313,7 @@ class Provider(Protocol):
         several), with its probability, or with None if the endpoint does not report that probability.
 
         Raises:
-            UnsupportedError: the endpoint cannot do this (`describe().capabilities`).
+            UnsupportedError: the endpoint cannot score text (`describe().capabilities`).
         """
         ...
 
@@ -318,7 +321,7 @@ class Provider(Protocol):
         """Encode `text` as the model does, without adding a special token.
 
         Raises:
-            UnsupportedError: the endpoint cannot do this (`describe().capabilities`).
+            UnsupportedError: the endpoint cannot encode text (`describe().capabilities`).
         """
         ...
 
@@ -387,7 +390,7 @@ class HiddenStates(Protocol):
 class IdContexts(Protocol):
     """An optional protocol of providers that accept contexts by ids and show the ids of their tokens.
 
-    `Capabilities.ids` shows whether the server can do this.
+    `Capabilities.ids` shows whether the server does both.
     """
 
     async def next_tokens(
@@ -405,7 +408,7 @@ class IdContexts(Protocol):
         """Encode the beginning of a response; no token is added, and special tokens in `text` are not parsed.
 
         Raises:
-            UnsupportedError: the endpoint cannot do this.
+            UnsupportedError: the endpoint cannot encode text for contexts by ids.
         """
         ...
 
@@ -413,7 +416,7 @@ class IdContexts(Protocol):
         """Decode ids to text as the server shows it, including special tokens.
 
         Raises:
-            UnsupportedError: the endpoint cannot do this, or does not know one of the ids.
+            UnsupportedError: the endpoint cannot decode ids, or does not know one of the ids.
         """
         ...
 
@@ -431,7 +434,7 @@ class IdScores(Protocol):
         `Provider.score`, but alternatives may be parts of characters.
 
         Raises:
-            UnsupportedError: the endpoint cannot do this.
+            UnsupportedError: the endpoint cannot score ids.
         """
         ...
 
@@ -444,7 +447,7 @@ class TokenCounts(Protocol):
         """Return the number of pieces that `Provider.tokenize` would return.
 
         Raises:
-            UnsupportedError: the endpoint cannot do this.
+            UnsupportedError: the endpoint cannot count tokens.
         """
         ...
 

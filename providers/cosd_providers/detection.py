@@ -232,7 +232,7 @@ class DetectedProvider:
     ) -> RenderedPrompt:
         """See `messages.ChatProvider`."""
         adapter = await self.adapter()
-        assert isinstance(adapter, ChatProvider)  # every adapter is one
+        assert isinstance(adapter, ChatProvider)  # every adapter is a `ChatProvider`
         return await adapter.render_prompt(messages, on_special_tokens=on_special_tokens)
 
     async def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:

@@ -56,10 +56,11 @@ def agree(one: Position, other: Position) -> bool:
 
 
 def power_of(pairs: Iterable[tuple[Position, Position]]) -> float | None:
-    """Estimate the exponent that turns the ratios of generated probabilities into the ratios of given probabilities.
+    """Estimate the exponent that turns ratios of generated probabilities into ratios of given probabilities.
 
-    If the two answers use different temperatures, all ratios differ by the same power. A single position is too noisy
-    to show this, so the estimate uses all positions.
+    The ratios are taken between tokens at the same position. If the server used different temperatures for generated
+    and given tokens, the exponent is the same at every position. A single position is too noisy to show it, so the
+    estimate uses all positions.
 
     Args:
         pairs: given positions, each with the generated position at the same place.

@@ -85,7 +85,8 @@ class IdsDraft:
         alone: whether `start` is only the prompt. If so, a `start` that is too long is an error; otherwise the draft
             just ends.
         repeats: whether the server accepts text only. If so, each stream generates the ids of the draft again, and the
-            engine skips them; the draft closes its stream as soon as it is complete, and has no continuation.
+            engine skips the repeated ids; the draft closes its stream as soon as it is complete, and has no
+            continuation.
         raw: whether the draft follows a context by ids. If so, its tokens are yielded unchanged, with their ids.
 
     Attributes:

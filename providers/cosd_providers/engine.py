@@ -1,7 +1,6 @@
 """The base class of all engines, with the construction, discovery, conversations and errors that they share.
 
-An engine gives access to one model on one server. It derives from `Engine` (or from `Adapter`, if its server shows
-less) and supplies
+An engine gives access to one model on one server. It derives from `Engine` and supplies
 
 - `_discover()`: finds out the engine's own `ServerFacts`, once;
 - `_draft(...)`: begins a draft, usually with the loop in `drafting`;
@@ -325,7 +324,7 @@ class Adapter:
         """Restore the facts from a `snapshot`, so that the first use only checks whether the server has the same model.
 
         Raises:
-            ValueError: the snapshot was taken from another server, at `endpoint`.
+            ValueError: the snapshot was taken from a different server, whose URL is `endpoint`.
         """
         if _located(endpoint) != _located(self._transport.endpoint):
             raise ValueError(f"the report is of {endpoint}, not of {self._transport.endpoint}: probe this one")
@@ -345,8 +344,8 @@ class Adapter:
         """Return the restored facts if the server still has the same model; None if no snapshot was restored.
 
         Raises:
-            UnsupportedError: the snapshot belongs to another kind of server.
-            ModelChoiceError: the server now has another model.
+            UnsupportedError: the snapshot belongs to a different kind of server.
+            ModelChoiceError: the server now has a different model.
         """
         if self._recalled is None:
             return None
@@ -421,7 +420,7 @@ class Engine(Adapter, Generic[_F]):
         """Find out the server's kind, model and abilities.
 
         Raises:
-            UnsupportedError: this is another kind of server, or the server cannot be used.
+            UnsupportedError: the server is of a different kind, or cannot be used.
             ModelChoiceError: there are several models and none was named, or the named model is missing.
         """
 
@@ -535,7 +534,7 @@ async def ask_only(transport: Transport, kind: type[_M], path: str, *, looks: st
         url: the name of the program whose URL the user should give, for the error message.
 
     Raises:
-        UnsupportedError: this is another kind of server.
+        UnsupportedError: the server is of a different kind.
     """
     try:
         return parse(kind, await transport.get(path), transport.endpoint)
@@ -548,7 +547,7 @@ async def ask_only(transport: Transport, kind: type[_M], path: str, *, looks: st
 
 
 def choose(models: Sequence[ListedModel], wanted: str | None, endpoint: str) -> ListedModel:
-    """Choose the model to use. A model with several names is used under its first; an adapter (LoRA) must be named.
+    """Choose the model to use. A model with several names is used under the first; an adapter (LoRA) must be named.
 
     Raises:
         ModelChoiceError: there are several models and none was named, or the named model is missing.

@@ -128,7 +128,7 @@ class ContextLengthError(StatusError):
 
 
 class RateLimitError(StatusError):
-    """429: too many requests or tokens."""
+    """The endpoint answered 429: too many requests or tokens."""
 
     retryable = True
 

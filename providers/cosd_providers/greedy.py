@@ -50,11 +50,11 @@ choice.
 
 _LOGIT = 1e-3  # a "log probability" above this value is a logit
 _MORE = 3  # raw tokens to accept after the first token of an unfinished character
-_SPAN = 8  # the allowed number of tokens in a word after the last agreement
+_SPAN = 8  # greatest number of tokens in a word, counted from the last token on which both models agree
 _SILENT = 64  # a continuation ends after this number of consecutive raw tokens without text
 
 
-@dataclass(slots=True)  # not frozen: creation would take four times as long, and each raw token needs a choice
+@dataclass(slots=True)  # not frozen, as this would make creation four times slower: each raw token needs a choice
 class Choice:
     """A raw token that a model could choose.
 
@@ -196,7 +196,7 @@ class Continuation:
         return Proposal(self.question.start, tuple(self.tokens)) if self.tokens else None
 
     def _expected(self) -> bytes | None:
-        """The draft's token that starts at the continuation's end; None if none starts there, or after a difference."""
+        """The draft's token that starts at the continuation's end; None if none starts there or the texts differ."""
         return None if self._begun or self._differs else self._starts.get(len(self._data))
 
     def _take(self, choice: Choice, position: Position) -> None:
@@ -408,10 +408,10 @@ def check_greedy(own: float | None, top: Iterable[float | None], endpoint: str) 
 def with_alternatives(position: Position, count: int) -> Token:
     """Return the token that the server chose, with up to `count` other listed tokens, the most probable first.
 
-    The text of an alternative must be known, and differ from all others. So tokens with unknown, empty or incomplete
-    bytes, repeated texts and tokens of probability 0 are left out; a listed end of sequence is included. A chosen token
-    gets no alternatives if its probability is unknown or it contains part of a character. `Draft` drops the
-    alternatives of tokens that it merges.
+    The text of an alternative must be known, and differ from the texts of all other listed tokens. So tokens with
+    unknown, empty or incomplete bytes, repeated texts and tokens of probability 0 are left out; a listed end of
+    sequence is included. A chosen token gets no alternatives if its probability is unknown or it contains part of a
+    character. `Draft` drops the alternatives of tokens that it merges.
     """
     own = position.pick.token
     if count <= 0 or own.prob is None or position.pick.open or whole(own.data) < len(own.data):

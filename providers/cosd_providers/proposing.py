@@ -62,7 +62,7 @@ class Rounds(ABC):
 
     @abstractmethod
     async def _room(self, one: Continuation, wanted: int) -> int:
-        """Return the number of tokens that fit after a continuation's request, at least up to `wanted`."""
+        """Return the number of tokens that fit after a continuation's request; `wanted` or more if that many fit."""
 
     @abstractmethod
     async def _too_long(self, one: Continuation) -> ContextLengthError:

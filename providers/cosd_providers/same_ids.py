@@ -1,4 +1,4 @@
-"""Comparison of vocabularies: two models have the same ids if their servers encode and decode test data alike."""
+"""Comparison of vocabularies: models share the same token ids if their servers encode and decode test data alike."""
 
 from __future__ import annotations
 

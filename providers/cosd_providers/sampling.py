@@ -38,7 +38,7 @@ class DraftOptions:
 
     @property
     def sampled(self) -> bool:
-        """True if tokens are drawn, so that they need not be the most probable."""
+        """True if tokens are drawn at random; a drawn token is not always the most probable one."""
         return self.temperature != 0
 
     def seed_after(self, tokens: int) -> int | None:

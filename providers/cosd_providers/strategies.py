@@ -21,8 +21,8 @@ Strategy = Literal["echo", "list", "singles", "watch"]
 - `"list"`: one request contains a prompt for each place: the text up to that place.
 - `"singles"`: each place has a separate request; a few requests are sent at a time.
 - `"watch"`: the assistant writes the answer at the same time as the draft, in one stream that shows its choice at each
-  place. This strategy needs contexts by ids (`contract.IdContexts`) and a draft to judge; otherwise, the engine's own
-  rule applies.
+  place. This strategy needs contexts by ids (`contract.IdContexts`) and a draft to judge; if either is missing, the
+  engine's own rule applies.
 """
 
 

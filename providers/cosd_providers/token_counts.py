@@ -82,7 +82,7 @@ class Counts:
         return False
 
     def about(self, text: str) -> int | None:
-        """Estimate the number of tokens in `text` from a counted text that begins alike; None if there is none."""
+        """Estimate the number of tokens in `text` from a counted text with the same beginning; None if none has it."""
         known = self.exact(text)
         if known is not None:
             return known

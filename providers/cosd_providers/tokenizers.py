@@ -182,7 +182,7 @@ def load_tokenizer(source: object) -> Tokenizer:
 
     Raises:
         ValueError: the file is missing or unreadable, or no encoding has this name.
-        TypeError: `source` has another type.
+        TypeError: `source` has an unsupported type.
         UnsupportedError: the library is not installed, tiktoken would have to download a file, or the tokenizer cannot
             encode even a single letter.
     """
@@ -367,7 +367,7 @@ def _cached(url: str, digest: str) -> bool:
     """Test whether tiktoken will find a file in its cache, by the rules of its `load.read_file_cached`."""
     default = str(Path(tempfile.gettempdir(), "data-gym-cache"))
     folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", default))
-    if not folder:  # an empty variable turns tiktoken's cache off
+    if not folder:  # an empty environment variable turns tiktoken's cache off
         return False
     try:
         data = Path(folder, hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()).read_bytes()

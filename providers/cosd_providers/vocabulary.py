@@ -63,7 +63,7 @@ ENDS = (
 SURE_ENDS = frozenset(
     ("</s>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>", "<eos>")
 )
-"""Names in `ENDS` that are ends for every model, so that the server need not be asked."""
+"""Names in `ENDS` that are ends for every model, so that no request has to confirm this."""
 
 _KINDS: tuple[Kind, Kind] = ("bytes", "spaces")
 

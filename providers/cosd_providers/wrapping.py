@@ -39,8 +39,8 @@ class ForwardingProvider(Forwarding):
 
     To answer a conversation, the wrapper is copied around the provider that `render_prompt` returns.
 
-    A fusion calls `generate`, `next_tokens` and `score_ids` if the models have the same ids, and `generate`, `propose`
-    and `score` if they do not, so override every method that your change affects. A class that only defines
+    A fusion calls `generate`, `next_tokens` and `score_ids` if the models share the same token ids, and `generate`,
+    `propose` and `score` if they do not, so override every method that your change affects. A class that only defines
     `__getattr__` is refused, because Python does not use `__getattr__` to find `__aenter__` and `__aexit__`.
 
     Args:

@@ -3,9 +3,9 @@
 These facts were observed on running servers, from b4798 to 2026.10:
 
 - Probabilities come from the raw softmax, before samplers, penalties and `logit_bias`.
-- A prompt may mix text and ids. For `["text", 17, 4]`, the server encodes the text as it would on its own (with a
-  beginning-of-sequence token if the model has one) and appends the ids. So a generation can be continued from its own
-  ids without `/tokenize`.
+- A prompt may mix text and ids. For `["text", 17, 4]`, the server encodes the text as if the text had been sent alone
+  (with a beginning-of-sequence token if the model has one) and appends the ids. So a generation can be continued from
+  its own ids without `/tokenize`.
 - The response to a list of prompts is an array, but the response to a list of a single prompt is a bare object.
 - At temperature 1, without any other sampler, the server draws from the raw softmax. With the same seed, it draws the
   same tokens.
@@ -19,7 +19,7 @@ These facts were observed on running servers, from b4798 to 2026.10:
   text. In 2026.10, with up to eight requests at a time, this happened to about five of 100 short answers with the
   default `--cache-ram`, and to none with `--cache-ram 0`. So this adapter names no slot. Even if no request names a
   slot, the cache may restore the state of another conversation into a slot while several requests are in progress
-  (llama.cpp's issue 27148). An empty slot that a request names does not use the cache at all (issue 28139).
+  (llama.cpp's issue 27148). If a request names an empty slot, the server does not use the cache at all (issue 28139).
 """
 
 from __future__ import annotations
@@ -517,7 +517,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return before, await self.tokenize(rest + sendable(text)), len(rest.encode())
 
     async def _find_ends(self, client: LlamaCppClient) -> bool:
-        """Add all tokens that end a generation to the facts. Returns True."""
+        """Find all tokens that end a generation, and add them to the facts. Return True."""
         for piece in await self._encode("".join(ENDS)):
             name = piece.data.decode(errors="replace")
             if name in ENDS and piece.id not in client.facts.ends and await client.ends(piece.id):

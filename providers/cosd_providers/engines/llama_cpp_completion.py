@@ -154,7 +154,7 @@ class _Entry(TypedDict):
 
 
 class LlamaCppAnswer(TypedDict):
-    """An answer of `/completion`, or an event of its stream. A dictionary saves time: each token has an event."""
+    """An answer of `/completion`, or an event of its stream. It is a dictionary, which saves time for each token."""
 
     index: Annotated[int, Field(default=0)]
     stop: Annotated[bool, Field(default=False)]
@@ -279,7 +279,7 @@ class LlamaCppClient:
     async def after(
         self, prefixes: Sequence[PromptParts], count: int, usage: Usage, *, singly: bool
     ) -> list[Token | None]:
-        """Request the most probable raw token after each prefix, and `count - 1` others; None if the context is full.
+        """Request the most probable raw token after each prefix, with `count - 1` alternatives; None if none fits.
 
         The request forces a token that the server always shows. The distribution that is returned with this token is
         raw, and includes hidden tokens.
@@ -478,7 +478,7 @@ class LlamaCppClient:
         return max(context - answer["tokens_evaluated"], 0) if context else None
 
     def _hidden(self, answer: LlamaCppAnswer) -> Position:
-        """The position at which a token was forced. If tokens tie, the server's pick must have been a hidden token."""
+        """The position at which a token was forced. Among equally probable tokens, a hidden one is the pick."""
         top = [self.choice(one) for one in self.entries(answer)[0].get("top_logprobs", ())]
         best = [choice for choice in top if choice.token.prob == top[0].token.prob]
         hidden = [choice for choice in best if whole(choice.token.data) < len(choice.token.data)]
@@ -636,7 +636,7 @@ def _listed(position: Position, token_id: int) -> float | None:
 
 
 def _drawn(choices: Sequence[Choice], seed: int | None) -> Choice:
-    """Draw one of the hidden tokens by probability, in place of the unknown hidden token that the server has drawn."""
+    """Draw one of the hidden tokens by probability, because the hidden token that the server drew is unknown."""
     hidden = [choice for choice in choices if whole(choice.token.data) < len(choice.token.data)] or choices
     weights = [choice.token.prob or 0 for choice in hidden]
     return random.Random(seed).choices(hidden, weights)[0]  # noqa: S311 - no secret

@@ -21,7 +21,7 @@ server's source from 0.12.11 to 0.34, and users' reports as of November 2026:
 - If another client omits `shift: false`, or sends a different `num_ctx`, the server loads the model again. The next
   request from this adapter makes the server load it once more.
 - The last event reports the number of prompt tokens. Some versions do not count cached tokens, so that too few tokens
-  are billed. If a draft is closed early, the received tokens are billed.
+  are billed. If a draft is closed early, the adapter counts the received tokens as billed.
 - No route renders the chat templates, which are written in Go. So conversations need a template from the user.
 - The server breaks off a stream in which one token is repeated (30 times, or 100 times in later versions).
 """
@@ -213,7 +213,7 @@ class OllamaClient(OpenAIClient):
             words = "the server has taken a part of the answer for thinking, although asked not to (think)"
             raise UnsupportedError(words, endpoint=self.endpoint, hint="Is it Ollama 0.12.11 or later?")
         total = (event.prompt_eval_count or 0) + (event.eval_count or 0)
-        if self.facts.context is not None and total > self.facts.context + 1:  # the last token need not fit
+        if self.facts.context is not None and total > self.facts.context + 1:  # the last token may exceed the context
             words = f"the server has processed {total} tokens in a context of {self.facts.context} (shift)"
             raise ResponseError(words, endpoint=self.endpoint, hint=DIALECT.longer)
         return event.answer

@@ -304,9 +304,9 @@ def _listed(top: Sequence[Triple]) -> list[ListedId]:
 def scored(answer: SglangAnswer, ids: Sequence[int], first: int, endpoint: str) -> list[tuple[Triple, list[Triple]]]:
     """Return a prompt's tokens from position `first` on, each with the most probable tokens at its position.
 
-    Some versions send entries for the whole prompt, and others only from the requested position on. In either case, the
-    last entry belongs to the prompt's last token, and each entry contains its token's id. The vocabulary's last id is
-    shown as 0.
+    Some versions send entries for the whole prompt, and other versions only from the requested position on. In either
+    case, the last entry belongs to the prompt's last token, and each entry contains its token's id. The vocabulary's
+    last id is shown as 0.
 
     Raises:
         UnsupportedError: entries are missing, or do not belong to the prompt's tokens.
@@ -326,7 +326,7 @@ def scored(answer: SglangAnswer, ids: Sequence[int], first: int, endpoint: str) 
 
 
 def _shown(ids: Sequence[int]) -> list[int]:
-    """The ids that the server may show for a prompt: the greatest may be the vocabulary's last, which is shown as 0."""
+    """The ids as the server shows them if the greatest is the vocabulary's last id, which is shown as 0."""
     last = max(ids, default=0)
     return [0 if one == last else one for one in ids]
 
@@ -352,7 +352,7 @@ class Events:
     Args:
         endpoint: the server's URL, for error messages.
         read: number of tokens in the prompt.
-        sampled: whether tokens are drawn, so that they need not be the most probable tokens.
+        sampled: whether tokens are drawn at random; a drawn token is not always the most probable one.
 
     Attributes:
         seen: number of tokens so far.

@@ -2,7 +2,7 @@
 
 The adapter was never run against a real TGI server, because no accelerator was available, so TGI is not listed as
 supported. The adapter follows the server's source from 1.0 to 3.3.7, its API documentation, and the 299 answers that
-are recorded in its own tests:
+are recorded in the server's own tests:
 
 - The server accepts only text. A draft continues from text; if the draft needs more tokens, it is requested again from
   the same text, with a higher limit.
@@ -373,8 +373,8 @@ class TgiClient:
             usage: the ledger that counts the requests.
             attempt: as in `Transport.stream`.
             top: the number of most probable tokens to list.
-            whole: whether the caller reads the stream to its end, which reports the number of prompt tokens. Otherwise
-                the prompt tokens are counted separately.
+            whole: whether the caller reads the stream to its last event, which reports the number of prompt tokens. If
+                not, the prompt tokens are counted separately.
         """
         first: list[Any] = []
         bill = _Bill(usage, self._estimated(text))
@@ -780,7 +780,7 @@ class Tgi(Engine[TgiFacts]):
         return within(scored, len(prompt.encode())) + ([last] if end else [])
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """Encode a text on the server. If several tokens share a character, the last of them has all of its bytes."""
+        """Encode a text on the server. If several tokens share a character, all of its bytes are in the last token."""
         await self.facts()
         return await self._client.pieces(text)
 

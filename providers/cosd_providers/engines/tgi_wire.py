@@ -134,7 +134,8 @@ class EncodedText:
 
     Attributes:
         ids: the ids of the text's own tokens.
-        data: the bytes of each token; if several tokens share a character, the last of them has all of its bytes.
+        data: the bytes of each token; if several tokens share a character, the last token has all of the character's
+            bytes.
         all: the ids that the model reads, including special tokens before the text.
     """
 

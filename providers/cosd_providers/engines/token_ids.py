@@ -1,8 +1,8 @@
 """The base of engines that send and receive only token ids: vLLM and SGLang.
 
 A text is encoded first; all requests about the text then contain its ids. A server shows the ids of its tokens, but not
-their bytes. `TokenTexts` derives the bytes from the texts that come with the ids, if these texts are unambiguous.
-Otherwise it decodes the token after a plain token, together with earlier tokens that leave the same character
+their bytes. `TokenTexts` derives the bytes from the texts that come with the ids, if these texts are unambiguous. If
+they are ambiguous, it decodes the token after a plain token, together with earlier tokens that leave the same character
 unfinished.
 
 An engine supplies a client (`TokenIdsClient`), which builds the requests and reads the answers.
@@ -61,7 +61,7 @@ __all__ = [
 LETTERS = "a \u00e9 a"
 """A text whose last token is plain, i.e. consists of whole characters and is not special."""
 
-_ANCHORS = ("\n", ",")  # tokenizers that put a space before every text do not merge these with the next text
+_ANCHORS = ("\n", ",")  # never merged with the next text by tokenizers that put a space before every text
 _LONGEST = 6  # greatest number of tokens to decode together, to finish a character
 _LONG = 16  # a text with more characters may contain more than the text of the answer's own tokens
 _UNKNOWN = b"\xff unknown"
@@ -86,8 +86,8 @@ class IdStep:
         prob: its probability.
         text: its text, decoded separately; None if the server does not show it.
         best: the probability of the most probable token.
-        tied: the ids of all listed tokens with this probability.
-        more: whether there may be further, unlisted tokens with this probability.
+        tied: the ids of all listed tokens with the probability `best`.
+        more: whether unlisted tokens may have the probability `best`, too.
         others: the other tokens listed at the position.
     """
 
@@ -108,7 +108,7 @@ class IdAnswer:
         steps: the tokens.
         text: the text of the tokens.
         stopped: whether the last token ended the answer; it is then not in the text.
-        whole: whether only the last of the tokens in the text completes a character or has any text.
+        whole: whether the last token in the text is the only one that completes a character or has any text.
     """
 
     steps: Sequence[IdStep]
@@ -174,8 +174,7 @@ class TokenIdsFacts(TokenizedFacts):
         spaced: whether the tokenizer puts a space before every text, as SentencePiece tokenizers do.
         spelt: the bytes of runs of ids; None for a run that leaves a character unfinished. Not part of a snapshot.
         begun: for each run that leaves a character unfinished, the number of bytes before that character.
-        lossy: ids of tokens with bytes that do not form a character by themselves, so that the server does not show
-            them.
+        lossy: ids of tokens whose bytes do not form a complete character, so the server does not show their text.
         specials: the ids of tokens without text, with the names of these tokens.
         ends: the ids in `specials` that end a sequence.
     """
@@ -233,7 +232,7 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
         Args:
             ids: the prompt, and the draft so far.
             wanted: the largest number of tokens.
-            options: determine how the tokens are chosen.
+            options: the settings that determine how the tokens are chosen.
             top: the number of most probable tokens to list.
             drawn: the number of tokens in the draft so far.
             attempt: number of this attempt, from 1.
@@ -587,7 +586,7 @@ class _IdsRounds(Rounds):
         return await super().ask(open_)
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
-        """Answer from the scored text at all places up to which the encoding is a prefix of the whole encoding."""
+        """Use the scored text to answer each place whose preceding ids are a prefix of the whole text's ids."""
         if not self._echo:
             return {}
         whole = await self.encode(len(self._text))
@@ -646,7 +645,7 @@ class _IdsRounds(Rounds):
         answers = await self._client.written(prompts, 1, self._usage, singly=self._singly, top=top)
         for (one, at), answer in zip(doubts, answers, strict=True):
             [again] = answer.steps
-            tied = again.tied if one.found[at].id in again.tied else ()  # requests differ slightly in probabilities
+            tied = again.tied if one.found[at].id in again.tied else ()  # probabilities vary slightly between requests
             one.found[at] = replace(one.found[at], tied=tied)
 
     def _lower(self, step: IdStep) -> list[ListedId]:
@@ -654,7 +653,7 @@ class _IdsRounds(Rounds):
         return [one for one in step.others if one[1] < step.prob] if self._alternatives else []
 
     def _position(self, run: _Run, step: IdStep, lower: Sequence[Choice]) -> Position:
-        """Create the position of a step, with the tokens that tie with the server's own and less probable tokens."""
+        """Create the position of a step: the server's token, the tokens that tie with it, and the tokens in `lower`."""
         alone = step.tied in ((), (step.id,))
         value = step.prob if alone else step.best
         others = [] if alone else [self._texts.choice(run, n, value) for n in step.tied if n != step.id]
@@ -728,7 +727,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     ) -> AsyncGenerator[Next, None]:
         """Send one request for a draft. The first `start` ids precede the draft; see `drafting.IdsStream`."""
         client, alternatives, seen, ended = self._client, options.alternatives, 0, False
-        if not options.raw and texts.quiet > _LONGEST:  # otherwise each token without text would need another request
+        if not options.raw and texts.quiet > _LONGEST:  # otherwise each token without text would need its own request
             left += 2 * texts.quiet
         wanted, spaced, run = client.room(ids, min(left, client.streamed)), False, texts.open_run
         if wanted < 1:
@@ -836,7 +835,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     async def _listed(
         self, ids: list[int], place: int, alternatives: int, *, end: bool, usage: Usage
     ) -> tuple[IdScoring, list[list[Choice]]]:
-        """Score ids from index `place` on; also return the other tokens listed at each id and after the last."""
+        """Score ids from index `place` on; also return the other tokens listed at each id and after the last id."""
         client = self._client
         if client.room(ids, 1) < 1:
             raise client.too_long(ids)

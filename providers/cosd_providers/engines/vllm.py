@@ -8,25 +8,25 @@ These facts were observed on 0.8.5 and 0.32, run on the CPU, or read in the sour
   token with the same string. Versions before 0.10.2 are refused: use OpenAI's protocol for them.
 - The text of an answer is correct. The text of a single token consists of whole characters, or is empty if the token
   leaves a character unfinished. If the prompt's ids end inside a character, the answer repeats some text of the prompt.
-- `/detokenize` shows special tokens, and accepts a single run of ids. So several runs are sent together, separated by
-  the ids of a text that no single token has.
+- `/detokenize` shows special tokens, and decodes one run of ids per request. So the adapter joins several runs into
+  one, and separates them by the ids of a text that is not the text of any single token.
 - The end of sequence is a token with a probability; `finish_reason` is then `"stop"`, and `stop_reason` is null or the
   token's id.
 - `prompt_logprobs` are keyed by id. Requests for them do not use the prefix cache, and are refused if they stream.
 - If `max_tokens` exceeds the context, new versions silently lower it, and old versions refuse the request. This engine
   keeps `max_tokens` within the context.
 - `/tokenize` renders messages as ids. `/detokenize` turns these into a text with special tokens, which encodes to the
-  ids that the chat route reads. (`/v1/chat/completions/render` answers 403 by default.) This text includes the
-  beginning of sequence, so the server would add a second one unless `add_special_tokens` is off.
+  ids that the chat route reads. (`/v1/chat/completions/render` answers 403 by default.) The text from `/detokenize`
+  includes the beginning of sequence, so the server would add a second one unless `add_special_tokens` is off.
 - If `skip_special_tokens` is off, special tokens in an answer are text, except the token that ends the answer. A token
   that looks special is forced once, to find out whether it is special and whether it ends an answer.
 - The server reports its maximum number of probabilities per position (`--max-logprobs`, 20 by default) only in the
   refusal of a request that exceeds it.
 - No route reports the end of sequence. So tokens with common names of ends, and tokens of the chat template, are
   forced, to find out whether they are ends.
-- Probabilities are the model's own, also at temperature 1. A `seed` restarts the random numbers with each request, so
+- Probabilities are the model's own, even at temperature 1. A `seed` restarts the random numbers with each request, so
   each request that continues a draft gets a different seed.
-- Versions up to 0.6 refuse unknown fields. The adapter does not support them.
+- Versions up to 0.6 refuse unknown fields. The adapter does not support these versions.
 """
 
 from __future__ import annotations
@@ -310,8 +310,8 @@ class VllmClient(TokenIdsClient[VllmFacts]):
     ) -> IdScoring:
         """See `TokenIdsClient.scores`.
 
-        One end is sent after the ids, so that its probability is listed. If the model has several ends, and the most
-        probable of them may be unlisted, one more request sends the unlisted ends.
+        One end of sequence is sent after the ids, so that its probability is listed. If the model has several ends, and
+        an unlisted end may be the most probable of them, one more request sends the unlisted ends.
         """
         if first >= len(ids) and not ends:
             return IdScoring()
@@ -442,7 +442,7 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
         strategy: the kind of request for proposals (`strategies.Strategy`). The default is `"list"`, or `"echo"` if
             every boundary of a text is asked about. All strategies return the same answers. `"echo"` scores the text
             only if there are several places; for a single place it sends a prompt, which costs less because the server
-            has it in its cache.
+            has the prompt in its cache.
         add_special_tokens: whether to add the model's beginning of sequence to a prompt. Set it to False for prompts
             that were rendered with a chat template, because they already contain the beginning of sequence.
         options: as in `engine.Adapter`: `model` (a name of the model, or of an adapter (LoRA) on top of it), `api_key`,

@@ -1,23 +1,25 @@
 """Adapter for any server that speaks OpenAI's protocol, over `/v1/completions` or over messages.
 
 These servers accept text only, and each server reports its tokens in its own way. `logprobs` finds the bytes of the
-tokens, and `dialects` lists the other differences. This has the following consequences:
+tokens, and `dialects` lists the other differences. These differences have the following consequences:
 
 - A draft has no `continuation`; the next draft starts from the text of the response.
 - Questions are sent as a list of prompts, as single prompts, or by echo, which scores the whole text in one request.
-  With a local tokenizer, an echo also answers questions in the middle of the text, at each place up to which the text's
-  encoding is a prefix of the whole text's encoding. Without a tokenizer, an echo answers only at the end of the text.
-  All other places are sent as prompts.
+  With a local tokenizer, an echo also answers questions about places in the middle of the text, provided that the
+  encoding of the text before the place is a prefix of the whole text's encoding. Without a tokenizer, an echo answers
+  only at the end of the text. All other places are sent as prompts.
 - A server without log probabilities can only agree or disagree, word by word (`no_logprobs`).
 - Every server can draw at temperature 1, but only a few are known to draw from the model's own distribution
-  (`Dialect.sampling`). All others draw in their own way, and may draw different tokens for the same seed.
+  (`Dialect.sampling`). All other servers draw in their own way, and may draw different tokens for the same seed.
 - A server may hide tokens that leave a character unfinished, as llama.cpp does. The probability of the token that
   completes the character is then unknown (None). The separate adapter for llama.cpp can find the probability.
-- Before the first use, and only if the dialect leaves this open, the adapter checks that a prompt reaches the model
-  unchanged (`Dialect.templates`). With `api="chat"`, it checks that a partial answer keeps its trailing white space.
+- If the route for raw text may wrap prompts in a chat template (`Dialect.templates`), the adapter checks before the
+  first use that a prompt reaches the model unchanged. With `api="chat"`, it checks that a partial answer keeps its
+  trailing white space.
 - A conversation is either rendered with the user's own template and sent as raw text, or sent unchanged over the route
   for messages (`chat`).
-- Most servers report the usage of a stream in the last event. If a stream is closed early, the received part is billed.
+- Most servers report the usage of a stream in the last event. If a stream is closed early, the adapter counts the part
+  received so far as billed.
 """
 
 from __future__ import annotations
@@ -55,9 +57,9 @@ __all__ = ["OpenAICompatible"]
 class OpenAICompatible(Engine[ServerFacts]):
     """A model served by an API like OpenAI's. See `contract.Provider`.
 
-    If the server returns no log probabilities, the text of each event counts as one token. The same applies to drawn
-    tokens, unless the server is known to draw from the model's own distribution, because their probabilities would be
-    meaningless.
+    If the server returns no log probabilities, the text of each event counts as one token. If the server is not known
+    to draw from the model's own distribution, drawn tokens are treated in the same way, because their probabilities
+    would be meaningless.
 
     Args:
         url: the server's URL; a trailing `/v1` is ignored.
@@ -176,7 +178,8 @@ class OpenAICompatible(Engine[ServerFacts]):
         """Score a text in one request, if the server has passed the test; see `contract.Provider`.
 
         Without a beginning-of-sequence token, the first token has no probability (None). The end of sequence has a
-        probability if the server lists it. Otherwise one more request asks for the longest list that the server allows.
+        probability if the server lists it. If it is not listed, one more request asks for the longest list that the
+        server allows.
         """
         await self.facts()
         if not await self._scores(usage):
@@ -246,7 +249,7 @@ class OpenAICompatible(Engine[ServerFacts]):
         return probe_client(self._client, self._transport)
 
     async def snapshot(self) -> dict[str, Any]:
-        """Return the facts about the server, for `restore`, after testing `echo`, so that they include the result."""
+        """Test `echo`, and return the facts about the server, including the result of the test, for `restore`."""
         await self.facts()
         await self._scores(Usage())
         return await self._kept(self._client.facts, self._client.facts.model)

@@ -4,9 +4,9 @@ The following facts about the template are found out once, at the cost of a few 
 
 - Some templates refuse system messages, system messages after the first message, or consecutive messages of one role.
   Some silently drop system messages. Conversations that a template cannot render are folded (`chat.rendering.folded`).
-- Some models begin their answers with a space that their template also writes. This space is not part of the answer.
-  Before a partial answer to continue, some servers write the space themselves (vLLM); others need it in the message
-  (llama.cpp, SGLang).
+- Some models begin their answers with a space that their template also writes. This space is not part of the answer. If
+  a partial answer is to be continued, some servers write the space themselves (vLLM); other servers need it in the
+  message (llama.cpp, SGLang).
 - The server parses the text of a special token in a user's message, so such text causes a warning or a refusal.
 """
 
@@ -131,7 +131,7 @@ class ChatRouteRenderer(ChatRenderer):
         return "", False
 
     async def _space_of_text(self) -> tuple[str, bool]:
-        """Find the same as `_leading_space` for servers that return no tokens, by comparing the texts of three answers.
+        """Like `_leading_space`, for servers that return no tokens: compare the texts of three answers.
 
         The first answer is the model's own. The other two continue its first word, once with and once without the
         leading space. The server is assumed to write the space if only the answer without the space continues like the

@@ -110,8 +110,8 @@ class OpenAIFacts:
         ends: strings and ids of the known ends of sequence.
         echo: the result of testing `echo`; None before the test.
         tokenizer: name of the local tokenizer that was checked against the server; None if there is none.
-        most: the largest number of tokens that the server lists at a position; None unless it has refused a larger
-            number.
+        most: the largest number of tokens that the server lists at a position; None unless the server has refused a
+            larger number.
         spaced: whether strings of listed tokens keep the space before a word.
     """
 
@@ -520,7 +520,7 @@ def _number(body: Mapping[str, object]) -> int:
 async def _whole_characters(
     answers: AsyncGenerator[Answer], stream: AsyncExitStack, ask: Callable[[], Awaitable[Answer]], endpoint: str
 ) -> AsyncGenerator[Answer]:
-    """Yield the events of a stream; from the first event that hides something on, yield the rest as one event.
+    """Yield the events of a stream; if one hides part of a character, yield it and all later ones as a single event.
 
     A token without text hides a part of a character. A token may also contain a whole character and a part of the next
     one. Text offsets reveal this case, because the offset of the following event counts the hidden part. So each event

@@ -67,8 +67,8 @@ class Dialect:
         most: the largest number of most probable tokens to request at each position (`logprobs`).
         chat_most: like `most`, but for the route for messages (`logprobs: true`, `top_logprobs`).
         ranked: the lists are known to contain the most probable tokens, each with its full text or with no text.
-        spaced: the listed strings are known to keep the space before a word; otherwise, the first string with such a
-            space shows that they do.
+        spaced: the listed strings are known to keep the space before a word. If this is not known in advance, the first
+            listed string with such a space proves it.
         sampling: fields for drawing from the model's full distribution, if the server is known to report raw
             probabilities for drawn tokens; otherwise None.
         seed: the field for the random seed; None if no seed may be sent.
@@ -278,7 +278,7 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     # Only the beta route continues an answer, if the last message has the field `prefix`. For the reasoning model,
     # probabilities are refused with 400. Some users report log probabilities of 0 for the chosen token and -9999 for
-    # all others, as if the model were always certain (unverified).
+    # all other tokens, as if the model were always certain (unverified).
     "deepseek": Dialect(
         "deepseek",
         completions=None,

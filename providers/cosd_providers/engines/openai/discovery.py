@@ -196,7 +196,7 @@ async def check_tokenizer(client: OpenAIClient, tokenizer: Tokenizer) -> None:
     checked.
 
     Raises:
-        UnsupportedError: the tokenizer belongs to another model.
+        UnsupportedError: the tokenizer belongs to a different model.
     """
     sample = client.dialect.sample
     given, size = count(tokenizer, sample), await _size(client, Prefix(sample, ""))

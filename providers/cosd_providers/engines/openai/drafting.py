@@ -119,9 +119,10 @@ class Drafting:
     def _continues(self, stream: _Stream, prefix: Prefix, limit: int) -> bool:
         """Prepare the next request after an answer with too few whole tokens; return False at the end of the context.
 
-        If the answer reached its limit, some characters needed several tokens, or the last character is unfinished.
-        Then the same text is sent with a higher limit, which allows for the tokens per character so far. If the answer
-        was shorter than its limit, or differs from an earlier answer, the longer text is sent.
+        If the answer reached its limit, some characters needed several tokens, or the last character is unfinished. In
+        that case, the same text is sent with a higher limit, which allows for as many tokens per character as were
+        needed so far. If the answer was shorter than its limit, or differs from an earlier answer, the longer text is
+        sent.
         """
         left, continues = self._draft.left, self._client.partial
         full = stream.written >= limit == self._wanted and not self._refused

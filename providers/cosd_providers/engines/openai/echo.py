@@ -1,9 +1,10 @@
 """Scores of a text in one request, by `echo` with `logprobs`, from servers that have passed a test.
 
-Servers may ignore the two fields, refuse them, or report at each position the distribution of the next position. So a
+Servers may ignore or refuse these two fields, or report the distribution of the next position at each position. So a
 known text is scored first, and the model also generates a token at some positions of this text. The echo is used only
-if the two results agree. An echo whose entries belong to the next position is *shifted*, and is read accordingly. A
-shifted echo shows the model's choice at each position, but not always the probability of the text's own token.
+if it shows the same distributions as the model's own answers. An echo whose entries belong to the next position is
+*shifted*, and is read accordingly. A shifted echo shows the model's choice at each position, but not always the
+probability of the text's own token.
 """
 
 from __future__ import annotations
@@ -254,7 +255,7 @@ def _tokens_of(text: bytes, positions: Sequence[Position]) -> int:
 
 
 def hidden_tokens(answer: Answer, shown: int) -> int | None:
-    """The number of prompt tokens that the echo does not show: 0, or 1 for a beginning of sequence; None for others."""
+    """The number of prompt tokens that the echo does not show: 0, or 1 for a beginning of sequence; None otherwise."""
     read_tokens = answer.usage.prompt_tokens if answer.usage else 0
     hidden = read_tokens - shown if read_tokens else 0
     return hidden if hidden in (0, 1) else None

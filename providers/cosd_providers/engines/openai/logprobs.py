@@ -132,7 +132,7 @@ class TokenAligner:
             del self._steps[: at + 1]
 
     def _next(self, *, ended: bool, over: bool) -> tuple[int, bytes] | None:
-        """Return index and bytes of the first pending token with bytes; None while the text does not determine them."""
+        """Find the first pending token with bytes: its index and bytes; None while the text does not determine them."""
         for at, step in enumerate(self._steps):
             if step.pick.data:
                 self._owed += step.pick.data
@@ -157,7 +157,7 @@ class TokenAligner:
             coming = (b" " + string).startswith(self._text) or string.startswith(self._text)
             if not self._text or (coming and not over):
                 return None  # the token's text has not arrived yet
-            # Otherwise the token is special, with a string but no text.
+            # The token is special: it has a string but no text.
         to_come = not over and any(_says(step.pick) for step in self._steps)
         if ended or to_come or not self._text or self._text.endswith(_LOST):
             return None
@@ -294,12 +294,12 @@ class TokenAligner:
 
     @staticmethod
     def _is_end(left: Sequence[Step]) -> bool:
-        """True if the last of several remaining tokens is the end of sequence; the text then belongs to the others."""
+        """True if the last of several remaining tokens is the end of sequence, so that the text belongs to the rest."""
         pick = left[-1].pick
         return len(left) > 1 and (bool(pick.text) or pick.id is not None)
 
     def _position(self, step: Step, data: bytes, *, is_open: bool = False, end: bool = False) -> Position:
-        """Create a position. Tokens without ids are numbered: 0 for the server's own token, negative for all others."""
+        """Create a position. Tokens without ids are numbered: 0 for the server's own token, negative for the rest."""
         pick = step.pick
         known = None if step.hides or _completes(step, data) else pick.prob
         token = Token(data, known, end=end, name=pick.text or None if end else None)
@@ -358,8 +358,8 @@ def _completes(step: Step, data: bytes) -> bool:
 def ranked(choices: Iterable[Choice], own: Token) -> list[Choice]:
     """Sort choices by probability, the most probable first. After a choice that is not sure, none stays sure.
 
-    Otherwise the list of sure choices would have a gap, and would not consist of the most probable tokens. A choice
-    with the same bytes as `own` leaves no gap.
+    A list with a gap would not consist of the most probable tokens. A choice with the same bytes as `own` leaves no
+    gap.
     """
     found: list[Choice] = []
     sure = True
@@ -401,7 +401,7 @@ class CheckedAligner(TokenAligner):
         ends: known strings and ids of ends of sequence; newly found ones are added.
         listing: as in `TokenAligner`.
         streamed: whether the answer is a stream of `/v1/completions`.
-        drawn: whether tokens are drawn, so that they need not be the most probable tokens.
+        drawn: whether tokens are drawn at random; a drawn token is not always the most probable one.
     """
 
     def __init__(
@@ -477,7 +477,7 @@ def readings(string: str, *, bare: bool) -> tuple[bytes, ...]:
 
 
 def endings(core: bytes, text: bytes, *, goes_on: bool = True) -> Iterator[int]:
-    """Yield the end of each occurrence of `core` in `text`; with `goes_on`, only after the first character."""
+    """Yield the end of each occurrence of `core` in `text`; with `goes_on`, the first character is not searched."""
     at = text.find(core, len(first_character(text).encode()) if goes_on else 0)
     while at >= 0:
         yield at + len(core)
