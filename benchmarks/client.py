@@ -1,6 +1,7 @@
 """The client's cost by HTTP library, on a busy machine and in long answers, and the delay of its event loop.
 
-The measurements work as in `cpu.py`: the servers are invented models in a separate process, reached by real HTTP.
+The measurements work as in `cpu.py`: the servers run in a separate process with
+simulated models, and are reached over real HTTP.
 Each measurement runs in a fresh process, and only that process's time counts. The compared cases take turns.
 """
 

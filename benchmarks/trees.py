@@ -49,14 +49,14 @@ PAPER = (
     "probabilities *p* and *q* if both split the samples equally well."
 )
 ABOUT = (
-    "The table shows the right answers to {count} questions of each kind, with numbers that neither model saw in "
-    "training. A mixed question needs a fact, which only `facts` knows, and a sum, which only `sums` can calculate. A "
-    "question of any other kind needs the knowledge of only one of the two models; the other one has learned only that "
-    "it does not know the answer. The trees and the rule learn from mixed questions with different numbers: the tree "
-    "of 10 examples learns from the three examples of the first tree and from seven more, and the rule learns from all "
-    "100. *Other* examples are three questions of the kinds that one model can answer. These examples are outside the "
-    "distribution of the mixed questions, just as the paper's three examples are outside the distribution of its "
-    f"tests. {PAPER}"
+    "The table shows how many of {count} questions of each kind were answered correctly; the questions contain "
+    "numbers that neither model saw in training. A mixed question needs a fact, which only `facts` knows, and a sum, "
+    "which only `sums` can calculate. A question of any other kind needs the knowledge of only one of the two models;"
+    " the other one has learned only that it does not know the answer. The trees and the rule learn from mixed "
+    "questions with different numbers: the tree of 10 examples learns from the three examples of the first tree and "
+    "from seven more, and the rule learns from all 100. *Other* examples are three questions of the kinds that one "
+    "model can answer. These examples are outside the distribution of the mixed questions, just as the paper's three "
+    "examples are outside the distribution of its tests. {PAPER}"
 )
 SAMPLES = (
     "The table counts the samples that the trees learned from. Each example requires one scoring request to each "

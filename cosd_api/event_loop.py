@@ -41,8 +41,8 @@ def own_process() -> Iterator[EventLoop]:
 
     Inside the block, the garbage collector starts after 10,000 new objects instead of 700 (2,000 in newer versions of
     Python), and skips objects that are older than the block. Fusions create hardly any reference cycles, but many
-    objects that live for a while. The collector would visit these objects again and again, and all streams would pause
-    during each visit.
+    objects that live for a while. By default, the collector would visit these objects again and again, and
+    would pause all streams each time.
     """
     _log.debug("event loop: %s", event_loop_name())
     thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from cosd_api.decoding.timeline import RequestSpan
 
 _STREAMS = ("draft", "hedge", "watch")
-_FEWEST = 8  # minimum number of tokens in a stream that is counted
+_FEWEST = 8  # streams with fewer tokens are not counted
 _ENOUGH = 64  # number of tokens after which a model's speed counts as known
 
 

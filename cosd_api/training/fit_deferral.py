@@ -95,7 +95,8 @@ class DeferralTraining(BaseModel):
 
     Attributes:
         gate: the gate, for `Fusion(..., method=Defer(gate=training.gate))` or `training.gate.save(path)`.
-        penalty: factor of the penalty, which is half the sum of the squared weights of the standardised features.
+        penalty: coefficient of the L2 penalty. The penalty itself is half the sum of the squared weights of the
+            standardised features.
         counts: counts of the data.
         losses: mean negative log-likelihood per token of the references, in nats: for the `draft` alone, the
             `assistant` alone, the `first` weights (line 3), and the `gate`.

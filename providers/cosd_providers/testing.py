@@ -105,7 +105,7 @@ class TableModel:
         """The ids of `text`.
 
         Raises:
-            ValueError: no token fits some part of the text.
+            ValueError: some part of the text cannot be encoded by any token.
         """
         ids: list[int] = []
         at = 0

@@ -118,7 +118,7 @@ class Limiter:
 
 
 class Slot:
-    """The permission of a request to be in flight."""
+    """Permission for one request to be in flight."""
 
     def __init__(self, loop: _Loop, usage: Usage, *, draft: bool) -> None:
         self._loop = loop

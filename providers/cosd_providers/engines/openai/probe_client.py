@@ -100,7 +100,7 @@ class CompletionsProbeClient(ProbeClient):
 
 
 def probe_client(client: OpenAIClient, transport: Transport) -> CompletionsProbeClient:
-    """Return the probe's client for the server of an adapter."""
+    """Return the client with which the probe queries an adapter's server."""
 
     def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:
         if client.api != "completions" and not isinstance(prompt, str):

@@ -55,7 +55,7 @@ class Proposing(Rounds):
         self._strategy: Strategy | None = strategy
         self._whole = Prefix.of(context)
         self._echoed: Scored | None = None
-        self._singly = False  # whether each question has a separate request
+        self._singly = False  # whether each question is sent in a request of its own
 
     async def answer(self, questions: Sequence[Question] | None) -> list[Proposal | None]:
         """Find the proposals for the questions, or for every boundary of the text; see `contract.Provider`.
