@@ -223,7 +223,7 @@ def advice_in_words(folder: Path = RESULTS) -> str:
         if row[advice] != "fuse them"
     ]
     return (
-        "For every pair of the bundled models, whichever drafts, the advice was to fuse, and the advised way gained "
+        "For every pair of the bundled models, whichever model drafts, the advice was to fuse, and the advised way gained "
         f"{min(gains)} to {max(gains)} points over the better model alone. For the pairs with a copy, noisy or not, "
         f"the advice was to use one model alone; if the worse model drafts, CoSD loses {-min(losses)} points."
     )
@@ -274,8 +274,8 @@ def batches_in_words(folder: Path = RESULTS) -> tuple[str, str]:
     most = max(int(row["at a time"]) for row in cached)
     shares = [row["share"].replace("%", " %") for row in cached if row["at a time"] == most]
     alike = (
-        f"In the order of the file, {shares[0]} of the tokens that the draft's server read came from its cache, and "
-        f"{shares[1]} of the tokens that the assistant's server read. In the order of `cosd batch`, these shares were "
+        f"When lines were sent in the order of the file, the draft's server read {shares[0]} of its tokens from the "
+        f"cache, and the assistant's server read {shares[1]}. In the order of `cosd batch`, these shares were "
         f"{shares[2]} and {shares[3]}."
     )
     megabytes = " to ".join(map(str, sorted({row["resident memory, MB"] for row in long})))
