@@ -225,7 +225,8 @@ def advice_in_words(folder: Path = RESULTS) -> str:
     return (
         "For every pair of the bundled models, whichever model drafts, the advice was to fuse, and the advised way "
         f"gained {min(gains)} to {max(gains)} points over the better model alone. For the pairs with a copy, "
-        f"noisy or not, the advice was to use one model alone; if the worse model drafts, CoSD loses {-min(losses)} points."
+        f"noisy or not, the advice was to use one model alone; if the worse model drafts, "
+        f"CoSD loses {-min(losses)} points."
     )
 
 
