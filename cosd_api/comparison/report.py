@@ -148,6 +148,12 @@ def findings(found: Comparison) -> list[str]:
     else:
         words = f"No way is shown to be better than {each} alone, with an error of at most 5 % for all ways together."
     sentences = [words, *_about_failures(tested, found)]
+    if all(one.right == 0 for one in found.standings):
+        sentences.insert(
+            0,
+            f"No answer of any model or way is right by the grader {found.grader!r}. Compare some answers with the "
+            "references: another grader may fit them, such as 'contains' if the answers are sentences (--grader).",
+        )
     if found.third is not None:
         sentences.append(third_in_words(found.third))
     elif found.more_assistants and len(found.models) == _TRIO:

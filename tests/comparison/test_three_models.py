@@ -175,6 +175,15 @@ async def test_prices_are_of_each_endpoint() -> None:
     assert words in str(caught.value)
 
 
+async def test_a_grader_that_fits_no_answer_is_named() -> None:
+    wrong = {key: one.model_copy(update={"answer": "unheard of"}) for key, one in ASKED.items()}
+    found = await compared(wrong, models=trio(ASKED))
+    assert {one.right for one in found.standings} == {0}
+    words = "No answer of any model or way is right by the grader 'exact'. Compare some answers with the references"
+    assert words in " ".join(str(found).split()) and words in comparison_page(found)
+    assert "No answer of any model" not in str(await compared())
+
+
 async def test_reports_name_every_model() -> None:
     found = await compared()
     again = Comparison.model_validate_json(found.model_dump_json())
