@@ -140,20 +140,14 @@ def findings(found: Comparison) -> list[str]:
     """Put the result into sentences: ways that beat each model, effects of failures, and the worth of a third model."""
     tested = [one for one in rows_of(found) if one.kind in ("method", "baseline") and one.differences]
     if not any(difference.interval is not None for one in tested for difference in one.differences.values()):
-        return []
+        return _about_the_grader(found)
     better = [one.name for one in tested if one.better_than_all]
     each = "both models" if len(found.models) == 2 else "each of the models"
     if better:
         words = f"Better than {each} alone, with an error of at most 5 % for all together: {in_words(better)}."
     else:
         words = f"No way is shown to be better than {each} alone, with an error of at most 5 % for all ways together."
-    sentences = [words, *_about_failures(tested, found)]
-    if all(one.right == 0 for one in found.standings):
-        sentences.insert(
-            0,
-            f"No answer of any model or way is right by the grader {found.grader!r}. Compare some answers with the "
-            "references: another grader may fit them, such as 'contains' if the answers are sentences (--grader).",
-        )
+    sentences = [*_about_the_grader(found), words, *_about_failures(tested, found)]
     if found.third is not None:
         sentences.append(third_in_words(found.third))
     elif found.more_assistants and len(found.models) == _TRIO:
@@ -165,6 +159,16 @@ def findings(found: Comparison) -> list[str]:
 
 
 _TRIO = 3
+
+
+def _about_the_grader(found: Comparison) -> list[str]:
+    """Write a sentence if no graded answer is right, because the grader may not fit the answers."""
+    graded = [one for one in found.standings if one.answered]
+    if not graded or any(one.right for one in graded):
+        return []
+    words = f"No answer of any model or way is right by the grader {found.grader!r}. Compare some answers with the "
+    words += "references: another grader may fit them, such as 'contains' if the answers are sentences (--grader)."
+    return [words]
 
 
 def _about_failures(tested: Sequence[Standing], found: Comparison) -> list[str]:

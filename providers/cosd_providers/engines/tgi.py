@@ -234,9 +234,7 @@ class TgiClient:
                 if allowed is None or int(allowed[1]) >= top:
                     raise
                 top = int(allowed[1])
-        words = (
-            "the server does not list the most probable tokens, so it is unknown whether its own token is one of them"
-        )
+        words = "the server does not list the most probable tokens, so its own token may not be the most probable one"
         hint = (
             "Start it without --max-top-n-tokens 0. TGI's llama.cpp backend always samples: use llama.cpp's own server."
         )
