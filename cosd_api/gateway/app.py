@@ -28,7 +28,7 @@ from cosd_api.gateway.body_sizes import BodyLimit, body_limit
 from cosd_api.gateway.clients import Admission, Client, Clients
 from cosd_api.gateway.config import ClientKey, GatewayLimits
 from cosd_api.gateway.exchange import Exchange, request_id
-from cosd_api.gateway.ignorable import check_ignored
+from cosd_api.gateway.fields import check_ignored
 from cosd_api.gateway.metrics import GatewayMetrics
 from cosd_api.gateway.openapi import openapi
 from cosd_api.gateway.readiness import Readiness
