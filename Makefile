@@ -36,6 +36,7 @@ lab: $(STAMPS)/bench  ## Find out when fusing helps (12 hours, needs torch; ARGS
 
 docs: $(STAMPS)/docs  ## Write the tables of docs/ from the code and benchmarks/results; build the site into build/site, links checked
 	@$(BIN)/python docs/generate_methods.py
+	@$(BIN)/python docs/generate_fields.py
 	@$(BIN)/python -m benchmarks --page
 	@$(BIN)/python docs/generate_site.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --config-file build/mkdocs.yml

@@ -28,7 +28,7 @@ from cosd_api.gateway.body_sizes import BodyLimit, body_limit
 from cosd_api.gateway.clients import Admission, Client, Clients
 from cosd_api.gateway.config import ClientKey, GatewayLimits
 from cosd_api.gateway.exchange import Exchange, request_id
-from cosd_api.gateway.ignorable import check_ignored
+from cosd_api.gateway.fields import check_ignored
 from cosd_api.gateway.metrics import GatewayMetrics
 from cosd_api.gateway.openapi import openapi
 from cosd_api.gateway.readiness import Readiness
@@ -42,6 +42,12 @@ _OPEN = ("/health", "/ready")
 """Routes that require no key, because load balancers and health checks have none."""
 
 _ANSWERS = ("/v1/chat/completions", "/v1/completions")
+
+_MEANT = {
+    **{path.removeprefix("/v1"): path for path in (*_ANSWERS, "/v1/models")},
+    "/responses": f"the gateway has no Responses API, and {_ANSWERS[0]}",
+}
+"""The routes that paths with these ends are meant for, such as a path without /v1, or with /v1 twice."""
 
 _QUIET = ("/health", "/ready", "/metrics")
 """Routes that monitoring calls every few seconds. Their requests are logged only if they fail."""
@@ -194,14 +200,14 @@ class Gateway:
         exchange: Exchange = scope["exchange"]
         try:
             _check_framing(scope)
-            if scope["path"] not in _OPEN:
+            if scope["path"] not in _OPEN and scope["method"] != "OPTIONS":  # browsers send no key with OPTIONS
                 scope["client_key"] = client = self._recognized(scope)
                 exchange.client = client.name
             await self._router(scope, receive, send)
         except ClientDisconnect:
             exchange.outcome = "disconnected"
         except Exception as failed:  # noqa: BLE001 - every error is sent in the format of OpenAI's API
-            error = _of_route(failed) if isinstance(failed, HTTPException) else api_error(failed)
+            error = _of_route(failed, scope) if isinstance(failed, HTTPException) else api_error(failed)
             exchange.outcome, exchange.error = "error", error.code or str(error.status)
             if error.code == "internal":
                 frames = "".join(traceback.format_tb(failed.__traceback__))
@@ -322,6 +328,8 @@ class Gateway:
 
     async def _model(self, request: Request) -> Response:
         name = request.path_params["name"]
+        if not name:
+            raise HTTPException(404)
         self._fusion(name)
         return JSONResponse(self._described(name))
 
@@ -376,9 +384,14 @@ def _answer(error: ApiError, more: Mapping[str, str] | None = None) -> Response:
     return JSONResponse(error.body, error.status, headers)
 
 
-def _of_route(error: HTTPException) -> ApiError:
+def _of_route(error: HTTPException, scope: Scope) -> ApiError:
     if error.status_code == 405:
-        return ApiError("this method is not allowed here", status=405)
+        preflight = scope["method"] == "OPTIONS"
+        words = "; the gateway's setting cors: names the origins of web pages that may call it" if preflight else ""
+        return ApiError(f"this method is not allowed here{words}", status=405)
     if error.status_code == 400:
         return ApiError("a request has either content-length or transfer-encoding, not both")
-    return ApiError("there is no such route; /openapi.json lists them", status=error.status_code, code="not_found")
+    path = scope["path"].rstrip("/")
+    meant = next((route for end, route in _MEANT.items() if path.endswith(end)), None)
+    words = "/openapi.json lists them" if meant is None else f"{meant} is the right one"
+    return ApiError(f"there is no such route; {words}", status=error.status_code, code="not_found")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self, TypeVar, cast
+from typing import Annotated, Any, Self, TypeVar, cast
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -20,7 +19,6 @@ from pydantic_core import ErrorDetails, from_json
 from cosd_api import Fusion, SettingError
 from cosd_api.extend import (
     DEFAULT_MAX_TOKENS,
-    REFUSED_SETTINGS,
     AnswerOptions,
     OwnMessages,
     after_own,
@@ -32,16 +30,17 @@ from cosd_api.extend import (
 from cosd_api.gateway.api_errors import ApiError
 from cosd_api.gateway.body_sizes import count_values
 from cosd_api.gateway.config import GatewayLimits
-from cosd_api.gateway.ignorable import IGNORABLE, changes_nothing
+from cosd_api.gateway.fields import FIELDS, OF_METHOD, changes_nothing, is_ignorable
 from cosd_providers import Message
 
-__all__ = ["Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion"]
+__all__ = ["LONGEST_NAME", "Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion"]
 
 _MOST_STOPS = 16
-_MOST_FIELDS = 100  # maximum number of fields in a body, because each invalid field costs time
 _MOST_VALUES = 100_000  # maximum number of JSON values in a body, because parsing a million takes seconds
 _VALUES = 10  # JSON values per message or prompt; if the limits allow many, the maximum may exceed _MOST_VALUES
-_LONGEST_NAME = 40
+LONGEST_NAME = 40
+"""Maximum number of characters in the name of a field."""
+
 _SEEDS = 2**31  # number of seeds that a fusion accepts; a client's seed is taken modulo this number
 
 _PART = {
@@ -92,30 +91,15 @@ _OWN = {
     },
 }
 
-_NO_TOOLS = "a fusion writes text and calls no tools"
-_TEXT_ONLY = "a fusion reads and writes text only"
 _REASONS: Mapping[str, str] = {
-    **dict.fromkeys(("tools", "tool_choice", "functions", "function_call", "parallel_tool_calls"), _NO_TOOLS),
-    **dict.fromkeys(("audio", "modalities"), _TEXT_ONLY),
-    "response_format": "structured output is not supported: only the type text is",
-    "best_of": REFUSED_SETTINGS["best_of"],
-    "n": REFUSED_SETTINGS["n"],
-    "echo": REFUSED_SETTINGS["echo"],
-    "suffix": "a fusion writes what follows a text, not what fits between two",
     "temperature": "give 0, or leave it out: the fusion's method decides whether tokens are drawn",
-    "top_p": REFUSED_SETTINGS["top_p"],
-    "logit_bias": REFUSED_SETTINGS["logit_bias"],
-    "frequency_penalty": REFUSED_SETTINGS["frequency_penalty"],
-    "presence_penalty": REFUSED_SETTINGS["presence_penalty"],
     "logprobs": "give true or false, for completions a number of tokens to list at each place, 0 to 5",
     "top_logprobs": "give a number of tokens to list at each place, 0 to 20, together with logprobs: true",
     "prompt": "it must be text, or a list of texts: the models of a fusion may have different tokenizers; none empty",
-    "own": "a model's own messages come before a conversation: give messages, not a text as the prompt",
     "stop": f"it must be text, or a list of up to {_MOST_STOPS} texts, none of them empty",
 }
-"""Reasons for refusing a field or its value, by the name of the field."""
+"""Reasons for refusing the value of a field that is used."""
 
-_Zero = Annotated[float, Field(ge=0, le=0)]
 _Text = Annotated[str, Field(min_length=1)]
 
 
@@ -124,20 +108,11 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _not_true(value: bool) -> bool:
-    if value:
-        raise ValueError("it must be false")
-    return value
-
-
 _WHOLE = BeforeValidator(_whole)
 _Int = Annotated[int, _WHOLE]
 _Positive = Annotated[int, Field(ge=1), _WHOLE]
-_One = Annotated[int, Field(ge=1, le=1), _WHOLE]
 _UpToFive = Annotated[int, Field(ge=0, le=5), _WHOLE]
 _UpToTwenty = Annotated[int, Field(ge=0, le=20), _WHOLE]
-_False = Annotated[bool, AfterValidator(_not_true), WithJsonSchema({"const": False})]
-_Ignored = Annotated[Any, Field(description="Accepted, but not used.")]
 
 
 class _StreamOptions(BaseModel):
@@ -146,14 +121,8 @@ class _StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 
-class _TextFormat(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    type: Literal["text"]
-
-
 class RequestBody(BaseModel):
-    """Fields that both routes share. A field that is null counts as absent."""
+    """The fields that both routes use. The fields of `fields.py` that no route uses are not part of it."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
@@ -165,12 +134,7 @@ class RequestBody(BaseModel):
     stream_options: _StreamOptions | None = None
     seed: _Int | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_p: Annotated[float, Field(ge=1, le=1)] | None = None
-    n: _One | None = None
-    frequency_penalty: _Zero | None = None
-    presence_penalty: _Zero | None = None
-    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
-    user: _Ignored = None
+    do_sample: bool | None = None
 
     def options(self) -> AnswerOptions:
         """Return the limits on an answer that the body contains."""
@@ -190,16 +154,6 @@ class ChatBody(RequestBody):
     own: Annotated[Any, WithJsonSchema(_OWN)] = None
     logprobs: bool | None = None
     top_logprobs: _UpToTwenty | None = None
-    response_format: _TextFormat | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    parallel_tool_calls: _Ignored = None
-    modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
-    metadata: _Ignored = None
-    store: _Ignored = None
-    service_tier: _Ignored = None
-    safety_identifier: _Ignored = None
-    prompt_cache_key: _Ignored = None
 
 
 class CompletionBody(RequestBody):
@@ -207,10 +161,9 @@ class CompletionBody(RequestBody):
 
     prompt: _Text | Annotated[list[_Text], Field(min_length=1, fail_fast=True)]
     logprobs: _UpToFive | None = None
-    best_of: _One | None = None
-    echo: _False | None = None
-    suffix: None = None
-    own: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+
+
+_ROUTES: Mapping[type[BaseModel], str] = {ChatBody: "/v1/chat/completions", CompletionBody: "/v1/completions"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +179,7 @@ class Asked:
         include_usage: whether a stream ends with the usage.
         logprobs: whether each token is sent with its log probability.
         seed: seed for drawing tokens at random; None if the request has none.
-        temperature: the temperature; None if the request has none.
+        of_method: the fields of the request that must fit the fusion's method, such as the temperature.
         passed_over: values of ignored fields, by name, except for values that change nothing.
         strict: whether the request comes from a batch. Batches have no setting that makes them ignore fields.
     """
@@ -239,7 +192,7 @@ class Asked:
     include_usage: bool
     logprobs: bool
     seed: int | None
-    temperature: float | None
+    of_method: Mapping[str, float | bool]
     passed_over: Mapping[str, object] = field(default_factory=dict[str, object])
     strict: bool = True
 
@@ -271,7 +224,7 @@ class Asked:
             include_usage=bool(body.stream_options and body.stream_options.include_usage),
             logprobs=logprobs,
             seed=body.seed,
-            temperature=body.temperature,
+            of_method=body.model_dump(include={*OF_METHOD}, exclude_none=True),
             passed_over=passed_over,
             strict=strict,
         )
@@ -279,14 +232,15 @@ class Asked:
     def ignored(self, fusion: Fusion) -> list[str]:
         """Return the names of ignored fields that would have changed the answer."""
         drawn = fusion.settings.temperature
-        return [name for name, value in self.passed_over.items() if name != "temperature" or value != drawn]
+        fitting = {name: fit(drawn) for name, fit in OF_METHOD.items()}
+        return [name for name, value in self.passed_over.items() if name not in fitting or value != fitting[name]]
 
     def options_for(self, fusion: Fusion, limits: GatewayLimits) -> AnswerOptions:
         """Return the arguments for `Fusion.stream`: the request's options, within the fusion's and gateway's limits.
 
         Raises:
-            ApiError: the request's temperature differs from the temperature of the fusion's method, or the request has
-                messages for a model that is not in the fusion.
+            ApiError: the request's temperature does not fit the fusion's method, or the request has messages for a
+                model that is not in the fusion.
         """
         own, asked = fusion.limits, self.options
         found: AnswerOptions = {**own, **asked}
@@ -300,11 +254,13 @@ class Asked:
         if messages := asked.get("own"):
             found["own"] = _after_those_of(fusion, messages)
         drawn = fusion.settings.temperature
-        if self.temperature is not None and self.temperature != drawn:
-            words = f"temperature={self.temperature:g} is refused: this fusion has {drawn:g}"
-            reason = "it draws its tokens" if drawn else "its tokens are the most probable ones"
-            more = _by_the_operator("temperature", strict=self.strict)
-            raise ApiError(f"{words}, as {reason}. Leave it out{more}", param="temperature")
+        for name, value in self.of_method.items():
+            fitting = OF_METHOD[name](drawn)
+            if value != fitting:
+                words = f"{name}={_shown(value)} is refused: this fusion has {_shown(fitting)}"
+                reason = "it draws its tokens" if drawn else "its tokens are the most probable ones"
+                more = _by_the_operator(name, strict=self.strict)
+                raise ApiError(f"{words}, as {reason}. Leave it out{more}", param=name)
         given = found.get("timeout")
         found["timeout"] = limits.timeout if given is None else min(given, limits.timeout)
         if drawn and self.seed is not None:
@@ -320,7 +276,7 @@ def read_chat(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
     Args:
         data: the body.
         limits: limits of the gateway.
-        ignore: fields of `IGNORABLE` to ignore; None for a batch, which has no setting for them.
+        ignore: fields to ignore; None for a batch, which has no setting for them.
 
     Raises:
         ApiError: the body is invalid, or requests something that no fusion can do.
@@ -365,7 +321,7 @@ def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:
     """
     if isinstance(given, dict):
         several = cast("dict[str, object]", given)
-        if longest := next((name for name in several if len(name) > _LONGEST_NAME), None):
+        if longest := next((name for name in several if len(name) > LONGEST_NAME), None):
             raise ApiError(f"own has messages for a name of {len(longest)} characters", param="own")
         lists = (cast("list[object]", one) for one in several.values() if isinstance(one, list))
         count = len(several) + sum(max(0, len(one) - 1) for one in lists)
@@ -409,17 +365,17 @@ def _read(
     if not isinstance(given, dict):
         raise ApiError("the body must be a JSON object")
     fields = cast("dict[str, object]", given)
-    if len(fields) > _MOST_FIELDS:
-        raise ApiError(f"the body has {len(fields)} fields, and at most {_MOST_FIELDS} are allowed")
-    if longest := next((name for name in fields if len(name) > _LONGEST_NAME), None):
+    if longest := next((name for name in fields if len(name) > LONGEST_NAME), None):
         raise ApiError(f"unknown field of {len(longest)} characters")
-    unused = {name: value for name, value in fields.items() if name in (ignore or ())}
-    passed_over = {name: value for name, value in unused.items() if not changes_nothing(name, value)}
+    meant = {name: value for name, value in fields.items() if not changes_nothing(name, value, fields)}
+    passed_over = {name: meant.pop(name) for name in [*meant] if name in (ignore or ())}
+    if unused := next((name for name in meant if name not in kind.model_fields), None):
+        raise _unused(kind, unused, strict=ignore is None)
     try:
-        body = kind.model_validate({name: value for name, value in fields.items() if name not in unused})
+        body = kind.model_validate(meant)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)[0]
-        raise _refusal(kind, found, strict=ignore is None) from None
+        raise _refusal(found, strict=ignore is None) from None
     for name in ("max_tokens", "max_completion_tokens"):
         wanted = getattr(body, name, None)
         if wanted is not None and wanted > limits.max_tokens:
@@ -428,30 +384,37 @@ def _read(
     return body, passed_over
 
 
-def _refusal(kind: type[BaseModel], found: ErrorDetails, *, strict: bool) -> ApiError:
+def _refusal(found: ErrorDetails, *, strict: bool) -> ApiError:
     """Create the error for the first invalid field of a body; the error quotes no values from the body."""
     name = str(found["loc"][0])
     if found["type"] == "missing":
         return ApiError(f"{name} is required", param=name)
     if name in _REASONS:
         return ApiError(f"{name} is refused: {_REASONS[name]}{_by_the_operator(name, strict=strict)}", param=name)
-    if found["type"] == "extra_forbidden":
-        return _unknown(kind, name, strict=strict)
     words = found["msg"].removeprefix("Value error, ")
     return ApiError(f"{name}: {words[:1].lower()}{words[1:]}", param=name)
 
 
-def _unknown(kind: type[BaseModel], name: str, *, strict: bool) -> ApiError:
-    if name in REFUSED_SETTINGS or name in IGNORABLE:
-        reason = REFUSED_SETTINGS.get(name, "it is not sent to the models of a fusion")
-        words = f"{name} is refused: {reason}. Leave it out{_by_the_operator(name, strict=strict)}"
-        return ApiError(words, param=name)
+def _unused(kind: type[BaseModel], name: str, *, strict: bool) -> ApiError:
+    """Create the error for a field that the route does not use, with a value that would change something."""
     shown = name if name.isidentifier() else "..."
-    return ApiError(f"unknown field {shown!r}{suggestion(name, kind.model_fields)}", param=shown)
+    more = _by_the_operator(shown, strict=strict)
+    if name not in FIELDS:
+        words = f"unknown field {shown!r}{more}{suggestion(name, kind.model_fields)}"
+    elif reason := FIELDS[name].reason:
+        words = f"{name} is refused: {reason}{'. Leave it out' if is_ignorable(name) else ''}{more}"
+    else:
+        [route] = [path for other, path in _ROUTES.items() if name in other.model_fields]
+        words = f"{name} is refused: it is a field of {route}"
+    return ApiError(words, param=shown)
+
+
+def _shown(value: float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
 
 
 def _by_the_operator(name: str, *, strict: bool) -> str:
     """Return the end of an error message, which names the setting that ignores the field; empty if there is none."""
-    if strict or name not in IGNORABLE:
+    if strict or not name.isidentifier() or not is_ignorable(name):
         return ""
     return f"; whoever runs the gateway can have it ignored (ignore: [{name}])"

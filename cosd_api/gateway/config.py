@@ -20,7 +20,7 @@ from pydantic import (
 
 from cosd_api import FusionConfig, SettingError
 from cosd_api.extend import Document, FieldPath, config_error, config_errors, read_document
-from cosd_api.gateway.ignorable import IGNORABLE, check_ignored
+from cosd_api.gateway.fields import FIELDS, check_ignored, is_ignorable
 
 __all__ = ["ALONE", "KEYS_VARIABLE", "ClientKey", "GatewayConfig", "GatewayLimits", "keys_of"]
 
@@ -43,7 +43,8 @@ def _ignorable(name: str) -> str:
     return name
 
 
-_Ignorable = Annotated[str, AfterValidator(_ignorable), WithJsonSchema({"enum": [*IGNORABLE]})]
+_FORM = [name for name in FIELDS if not is_ignorable(name)]
+_Ignorable = Annotated[str, AfterValidator(_ignorable), WithJsonSchema({"type": "string", "not": {"enum": _FORM}})]
 
 
 class GatewayLimits(BaseModel):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
 from cosd_api import __version__
-from cosd_api.gateway.bodies import ChatBody, CompletionBody
+from cosd_api.gateway.bodies import LONGEST_NAME, ChatBody, CompletionBody
 from cosd_api.gateway.config import GatewayLimits
+from cosd_api.gateway.fields import FIELDS, OF_METHOD, Fitting
 
 __all__ = ["openapi"]
 
@@ -48,6 +49,9 @@ _MODELS = {
     "required": ["object", "data"],
     "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": _MODEL}},
 }
+_NULL = {"type": "null"}
+_ANY = {"description": "Accepted, but not used."}
+_IGNORED = {"description": "Ignored: the answer names it."}
 _STATUS = {"type": "object", "required": ["status"], "properties": {"status": _TEXT}}
 
 
@@ -79,17 +83,25 @@ def openapi(
     }
     for path, size in sizes.items():
         answers[path]["post"]["requestBody"]["description"] = f"At most {size} bytes; more is refused with status 413."
-    for body in (ChatBody, CompletionBody):
-        fields = schemas[body.__name__]["properties"]
-        fields["model"] = {"enum": [*models]}
-        fields["temperature"] = {"enum": [*sorted(temperatures), None]}
-        for count in {"max_tokens", "max_completion_tokens"} & fields.keys():
-            fields[count] = {"type": ["integer", "null"], "minimum": 1, "maximum": limits.max_tokens}
-        fields |= {name: {"description": "Accepted, but not used."} for name in sorted(ignore)}
     chat = schemas[ChatBody.__name__]["properties"]
     chat["messages"]["maxItems"] = limits.messages
     each = chat["own"].pop("additionalProperties")
     chat["own"] |= {"properties": dict.fromkeys(names, each), "additionalProperties": False}
+    for body in (ChatBody, CompletionBody):
+        fields = schemas[body.__name__]["properties"]
+        fields["model"] = {"enum": [*models]}
+        for field, fit in OF_METHOD.items():
+            fields[field] = {"enum": [*sorted({fit(one) for one in temperatures}), None]}
+        for count in {"max_tokens", "max_completion_tokens"} & fields.keys():
+            fields[count] = {"type": ["integer", "null"], "minimum": 1, "maximum": limits.max_tokens}
+        for field, group in FIELDS.items():
+            values = group.values[field]
+            known = _ANY if values is None else {"anyOf": [_NULL, *(_neutral(one, body) for one in values)]}
+            fields[field] = (
+                {"anyOf": [fields[field], known]} if values and field in fields else fields.get(field, known)
+            )
+        fields |= dict.fromkeys(sorted(ignore), _IGNORED)
+        schemas[body.__name__] |= {"additionalProperties": _NULL, "propertyNames": {"maxLength": LONGEST_NAME}}
     name = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
     paths: dict[str, Any] = {
         **answers,
@@ -110,6 +122,16 @@ def openapi(
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}]
     return document
+
+
+def _neutral(value: object, body: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of a value in the table of fields, for a conversation whose last message is the user's."""
+    if isinstance(value, Fitting):
+        value = value.of({"messages": []} if body is ChatBody else {})
+    if isinstance(value, dict):
+        members = {name: {"enum": [one, None]} for name, one in cast("dict[str, object]", value).items()}
+        return {"type": "object", "properties": members, "additionalProperties": _NULL}
+    return {"const": value}
 
 
 def _answers(body: type[BaseModel], kind: str, written: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:

@@ -119,7 +119,7 @@ async def test_own_messages_of_a_line_reach_one_model_alone(tmp_path: Path) -> N
     assert errors.keys() == {"judge", "wrong", "text"} and {one["param"] for one in errors.values()} == {"own"}
     assert errors["judge"]["message"] == "own has messages for 'judge', and the models are draft, assistant"
     assert "own['draft']: messages[0] has the role 'x'" in errors["wrong"]["message"]
-    assert "give messages, not a text as the prompt" in errors["text"]["message"]
+    assert "own is refused: it is a field of /v1/chat/completions" in errors["text"]["message"]
 
 
 async def test_other_own_messages_are_another_question(tmp_path: Path) -> None:

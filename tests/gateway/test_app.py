@@ -157,6 +157,30 @@ async def test_what_a_stranger_gets_wrong_first_is_said() -> None:
         assert b"_created" not in (await visit(app, "/metrics")).body
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", f"{CHAT} is the right one"),
+        ("/v1/v1/chat/completions", f"{CHAT} is the right one"),
+        ("/v1/chat/completions/", f"{CHAT} is the right one"),
+        ("/v1/chat/completions/chat/completions", f"{CHAT} is the right one"),
+        ("/completions", f"{TEXT} is the right one"),
+        ("/v1/v1/completions", f"{TEXT} is the right one"),
+        ("/v1/completions/", f"{TEXT} is the right one"),
+        ("/models", "/v1/models is the right one"),
+        ("/v1/v1/models", "/v1/models is the right one"),
+        ("/v1/models/", "/v1/models is the right one"),
+        ("/v1/responses", f"the gateway has no Responses API, and {CHAT} is the right one"),
+        ("/v1/embeddings", "/openapi.json lists them"),
+    ],
+)
+async def test_a_wrong_path_is_answered_with_the_right_one(path: str, meant: str) -> None:
+    async with opened(fusion()) as app:
+        reply = await visit(app, path, None if "models" in path else BODY)
+    assert (reply.status, reply.error["code"]) == (404, "not_found")
+    assert reply.error["message"] == f"there is no such route; {meant}"
+
+
 async def test_other_machines_need_a_key() -> None:
     async with opened(fusion()) as app:
         reply = await visit(app, "/v1/models", address="203.0.113.5")
@@ -253,6 +277,17 @@ async def test_other_origins_are_answered_only_if_they_are_named() -> None:
             assert refused.headers.get("access-control-allow-origin") == allowed
             assert ("x-request-id" in refused.headers.get("access-control-expose-headers", "")) is (allowed is not None)
             assert "".join(streamed.texts()) == FUSED
+
+
+async def test_a_preflight_is_told_of_the_setting() -> None:
+    words = "this method is not allowed here"
+    origin = {"origin": "https://app.example.com", "access-control-request-method": "POST"}
+    async with opened(fusion(), keys={KEY: ClientKey(name="a")}) as app:  # browsers send no key with OPTIONS
+        reply = await visit(app, CHAT, method="OPTIONS", headers=origin)
+        other = await visit(app, CHAT, method="DELETE", headers={"authorization": f"Bearer {KEY}"})
+    setting = "the gateway's setting cors: names the origins of web pages that may call it"
+    assert (reply.status, reply.error["message"], reply.headers["allow"]) == (405, f"{words}; {setting}", "POST")
+    assert (other.status, other.error["message"]) == (405, words)
 
 
 async def test_a_request_keeps_its_id_if_that_is_a_word() -> None:
