@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import pytest
@@ -26,7 +26,7 @@ from cosd_api import (
     fuse_sync,
 )
 from cosd_api.demo.servers import Pair
-from cosd_api.extend import Verifier
+from cosd_api.extend import Unit, Verifier
 from cosd_api.verification.tree import TreeNode
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
@@ -284,6 +284,12 @@ def test_settings_reach_the_fusion(scripted: Scripted) -> None:
     assert (settings.unit, settings.stop, settings.max_tokens) == ("word", ("x", "y"), 3)
     assert (settings.draft_length, settings.max_ahead) == (2, 5)
     assert settings.verifier == RuleVerifier(alpha=0.1, beta=float("inf"))
+
+
+@pytest.mark.parametrize("unit", get_args(Unit))
+def test_each_unit_reaches_the_fusion(scripted: Scripted, unit: Unit) -> None:
+    result = scripted("Q", "--json", "--unit", unit)
+    assert FusionResult.model_validate_json(result.stdout).settings.unit == unit
 
 
 def test_asking_everything(scripted: Scripted) -> None:
