@@ -121,7 +121,6 @@ _CHOSEN = (
     Line("cosd drawn", CoSD(unit="token", temperature=1), answer={"seed": 1}, drawn=True),
     Line("cool", "cool"),
     Line("cool of three", "cool", ("facts", "sums", "sums")),
-    Line("cool by own words", CoolFusion(align=True), ("facts", "sums")),
     Line("adafuse", "adafuse"),
     Line("rerank", "rerank"),
     Line("cool and rerank", CoolFusion(rerank=True)),

@@ -364,6 +364,8 @@ def folder(three: Three, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pairs: dict[str, tuple[str, ...]] = {"pair 1": one_tokenizer, "pair 3": one_tokenizer, "pair 5": two}
     pairs |= {"three": (three.words, three.sums, three.facts), "cool": tuple(three.values())}
     content = {name: {"models": [{"url": url, "revision": "1"} for url in urls]} for name, urls in pairs.items()}
+    for server, name in zip(content["cool"]["models"], three, strict=True):
+        server["tokenizer"] = str(Path(__file__).parents[1] / "models" / name)
     (path / "pair.json").write_text(json.dumps(content), encoding="utf-8")
     return path
 
