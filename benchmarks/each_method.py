@@ -83,7 +83,6 @@ VARIANTS: Mapping[str, Method] = {
     "cosd, diff": CoSD(verifier=DiffVerifier()),
     "cosd, surprise": CoSD(verifier=SurpriseVerifier(), unit="literal"),
     "cosd, random": CoSD(verifier=RandomVerifier(rate=0.1)),
-    "cool-align": CoolFusion(align=True),
     "cool+rerank": CoolFusion(rerank=True),
     "mixture": Average(temperature=1),
 }
