@@ -81,9 +81,8 @@ LABELLED: Mapping[str, Method] = {
 VARIANTS: Mapping[str, Method] = {
     "cosd, chow": CoSD(verifier=AgreementVerifier()),
     "cosd, diff": CoSD(verifier=DiffVerifier()),
-    "cosd, surprise": CoSD(verifier=SurpriseVerifier(), unit="token"),
+    "cosd, surprise": CoSD(verifier=SurpriseVerifier(), unit="literal"),
     "cosd, random": CoSD(verifier=RandomVerifier(rate=0.1)),
-    "cool-align": CoolFusion(align=True),
     "cool+rerank": CoolFusion(rerank=True),
     "mixture": Average(temperature=1),
 }

@@ -17,7 +17,8 @@ from typing import Literal
 from cosd_providers.contract import Token
 from cosd_providers.text import join
 
-Unit = Literal["token", "word"]
+Unit = Literal["token", "word", "literal"]
+"""The unit in which a draft is judged; `Fusion` explains the values."""
 LONGEST = 8
 """Maximum number of tokens in a unit, and in a replacement."""
 WRITTEN_WITHOUT_SPACES = (

@@ -67,8 +67,8 @@ def check_unit(unit: Unit | None) -> Unit | None:
     Raises:
         SettingError: the unit is invalid.
     """
-    if unit not in (None, "token", "word"):
-        raise SettingError(f'unit must be "token", "word" or None, not {unit!r}')
+    if unit not in (None, *get_args(Unit)):
+        raise SettingError(f'unit must be "token", "word", "literal" or None, not {unit!r}')
     return unit
 
 

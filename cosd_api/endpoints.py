@@ -40,7 +40,8 @@ OwnByName: TypeAlias = Mapping[str, Sequence[Message]]
 """Extra messages for single models, by endpoint name."""
 
 _NOBODYS: OwnByName = MappingProxyType({})
-_OTHER_TOKENS = 'Leave unit out, or give unit="word": such models are compared by words, each asked on its own path.'
+_BY_WORDS = 'Leave unit out, or give unit="word": such models are compared by words, each asked on its own path. '
+_LITERALLY = 'unit="literal" compares their tokens as text, by the paper\'s equation 3 as printed.'
 _ONE_TOKENIZER = 'If you know that they have, give unit="token"; method="cosd" fuses models with any tokenizers.'
 _CONTINUES = "Else use a server that continues a text or a partial reply, such as vLLM or llama.cpp's."
 _SPECIAL = 8  # maximum number of special tokens that a server is assumed to add to a prompt
@@ -210,7 +211,7 @@ class Endpoints:
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         warnings = self.method.examine(named, self.unit)
         unit, everybody, shares = self.unit, len(known) == len(self.names), tuple[bool, ...]()
-        if everybody and (self.method.compares_tokenizers or self.method.own_paths) and unit != "word":
+        if everybody and (self.method.compares_tokenizers or self.method.own_paths) and unit in (None, "token"):
             vocabularies = await self._vocabularies(infos)
             shares = tuple([one is not None and one == vocabularies[0] for one in vocabularies[1:]])
             if unit == "token":
@@ -232,18 +233,18 @@ class Endpoints:
     def _refuse_other_tokens(
         self, named: Sequence[tuple[str, ServerInfo]], vocabularies: Sequence[Vocabulary | None]
     ) -> None:
-        """Refuse `unit="token"` for models whose ids differ from the draft's, if the method could judge words."""
+        """Refuse `unit="token"` for models whose ids differ from the draft's, if the method judges a draft by ids."""
         first, *others = vocabularies
         if self._compared:
-            return
-        try:
-            self.method.examine_unit("word", named[0][1].endpoint)
-        except UnsupportedError:
             return
         for (name, info), other in zip(named[1:], others, strict=True):
             if first is not None and other is not None and other != first:
                 words = f'unit="token" compares the ids of the models, and the {name} has other ids than the draft'
-                raise UnsupportedError(words, endpoint=info.endpoint, hint=_OTHER_TOKENS)
+                hint = _LITERALLY
+                with suppress(UnsupportedError):  # some verifiers can judge only single tokens
+                    self.method.examine_unit("word", info.endpoint)
+                    hint = _BY_WORDS + _LITERALLY
+                raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
 
     async def _vocabularies(self, infos: Sequence[ServerInfo]) -> list[Vocabulary | None]:
         """Fetch the fingerprints of the models' vocabularies; None for a model whose server accepts no ids."""

@@ -62,6 +62,9 @@ class Fusion:
             report the probabilities of its tokens.
         unit: the draft tokens that are judged together: `"token"` (exactly Algorithm 1), or `"word"` for models with
             different tokenizers. By default, the library compares the tokenizers, and chooses `"word"` if in doubt.
+            `"literal"` is the paper's equation 3 as printed: each draft token is compared as text with the token that
+            the assistant writes after the text cut there. It is never chosen by default, because such cuts mislead an
+            assistant.
         tie: largest difference of two log probabilities that counts as a tie (0.02 by default). An assistant that
             shares the draft's token ids also agrees if the draft's token is its second choice and ties with its first
             choice. The same model gives a token slightly different probabilities when it reads the token and when it

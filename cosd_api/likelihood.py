@@ -157,8 +157,9 @@ def _check(settings: FusionSettings, continuation: str, *, end: bool) -> None:
     if not isinstance(settings.method, CoSD):
         words = f"log_likelihood is not defined for the method {settings.method.name!r}"
         raise SettingError(f'{words}: leave method out, which is CoSD, and give unit="token"')
-    if settings.unit == "word":
-        words = 'log_likelihood is not defined for unit="word": words have no next-token distribution'
+    if settings.unit in ("word", "literal"):
+        named = "words" if settings.unit == "word" else "tokens of two vocabularies"
+        words = f'log_likelihood is not defined for unit="{settings.unit}": {named} have no next-token distribution'
         raise SettingError(f'{words}. Models with one tokenizer can be fused with unit="token"')
     if looks := needs_of(settings.verifier).looks_at:
         words = f"log_likelihood is not computed for a {type(settings.verifier).__name__}"

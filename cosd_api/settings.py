@@ -304,9 +304,11 @@ def _method(given: Mapping[str, Any]) -> dict[str, Any]:
         if name not in method.accepts and given.get(name) not in (None, getattr(defaults, name)):
             words = reason.format(decides=method.decides)
             raise SettingError(f"{name} means nothing to the method {method.name!r}: {words}. Leave it out")
-    if method.one_tokenizer and given.get("unit") == "word":
-        raise SettingError(f'unit="word" means nothing to the method {method.name!r}: it compares single tokens')
-    method = method.at_temperature(given.get("temperature")).with_unit(given.get("unit"))
+    unit = given.get("unit")
+    if method.one_tokenizer and unit in ("word", "literal"):
+        words = "single tokens" if unit == "word" else "tokens of one tokenizer"
+        raise SettingError(f'unit="{unit}" means nothing to the method {method.name!r}: it compares {words}')
+    method = method.at_temperature(given.get("temperature")).with_unit(unit)
     chosen: dict[str, Any] = {"method": method, "temperature": method.temperature}
     chosen |= {name: getattr(method, name) for name in method.hoisted}
     return chosen if method.judge is None else {**chosen, "verifier": method.judge}

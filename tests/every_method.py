@@ -100,13 +100,13 @@ _GATE = DeferralVerifier.model_validate({"listed": 5, "weights": _WEIGHTS, "eta"
 _STATES = CoLLMVerifier(width=4, bias=0.0, weights=(1.0,) * 4, eta=0.5)
 _CHOSEN = (
     Line("cosd", "cosd"),
-    Line("cosd by tokens", CoSD(unit="token"), ("facts", "sums")),
+    Line("cosd, equation 3", CoSD(unit="literal"), ("facts", "sums")),
     Line("agreement", CoSD(verifier=AgreementVerifier())),
     Line("agreement below 0.7", CoSD(verifier=AgreementVerifier(alpha=0.7)), ("facts", "sums")),
     Line("diff", CoSD(verifier=DiffVerifier(tau=0.1))),
-    Line("surprise", CoSD(verifier=SurpriseVerifier(), unit="token")),
+    Line("surprise", CoSD(verifier=SurpriseVerifier(), unit="literal")),
     Line("random", CoSD(verifier=RandomVerifier(rate=0.2, seed=7))),
-    Line("match", CoSD(verifier=MatchVerifier(), unit="token")),
+    Line("match", CoSD(verifier=MatchVerifier(), unit="literal")),
     Line("match by words", CoSD(verifier=MatchVerifier())),
     Line("two assistants", "cosd", ("sums", "facts", "sums")),
     # These two tokenizers cut an answer in plain letters alike nearly everywhere.
@@ -121,7 +121,6 @@ _CHOSEN = (
     Line("cosd drawn", CoSD(unit="token", temperature=1), answer={"seed": 1}, drawn=True),
     Line("cool", "cool"),
     Line("cool of three", "cool", ("facts", "sums", "sums")),
-    Line("cool by own words", CoolFusion(align=True), ("facts", "sums")),
     Line("adafuse", "adafuse"),
     Line("rerank", "rerank"),
     Line("cool and rerank", CoolFusion(rerank=True)),
@@ -149,7 +148,7 @@ def with_the_rest(chosen: Sequence[Line]) -> tuple[Line, ...]:
     kinds = [kind for kind in KINDS if kind not in TRAINED and not any(isinstance(one, KINDS[kind]) for one in judges)]
     for kind in kinds:
         verifier = sample_verifier(kind)
-        rest[kind] = CoSD(verifier=verifier, unit="token" if needs_of(verifier).looks_at else None)
+        rest[kind] = CoSD(verifier=verifier, unit="literal" if needs_of(verifier).looks_at else None)
     for name, method in rest.items():
         drawn = bool(method.temperature)
         settings = _TOKEN if method.one_tokenizer else {}

@@ -135,7 +135,7 @@ def fusions(draw: st.DrawFn) -> dict[str, Any]:
         "draft": served(writer),
         "assistant": [served(model) for model in asked],
         "verifier": RuleVerifier(alpha=alpha, beta=beta),
-        "unit": draw(st.sampled_from(("token", "word"))),
+        "unit": draw(st.sampled_from(("token", "word", "literal"))),
         "max_tokens": draw(st.integers(1, 16)),
         "stop": [one.decode() for one in draw(toys.stops())],
         "draft_length": draw(st.none() | st.integers(1, 5)),

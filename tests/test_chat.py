@@ -144,7 +144,7 @@ class Leads(ScriptedProvider):
         return RenderedPrompt(WithoutLeadingSpace(self, b"\n"), found.prompt, ("a word of warning",))
 
 
-@pytest.mark.parametrize("unit", ["token", "word"])
+@pytest.mark.parametrize("unit", ["token", "word", "literal"])
 @pytest.mark.parametrize(
     "more", [{}, {"draft_length": 1}, {"draft_length": 3}, {"tuning": Tuning(hedge=2)}, {"ask": "all"}]
 )

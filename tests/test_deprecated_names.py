@@ -35,6 +35,7 @@ from cosd_api.forcing.states import state_in_text
 from cosd_api.integrations.arguments import FusionArguments
 from cosd_api.integrations.langchain import ChatCoSD
 from cosd_api.methods.base import method_from_text, method_named
+from cosd_api.methods.words import unicode_words
 from cosd_api.training import DeferralTraining
 from cosd_providers.testing import ScriptedProvider
 
@@ -109,7 +110,8 @@ async def test_its_settings_are_recorded_by_the_name_that_it_has(old: str, metho
         assert Fusion.load(tmp_path / "former.json").settings == fusion.settings
     with pytest.warns(DeprecationWarning, match=re.escape(old)):
         assert Fusion.load(FusionConfig.model_validate(SERVERS), method=old).settings.method == method
-    models = [ScriptedProvider.from_texts({"Q": [" a", "."], "Q a": ["."]}) for _ in range(2)]
+    scripts = {"Q": [" a", "."], "Q a": ["."]}
+    models = [ScriptedProvider.from_texts(scripts, words=unicode_words) for _ in range(2)]
     with pytest.warns(DeprecationWarning, match=re.escape(old)):
         result = await fuse("Q", models=models, method=old)
     assert (result.settings.method, result.settings.method_options) == ("cool", method.options())

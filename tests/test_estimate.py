@@ -54,7 +54,7 @@ def check(estimate: Estimate, name: str, requests: int, tokens: int) -> None:
 @given(
     toys.model_sets(same_tokenizer=True, may_hide_end=False),
     st.sampled_from((RuleVerifier(), RuleVerifier(alpha=1, beta=0), Always())),
-    st.sampled_from(("token", "word")),
+    st.sampled_from(("token", "word", "literal")),
     st.integers(1, 16),
     st.none() | st.integers(1, 5),
     st.none() | st.integers(1, 5),

@@ -367,7 +367,7 @@ async def test_an_error_in_a_stream_comes_after_the_tokens_that_were_final() -> 
         ({"draft_length": 0}, "draft_length must be a whole number"),
         ({"tuning": 3}, r"tuning must be a Tuning, such as Tuning\(hedge=1\), not 3"),
         ({"ask": "nobody"}, 'ask must be "contestable" or "all"'),
-        ({"unit": "sentence"}, 'unit must be "token", "word" or None'),
+        ({"unit": "sentence"}, 'unit must be "token", "word", "literal" or None'),
         ({"stop": 5}, "stop must be a string or several, not 5"),
         ({"stop": [""]}, "stop must be strings of at least one character"),
         ({"verifier": 0.5}, "verifier must be a RuleVerifier"),
@@ -869,21 +869,22 @@ def test_an_interrupt_of_fuse_sync_cancels_the_work() -> None:
     toys.stops(),
     st.one_of(st.none(), st.integers(1, 5)),
     st.integers(0, 2**16),
+    st.booleans(),
 )
 async def test_the_whole_way_equals_the_reference(
-    models: Any, bounds: Any, limit: int, stop: tuple[bytes, ...], length: int | None, seed: int
+    models: Any, bounds: Any, limit: int, stop: tuple[bytes, ...], length: int | None, seed: int, ids: bool
 ) -> None:
     """Fusion, driver, decoder and providers together, with delays that nobody ordered.
 
     By tokens: `test_text_paths` holds words against their own reference, which knows nothing of exact ties, and these
-    models have many.
+    models have many. Servers that accept ids are sent text as well if the user asks for equation 3 as printed.
     """
     writer, asked = models
     rng = random.Random(seed)
 
     def served(model: toys.ToyModel) -> ScriptedProvider:
         delays: dict[str, Any] = {"request_delay": rng.choice((0, 0.001)), "token_delay": rng.choice((0, 0, 0.0005))}
-        return ScriptedProvider(toys.Plain(model), **delays)
+        return ScriptedProvider(toys.Plain(model), ids=ids, **delays)
 
     providers = [served(writer), *map(served, asked)]
     verifier = RuleVerifier(alpha=bounds[0], beta=bounds[1])
@@ -892,12 +893,13 @@ async def test_the_whole_way_equals_the_reference(
         draft=providers[0],
         assistant=providers[1:],
         verifier=verifier,
-        unit="token",
+        unit="literal" if ids else "token",
         max_tokens=limit,
         stop=[one.decode() for one in stop],
         draft_length=length,
     )
     wanted = reference.fuse(b"a b", writer, asked, verifier.replaces, unit="token", max_tokens=limit, stop=stop)
+    assert result.settings.contexts == "text"
     assert result.text == wanted.text.decode("utf-8", "backslashreplace")
     assert result.finish_reason == wanted.finish_reason
     assert result.replacements == wanted.replacements
@@ -1397,6 +1399,11 @@ async def test_without_probabilities_equal_tokenizers_are_judged_in_words_too() 
             {"assistant": assistant(probs=False), "verifier": AgreementVerifier(), "unit": "token"},
             'the assistant does not report the probabilities of its tokens, and can be asked in unit="word" only',
             'Leave out unit="token".',
+        ),
+        (
+            {"assistant": assistant(probs=False), "verifier": AgreementVerifier(), "unit": "literal"},
+            'the assistant does not report the probabilities of its tokens, and can be asked in unit="word" only',
+            'Leave out unit="literal".',
         ),
     ],
 )

@@ -298,6 +298,7 @@ async def test_models_with_one_tokenizer_are_known_by_their_ids() -> None:
     ("options", "words"),
     [
         ({"unit": "word"}, 'not defined for unit="word": words have no next-token distribution'),
+        ({"unit": "literal"}, 'not defined for unit="literal": tokens of two vocabularies have no next-token'),
         ({"continuation": ""}, "continuation is empty: there is nothing to score. With end=True the end alone is"),
         ({"continuation": b"b"}, "continuation must be a string, not bytes"),
         ({"continuation": "b\ud800"}, "not valid Unicode text at character 1"),

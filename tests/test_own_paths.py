@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import ngrams
 import reference_paths as naive
 import virtual_time
-from cosd_api import Fusion, FusionResult, MatchVerifier, RuleVerifier, SurpriseVerifier, Tuning, fuse
+from cosd_api import FusionResult, MatchVerifier, RuleVerifier, SurpriseVerifier, Tuning, fuse
 from cosd_api.decoding.answer_path import LOOKAHEAD
 from cosd_providers import Context, DraftEnd, ServerError, Token, UnsupportedError
 from cosd_providers.contract import Piece
@@ -656,19 +656,33 @@ async def test_a_stop_within_the_lookahead() -> None:
     assert result.text.startswith("one six")
 
 
-async def test_single_tokens_are_refused_where_the_ids_are_others_and_words_would_do() -> None:
-    models = learned("gpt2", 0), learned("gpt2", 1, permuted=True)
-    draft, assistant = (served(one, name) for one, name in zip(models, ("draft", "away"), strict=True))
-    async with Fusion(draft=draft, assistant=assistant, unit="token") as fusion:
-        with pytest.raises(UnsupportedError) as refused:
-            await fusion.generate("The end", max_tokens=3)
-    words = 'unit="token" compares the ids of the models, and the assistant has other ids than the draft'
-    assert words in str(refused.value)
-    assert 'Leave unit out, or give unit="word"' in str(refused.value)
+_BY_WORDS = 'Leave unit out, or give unit="word": such models are compared by words, each asked on its own path. '
+
+
+@pytest.mark.parametrize(("verifier", "more"), [(RuleVerifier(), _BY_WORDS), (SurpriseVerifier(), "")], ids=str)
+async def test_single_tokens_are_refused_where_the_ids_are_others(verifier: Any, more: str) -> None:
+    draft, assistant = served(learned("gpt2", 0)), served(learned("gpt2", 1, permuted=True))
+    with pytest.raises(UnsupportedError) as refused:
+        await fuse("The end", draft=draft, assistant=assistant, verifier=verifier, unit="token", max_tokens=3)
+    words = 'unit="token" compares the ids of the models, and the assistant has other ids than the draft. '
+    literally = 'unit="literal" compares their tokens as text, by the paper\'s equation 3 as printed.'
+    assert str(refused.value) == f"scripted:: {words}{more}{literally}"
     assert assistant.requests == draft.requests == 0
-    text = ScriptedProvider(models[1], name="text", ids=False)  # whose ids nobody sees
-    async with Fusion(draft=draft, assistant=text, unit="token") as fusion:
-        await fusion.generate("The end", max_tokens=3)
-    surprise = SurpriseVerifier()  # which judges no words: the user's word stands
-    async with Fusion(draft=draft, assistant=assistant, verifier=surprise, unit="token") as fusion:
-        await fusion.generate("The end", max_tokens=3)
+
+
+async def test_single_tokens_are_compared_as_text_where_the_ids_are_unknown() -> None:
+    draft, assistant = served(learned("gpt2", 0)), ScriptedProvider(learned("gpt2", 1, permuted=True), ids=False)
+    result = await fuse("The end", draft=draft, assistant=assistant, unit="token", max_tokens=3)
+    assert (result.settings.unit, result.settings.contexts) == ("token", "text")
+
+
+@pytest.mark.parametrize("verifier", [RuleVerifier(), SurpriseVerifier()], ids=str)
+@pytest.mark.parametrize("permuted", [False, True])
+async def test_the_literal_rule_sends_text_whatever_the_ids(verifier: Any, permuted: bool) -> None:
+    draft, assistant = served(learned("gpt2", 0)), served(learned("gpt2", 1, permuted=permuted))
+    result = await fuse("The end", draft=draft, assistant=assistant, verifier=verifier, unit="literal", max_tokens=8)
+    assert (result.settings.unit, result.settings.contexts, result.ties) == ("literal", "text", None)
+    assert {call.kind for call in assistant.calls} == {"propose"}
+    assert all(call.ids is None for call in draft.calls)
+    assert all(token.id is None for token in result.tokens)
+    assert result.trace.replay() == result.text

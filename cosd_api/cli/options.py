@@ -69,7 +69,11 @@ AssistantModels = Annotated[
     typer.Option(metavar="NAME", help="Model on an assistant's server; repeat it for each assistant, in their order."),
 ]
 ChosenUnit = Annotated[
-    Unit | None, typer.Option(help="The unit that is judged; by default it depends on a comparison of the tokenizers.")
+    Unit | None,
+    typer.Option(
+        help="The unit that is judged; by default it depends on a comparison of the tokenizers. `literal` is equation "
+        "3 of the paper as printed."
+    ),
 ]
 ChosenTie = Annotated[
     float | None,

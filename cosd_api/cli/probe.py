@@ -129,7 +129,8 @@ def _together(reports: Sequence[ProbeReport]) -> str:
     """Describe the unit that a fusion of the servers would judge."""
     found = definition_of(reports)
     tie = "" if found.tie is None else f" Ties: tie={in_digits(found.tie)}."
-    return f'Together: {found} (unit="{found.unit}").{tie}'
+    more = '; unit="literal" is equation 3 as printed' if (found.contexts, found.unit) == ("ids", "word") else ""
+    return f'Together: {found} (unit="{found.unit}"{more}).{tie}'
 
 
 def _check_counts(urls: int, *options: tuple[Sequence[object] | None, str]) -> None:

@@ -17,8 +17,8 @@
 **Words.** If a model's tokenizer is known (`connect(url, tokenizer=...)`), words are the pieces into which it splits a
 text before it encodes them. Otherwise they are Unicode's words (`words.unicode_words`). The last word of a text does
 not count, because it may still grow. White space is part of the word after it. With `align`, each model's segment may
-end wherever that model alone ends a word. This setting makes a difference only if the tokenizer of at least one model
-is known.
+end wherever that model alone ends a word. It is refused if no model's tokenizer is known, because it would then change
+nothing.
 
 **A segment** is never empty. A model that ends before any word is complete proposes its whole text, followed by its end
 of sequence as one more token; if it wrote no text, it proposes that token alone. A model also proposes its whole text,
@@ -48,13 +48,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from cosd_api.alignment import Unit
 from cosd_api.decoding.passage import Passage
 from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.methods.base import Models
 from cosd_api.methods.cost import FINER, HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose
 from cosd_api.methods.rerank import Rerank, answers, proposed
 from cosd_api.methods.words import complete_words, unicode_words
 from cosd_providers.contract import Token, WordEnds
+from cosd_providers.errors import UnsupportedError
 
 LONGEST = 32
 """The largest number of tokens that a model writes for one segment."""
@@ -76,7 +79,8 @@ class CoolFusion(ByPerplexity):
             scoring model's tokens, which gives the usual perplexity; `"byte"` divides by the bytes of the text;
             `"sum"` does not divide (the published equation 2), which favours short segments.
         align: whether each model's segment may end wherever that model ends a word (the paper's Cool-align), instead of
-            only where all models end a word.
+            only where all models end a word. The tokenizer of at least one model must be known (`connect(url,
+            tokenizer=...)`).
         rerank: whether to compare the fused answer with each model's own answer, as `Rerank` does (the paper's
             Cool+Rerank). The answer is then not streamed.
 
@@ -106,6 +110,16 @@ class CoolFusion(ByPerplexity):
         else:
             writer.write(winner.tokens, winner.models[0], number=winner.passage.number, segment=segment)
             writer.end_with(winner.passage)
+
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
+        """Refuse a model that does not score text, and `align` if no model's words are known; see `Method.examine`."""
+        warnings = super().examine(models, unit)
+        if self.align and not any(info.capabilities.words for _, info in models):
+            words = "align (Cool-align) ends segments at each model's own words, and no model's words are known"
+            hint = "Give the models' own tokenizers, connect(url, tokenizer=...) or `tokenizer` in a settings file. "
+            hint += "Or leave out align: segments then end at Unicode's words."
+            raise UnsupportedError(words, endpoint=models[0][1].endpoint, hint=hint)
+        return warnings
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """Forecast the cost of writing and scoring the segments; see `Method.cost`."""
@@ -137,10 +151,6 @@ class CoolFusion(ByPerplexity):
         """Repeat steps 1 to 5 until the answer is complete."""
         found = await writer.ask_all(writer.splitter)
         splitters = {model: split or unicode_words for model, split in found.items()}
-        if self.align and not any(found.values()):
-            writer.warn(
-                "no model's own words are known, so that align changes nothing: give connect(url, tokenizer=...)"
-            )
 
         async def propose(model: int) -> ProposedText:
             words = [splitters[model]] if self.align else [splitters[one] for one in writer.models]

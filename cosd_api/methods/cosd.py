@@ -82,8 +82,8 @@ class CoSD(DraftFirst):
     Attributes:
         verifier: decides each disagreement between the draft and an assistant. The default is `RuleVerifier()`;
             `RuleVerifier.paper()` has the paper's thresholds.
-        unit: the unit of text that is judged, `"token"` or `"word"`. None chooses by comparing the tokenizers; see
-            `Fusion`.
+        unit: the unit of text that is judged, `"token"`, `"word"` or `"literal"`. None chooses by comparing the
+            tokenizers; see `Fusion`.
         temperature: 0 for Algorithm 1; 1 to draw every token at random from the next-token distribution that
             `log_likelihood` describes, which requires `unit="token"`.
 
@@ -106,8 +106,9 @@ class CoSD(DraftFirst):
         check_verifier(self.verifier)
         check_unit(self.unit)
         object.__setattr__(self, "temperature", check_temperature(self.temperature))
-        if self.temperature and self.unit == "word":
-            raise SettingError('temperature=1 is for unit="token": words have no next-token distribution')
+        if self.temperature and self.unit in ("word", "literal"):
+            words = "words" if self.unit == "word" else "tokens of two vocabularies"
+            raise SettingError(f'temperature=1 is for unit="token": {words} have no next-token distribution')
         if self.temperature and (looks := needs_of(self.verifier).looks_at):
             words = f"temperature=1 is not defined for a {type(self.verifier).__name__}"
             raise SettingError(f"{words}, which also looks at {looks} the draft's token: leave out temperature")
@@ -138,7 +139,7 @@ class CoSD(DraftFirst):
         Raises:
             UnsupportedError: the unit is refused; see `Method.examine_unit`.
         """
-        if unit == "token":
+        if unit != "word":
             return
         if self.temperature:
             words = "the models are not known to have one tokenizer, and a mixture of their tokens is not defined"
@@ -146,7 +147,10 @@ class CoSD(DraftFirst):
             raise UnsupportedError(words, endpoint=endpoint, hint=hint)
         if looks := needs_of(self.verifier).looks_at:
             words = f"the verifier looks at {looks} each draft token, and words are judged"
-            hint = 'If you know that the models have one, give unit="token". RuleVerifier and DiffVerifier judge words.'
+            hint = (
+                'If you know that the models have one tokenizer, give unit="token"; unit="literal" compares the tokens '
+            )
+            hint += "of any models as text. RuleVerifier and DiffVerifier judge words."
             raise UnsupportedError(words, endpoint=endpoint, hint=hint)
 
     def options(self) -> dict[str, Any]:
@@ -170,9 +174,9 @@ class CoSD(DraftFirst):
                 words += ", which the verifier compares"
                 hint = "verifier=AgreementVerifier(alpha=0.5) decides without them, by the draft's probability alone."
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
-            if unit == "token":
+            if unit in ("token", "literal"):
                 words += ', and can be asked in unit="word" only'
-                raise UnsupportedError(words, endpoint=info.endpoint, hint='Leave out unit="token".')
+                raise UnsupportedError(words, endpoint=info.endpoint, hint=f'Leave out unit="{unit}".')
         warnings = [
             f"{name} does not report the probability of its end of sequence: no answer's end is ever contested by it"
             for name, info in models

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cosd_api import FusionResult
-from cosd_api.extend import DRAFT, counted, readable, shortened
+from cosd_api.extend import DRAFT, Unit, counted, readable, shortened
 from cosd_api.report.decisions import Outcome, judged
 from cosd_api.types import FusedToken, Segment
 
@@ -32,6 +32,11 @@ _OUTCOMES: Mapping[Outcome, str] = {
     "kept": "kept: ",
     "replaced": "replaced: ",
     "outvoted": "outvoted: ",
+}
+_BY_TEXT: Mapping[Unit, str] = {
+    "token": "token by token after the text",
+    "word": "from space to space",
+    "literal": "token by token as text, after the text cut there (equation 3 as printed)",
 }
 _WIDE = 10_000  # so many columns that output to a file or another program is not wrapped
 
@@ -200,7 +205,7 @@ def definition(result: FusionResult) -> str:
     elif result.settings.contexts == "ids":
         words = [f"ids to ids; {counted(result.ties or 0, 'tie')} within {result.settings.tie:g}"]
     else:
-        words = [{"token": "token by token after the text", "word": "from space to space"}[unit]]
+        words = [_BY_TEXT[unit]]
     if result.units is not None:
         words.append(counted(result.units, "unit"))
     if result.off_path:

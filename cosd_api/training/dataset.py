@@ -68,7 +68,8 @@ class Samples(Strict):
         examples: the examples with their samples.
         draft: the draft endpoint; None for samples that were not collected.
         assistant: the assistant endpoint; None for samples that were not collected.
-        unit: the unit that was judged: `"token"` if both models have the same tokenizer, else `"word"`.
+        unit: the unit that was judged: `"token"` if both models have the same tokenizer, else `"word"`, or `"literal"`
+            if the user chose it.
         contexts: `"ids"` if both models were sent the answer as their own ids, `"text"` if a model was sent text. None
             for samples from an earlier version, which sent texts that were cut at each token of the draft.
         listed: number of alternative tokens that the draft listed at each place; None if no lists were requested.

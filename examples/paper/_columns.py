@@ -10,6 +10,7 @@ from typing import TypeVar
 from _pairs import Pair
 
 from cosd_api import CoSD, Defer, RuleVerifier, SettingError, collect, train_tree
+from cosd_api.alignment import Unit
 from cosd_api.comparison.contestants import Alone, Contestant
 from cosd_api.methods.base import Method
 from cosd_api.training.dataset import read_examples
@@ -75,16 +76,16 @@ def alone(name: str, model: int) -> Column:
 PAPER = RuleVerifier.paper()
 
 
-def rule(alpha: float = PAPER.alpha, beta: float = PAPER.beta) -> CoSD:
-    """CoSD-Rule, with the thresholds of the paper's section 4.1."""
-    return CoSD(verifier=RuleVerifier(alpha=alpha, beta=beta))
+def rule(alpha: float = PAPER.alpha, beta: float = PAPER.beta, unit: Unit | None = None) -> CoSD:
+    """CoSD-Rule, with the thresholds of the paper's section 4.1; `unit` overrides the pair's own."""
+    return CoSD(verifier=RuleVerifier(alpha=alpha, beta=beta), unit=unit)
 
 
-def tree(dataset: str = "alpacaeval", count: int = 3) -> Made:
+def tree(dataset: str = "alpacaeval", count: int = 3, unit: Unit | None = None) -> Made:
     """CoSD-Tree, trained on the first examples of `<data>/train/<dataset>.jsonl` as the paper describes.
 
     Places where the models agree are kept, classes are not weighted, and the depth is limited only by DEEPEST; see
-    docs/training.md.
+    docs/training.md. `unit` overrides the pair's own, for the samples too.
     """
 
     async def made(setup: Setup) -> Method:
@@ -96,20 +97,20 @@ def tree(dataset: str = "alpacaeval", count: int = 3) -> Made:
         if asked.exists() and {one.key for one in read_examples(asked)} & {one.key for one in examples}:
             raise SettingError(f"{path} has questions that {asked.name} has, too: leave them out of one of the two")
         if setup.dry:
-            return rule()  # an estimate must not ask models; the rule costs about the same as a tree
+            return rule(unit=unit)  # an estimate must not ask models; the rule costs about the same as a tree
         draft, *others = setup.providers
         samples = [
             await collect(
                 examples,
                 draft=draft,
                 assistant=other,
-                unit=setup.pair.unit,
-                path=setup.file("samples", f"{dataset}-{at}"),
+                unit=unit or setup.pair.unit,
+                path=setup.file("samples", f"{dataset}-{at}" + (f"-{unit}" if unit else "")),
             )
             for at, other in enumerate(others, 1)
         ]
         trained = train_tree(samples, keep_agreeing=True, class_weight=None, depth=DEEPEST, min_leaf=1)
-        return CoSD(verifier=trained.tree)
+        return CoSD(verifier=trained.tree, unit=unit)
 
     return made
 

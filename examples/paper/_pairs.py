@@ -24,7 +24,8 @@ class Server(BaseModel):
             are not reused.
         key: name of the environment variable with the server's key, never the key itself.
         engine: the kind of server; detected if not given.
-        tokenizer: a folder or a `tokenizer.json`, for servers that do not encode text.
+        tokenizer: a folder or a `tokenizer.json`, for servers that do not encode text, and for the words of
+            Cool-Fusion.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -4,6 +4,8 @@
 
 The paper decodes greedily, puts 3 examples before each question (`convert.py gsm8k test.jsonl --shots train.jsonl`),
 and grades with lm-evaluation-harness. This program compares only the last number of an answer with the reference.
+Segments end at the words of the models' tokenizers, which the file of pairs names (`tokenizer`). Without any, Cool uses
+Unicode's words, and the column Cool-align is left out.
 """
 
 from __future__ import annotations

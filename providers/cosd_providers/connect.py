@@ -21,7 +21,6 @@ from cosd_providers.chat.templates import Template, load_template
 from cosd_providers.contract import Provider
 from cosd_providers.detection import DetectedProvider
 from cosd_providers.engines.openai.dialects import DIALECTS, Dialect, dialect_at
-from cosd_providers.errors import UnsupportedError
 from cosd_providers.http.httpx2_client import is_httpx2
 from cosd_providers.http.keys import only_keys
 from cosd_providers.http.limits import Limits, checked_limits
@@ -203,9 +202,10 @@ def connect(
             An empty string means no key.
         headers: headers to send with every request. Copies of the provider, including pickled copies, contain neither
             the key nor the headers.
-        tokenizer: the model's tokenizer, for servers that do not encode text: a Hugging Face folder or
-            `tokenizer.json`, `"tiktoken:<encoding>"`, or an object of either library (`cosd_providers.tokenizers`).
-            The library never downloads a tokenizer.
+        tokenizer: the model's tokenizer, for servers that do not encode text, and for methods that split a text into
+            the words of each model (`cosd_api.CoolFusion`): a Hugging Face folder or `tokenizer.json`,
+            `"tiktoken:<encoding>"`, or an object of either library (`cosd_providers.tokenizers`). The library never
+            downloads a tokenizer.
         chat_template: a chat template to use instead of the server's own: a `.jinja` file, a `tokenizer_config.json`, a
             folder that contains either file, the text of a template, or a function that receives the messages as
             dictionaries and returns the text to continue. All forms except a function require the extra `chat`.
@@ -362,9 +362,6 @@ class _AdapterFactory:
         kind = adapter_class(engine)
         options = dict(self.options) if engine in ADAPTERS else {"dialect": engine, **self.options}
         for name in options.keys() - inspect.signature(kind).parameters.keys():
-            if name == "tokenizer":
-                words = f"the server of {engine} encodes text itself; leave out the tokenizer"
-                raise UnsupportedError(words, endpoint=self.endpoint)
             raise TypeError(f"{name!r} is not an option of the engine {engine!r}")
         provider: Any = kind(self.endpoint, **self.settings, **options)
         if self.template is not None:

@@ -183,6 +183,7 @@ class Capabilities:
             twice.
         watch: whether an assistant with contexts by ids answers in a stream that stays open (the strategy `"watch"`,
             see `strategies.Strategy`); None leaves the decision to the fusion.
+        words: the endpoint knows how its model splits a text into words before encoding it (`WordSplitter`).
     """
 
     token_ids: bool
@@ -200,6 +201,7 @@ class Capabilities:
     ids: bool = False
     places: int = 64
     watch: bool | None = None
+    words: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -412,6 +412,7 @@ class Engine(Adapter, Generic[_F]):
     ) -> None:
         super().__init__(url, owned=owned, **options)
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
+        self._splits = self._tokenizer is not None and word_ends(self._tokenizer) is not None
         self._use_strategy(strategy)
         self._found = Lazy[_F]()
 
@@ -435,9 +436,11 @@ class Engine(Adapter, Generic[_F]):
     async def describe(self) -> ServerInfo:
         """Describe the server and its model; see `contract.Provider`."""
         info = (await self.discovered()).info
-        if self._watch is None:
+        if self._watch is None and not self._splits:
             return info
-        return replace(info, capabilities=replace(info.capabilities, watch=self._watch))
+        able = info.capabilities
+        watch = able.watch if self._watch is None else self._watch
+        return replace(info, capabilities=replace(able, watch=watch, words=self._splits))
 
     async def snapshot(self) -> dict[str, Any]:
         """The facts about the server, for `restore`."""

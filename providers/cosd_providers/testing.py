@@ -309,6 +309,7 @@ class ScriptedProvider:
             ids=self.ids,
             places=self.places,
             watch=self.watch,
+            words=self.words is not None,
         )
         info = ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities, self.answer_cue)
         return replace(info, ends=(*self.model.end_ids,)) if self.ids else info

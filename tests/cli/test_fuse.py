@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import pytest
@@ -26,7 +26,8 @@ from cosd_api import (
     fuse_sync,
 )
 from cosd_api.demo.servers import Pair
-from cosd_api.extend import Verifier
+from cosd_api.extend import Unit, Verifier
+from cosd_api.methods.words import unicode_words
 from cosd_api.verification.tree import TreeNode
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
@@ -286,6 +287,12 @@ def test_settings_reach_the_fusion(scripted: Scripted) -> None:
     assert settings.verifier == RuleVerifier(alpha=0.1, beta=float("inf"))
 
 
+@pytest.mark.parametrize("unit", get_args(Unit))
+def test_each_unit_reaches_the_fusion(scripted: Scripted, unit: Unit) -> None:
+    result = scripted("Q", "--json", "--unit", unit)
+    assert FusionResult.model_validate_json(result.stdout).settings.unit == unit
+
+
 def test_asking_everything(scripted: Scripted) -> None:
     shown = [FusionResult.model_validate_json(scripted("Q", "--json", *more).stdout) for more in ([], ["--ask", "all"])]
     assert [result.settings.ask for result in shown] == ["contestable", "all"]
@@ -356,6 +363,7 @@ def test_chow_is_a_name_that_ends(scripted: Scripted, more: list[str], alpha: fl
 
 @pytest.mark.parametrize(("old", "setting"), [("cool-align", "align"), ("cool+rerank", "rerank")])
 def test_a_method_by_a_name_that_ends(scripted: Scripted, old: str, setting: str) -> None:
+    scripted.providers["http://draft"].words = unicode_words
     result = scripted("Q", "--json", "--method", old, "--set", "normalisation=byte")
     settings = FusionResult.model_validate_json(result.stdout).settings
     assert (settings.method, settings.method_options["normalisation"]) == ("cool", "byte")
@@ -394,13 +402,20 @@ def test_a_method_and_its_settings(
     scripted: Scripted, tmp_path: Path, more: list[str], name: str, options: dict[str, object]
 ) -> None:
     path = tmp_path / "trace.jsonl"
+    scripted.providers["http://draft"].words = unicode_words
     result = scripted("Q", "--method", *more, "--trace", str(path))
     assert result.stdout == " a b\n"
     assert "cosd: stop ('</s>'), 3 tokens, " in result.stderr
-    assert ("align changes nothing" in result.stderr) is bool(options.get("align"))
     trace = Trace.load(path)
     assert trace.replay() == " a b"
     assert (trace.result.settings.method, trace.result.settings.method_options) == (name, options)
+
+
+def test_words_of_their_own_are_refused_where_none_are_known(scripted: Scripted) -> None:
+    result = scripted("Q", "--method", "cool", "--set", "align=true")
+    assert (result.exit_code, result.stdout) == (1, "")
+    said = "ends segments at each model's own words, and no model's words are known. Give the models' own tokenizers, "
+    assert f"{said}connect(url, tokenizer=...) or `tokenizer` in a settings file. " in words(result)
 
 
 def test_a_method_with_numbers(scripted: Scripted) -> None:
@@ -785,6 +800,17 @@ def test_live_json(pair: Pair) -> None:
     assert [end.model for end in (result.draft, *result.assistants)] == ["sums", "facts", "sums"]
     assert json.loads(out)["schema_version"] == 2
     assert errors == b""
+
+
+@pytest.mark.live
+def test_live_words_of_the_tokenizers_in_a_settings_file(pair: Pair, tmp_path: Path) -> None:
+    models = Path(__file__).parents[1] / "models"
+    servers = [{"url": pair[name], "tokenizer": str(models / name)} for name in ("sums", "facts")]
+    config = {"models": servers, "method": {"name": "cool", "align": True}}
+    (tmp_path / "fusion.json").write_text(json.dumps(config), encoding="utf-8")
+    result = cosd("fuse", PERU, "--config", str(tmp_path / "fusion.json"), "--json")
+    taken = [one.candidates[one.winner].text for one in FusionResult.model_validate_json(result.stdout).segments]
+    assert taken[taken.index(" is", -5) + 1 : -1] == [" ", "4", "2"]  # `sums` ends a word at each digit
 
 
 @pytest.mark.live

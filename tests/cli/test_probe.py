@@ -93,7 +93,7 @@ def test_one_server() -> None:
             ("good", "other"),
             (
                 "word by word, each model on its own ids, because both servers take and show ids and have different "
-                'ones (unit="word"). Ties: tie=0.0031.'
+                'ones (unit="word"; unit="literal" is equation 3 as printed). Ties: tie=0.0031.'
             ),
         ),
         (

@@ -23,6 +23,7 @@ from cosd_api.comparison.page import comparison_page
 from cosd_api.comparison.settings import Tally
 from cosd_api.comparison.standings import _verdicts  # pyright: ignore[reportPrivateUsage]
 from cosd_api.comparison.statistics import PairedCounts, wilson
+from cosd_api.methods.words import unicode_words
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
 
@@ -716,6 +717,19 @@ async def test_methods_that_cannot_be_served_are_left_out() -> None:
     assert reasons["defer"].startswith("the method 'defer' needs a gate, Defer(gate=...)")
     assert found["draft"].right == 4 and found.calibration == {}
     assert "steps" in [one.name for one in found.standings]
+
+
+async def test_words_of_the_models_own_are_left_out_where_none_are_known() -> None:
+    draft, assistant = pair(SMALL)
+    options: dict[str, Any] = {"methods": ["cool", "cool-align"], "baselines": False, "max_tokens": 4}
+    found = await compare(SMALL.values(), draft=draft, assistant=assistant, **options)
+    [left_out] = found.left_out
+    assert left_out.name == "cool-align"
+    assert "ends segments at each model's own words, and no model's words are known" in left_out.reason
+    assert "cool-align" not in [one.name for one in found.standings]
+    draft.words = unicode_words
+    found = await compare(SMALL.values(), draft=draft, assistant=assistant, **options)
+    assert not found.left_out and "cool-align" in [one.name for one in found.standings]
 
 
 async def test_a_verifier_that_cannot_judge_words_is_left_out_before_the_estimate() -> None:

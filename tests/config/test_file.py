@@ -70,7 +70,7 @@ OTHERS = st.one_of(
     st.builds(
         CoSD,
         verifier=st.builds(RuleVerifier, alpha=NUMBERS, beta=st.floats(0, 1e300)),
-        unit=st.sampled_from(["token", "word", None]),
+        unit=st.sampled_from(["token", "word", "literal", None]),
     ),
     st.builds(CoSD, verifier=st.builds(DiffVerifier, tau=NUMBERS)),
     st.builds(

@@ -51,7 +51,20 @@ VALUES: Sequence[Any] = (
         {},
     ),
     *(["x"], [""], [1, 2], [1, "2"], {"x": 1}, ["http://a"], ["http://a", {"url": "http://b"}], "cool", "defer"),
-    *("rule", "tree", "token", "word", "all", "draft", "raise", "warn", "partial", "route", {"kind": "rule"}),
+    *(
+        "rule",
+        "tree",
+        "token",
+        "word",
+        "literal",
+        "all",
+        "draft",
+        "raise",
+        "warn",
+        "partial",
+        "route",
+        {"kind": "rule"},
+    ),
 )
 """Values of every type that a field may have, and of others."""
 

@@ -17,7 +17,7 @@ import convert
 import pytest
 from _layout import Table
 
-from cosd_api import Example
+from cosd_api import CoSD, Example
 from cosd_api.comparison.graders import ChoiceGrader
 from cosd_api.comparison.journal import GradedAnswer, ReplacedPlace
 from cosd_api.comparison.statistics import Estimated
@@ -294,7 +294,7 @@ def test_a_table_has_a_printed_figure_for_every_cell(name: str) -> None:
         assert set(by_row) <= rows
         for figures in by_row.values():
             assert len(figures) == len(found.columns)
-            assert name == "fig2" or None not in figures
+            assert name in ("fig2", "table3") or None not in figures
     assert f"`python examples/paper/{name}.py`" in README
     assert f"python examples/paper/{name}.py" in (PAPER / f"{name}.py").read_text(encoding="utf-8")
 
@@ -316,6 +316,17 @@ def test_tables_agree_where_they_print_the_same() -> None:
     trees = {row: figures[-1] for row, figures in table("table2").printed["pair 3"].items()}
     assert trees == {row: figures[-1] for row, figures in table("table4").printed["pair 3"].items()}
     assert table("table8").printed["three"]["MMLU"][:2] == table("table2").printed["pair 4"]["MMLU"][:2]
+
+
+def test_the_figures_of_table_3_are_those_of_equation_3() -> None:
+    found = table("table3")
+    for by_row in found.printed.values():
+        for figures in by_row.values():
+            for column, figure in zip(found.columns, figures, strict=True):
+                assert (figure is None) == column.name.endswith(", words")
+    units = {one.name: one.method.unit for one in found.columns if isinstance(one.method, CoSD)}
+    assert units == {"CoSD-Rule, eq. 3": "literal", "CoSD-Rule, words": "word"}
+    assert found.notes[0].startswith("The paper's CoSD is equation 3, the columns eq. 3; the columns words are")
 
 
 # The tables, on the bundled models.
@@ -353,6 +364,8 @@ def folder(three: Three, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pairs: dict[str, tuple[str, ...]] = {"pair 1": one_tokenizer, "pair 3": one_tokenizer, "pair 5": two}
     pairs |= {"three": (three.words, three.sums, three.facts), "cool": tuple(three.values())}
     content = {name: {"models": [{"url": url, "revision": "1"} for url in urls]} for name, urls in pairs.items()}
+    for server, name in zip(content["cool"]["models"], three, strict=True):
+        server["tokenizer"] = str(Path(__file__).parents[1] / "models" / name)
     (path / "pair.json").write_text(json.dumps(content), encoding="utf-8")
     return path
 

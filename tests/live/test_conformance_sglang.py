@@ -12,6 +12,9 @@ from functools import partial
 import pytest
 
 from conformance import Conformance, Proposals, Subject
+from cosd_api import Fusion, RuleVerifier
+from cosd_api.demo.questions import sample
+from cosd_api.demo.servers import Pair
 from cosd_providers import probe
 from cosd_providers.engines.sglang import Sglang
 from plain import Behind, PlainLlamaCpp
@@ -49,3 +52,16 @@ async def test_what_the_probe_says(plain: Mapping[str, Behind]) -> None:
     assert (report.engine, report.version, report.can_draft, report.can_assist) == ("sglang", "0.5.6", True, True)
     assert set(report.strategies) == {"echo", "list", "singles"}
     assert str(report["scoring"].value).startswith("logprob_start_len")
+
+
+@pytest.mark.parametrize("direction", [("sums", "facts"), ("facts", "sums")])
+async def test_equation_3_as_printed(pair: Pair, plain: Mapping[str, Behind], direction: tuple[str, str]) -> None:
+    """A server that takes ids is sent text for it, and writes what llama.cpp's does (`test_exactness`)."""
+    prompts = [question.prompt for question in sample("mixed", 3, seed=11)]
+    found = []
+    for urls in ([plain[name].url for name in direction], [pair[name] for name in direction]):
+        async with Fusion(draft=urls[0], assistant=urls[1], verifier=RuleVerifier.paper(), unit="literal") as fusion:
+            found.append([result async for result in fusion.map(prompts, max_tokens=30)])
+    assert {result.settings.contexts for several in found for result in several} == {"text"}
+    assert [result.text for result in found[0]] == [result.text for result in found[1]]
+    assert sum(result.replacements or 0 for result in found[0])

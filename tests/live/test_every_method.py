@@ -27,9 +27,7 @@ class TestCompletions(EveryMethod):
     engine = "llama.cpp's /v1/completions"
     stated = ("OpenAI-compatible", "`/v1` of llama.cpp, vLLM")
     refused: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(
-            ("adafuse", "cool", "cool of three", "cool by own words", "rerank", "cool and rerank", "route"), _SCORES
-        ),
+        **dict.fromkeys(("adafuse", "cool", "cool of three", "rerank", "cool and rerank", "route"), _SCORES),
         **dict.fromkeys(("safe", "safe of three"), "does not encode text"),
     }
 

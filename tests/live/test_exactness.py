@@ -16,6 +16,7 @@ from cosd_api import Fusion, FusionResult, RuleVerifier, Tuning
 from cosd_api.alignment import Unit
 from cosd_api.demo.questions import KINDS, sample
 from cosd_api.demo.servers import Pair, Three
+from cosd_providers import connect
 from drawn import partly
 from hedged import hedged
 from near_ties import CLOSE, tied
@@ -145,6 +146,34 @@ def first(listed: Sequence[tuple[int, float]]) -> tuple[int, float]:
 def lead(listed: Sequence[tuple[int, float]]) -> float:
     """How much more probable the first is than the second."""
     return listed[0][1] - listed[1][1]
+
+
+@pytest.mark.parametrize("engine", ["llama.cpp", "openai"])
+@pytest.mark.parametrize("direction", [("sums", "facts"), ("facts", "sums")])
+async def test_equation_3_as_printed(
+    pair: Pair, models: dict[str, naive.HttpModel], direction: tuple[str, str], engine: str
+) -> None:
+    """`unit="literal"`: each draft token against the assistant's own after the text cut there, whatever the server."""
+    draft, assistant = (connect(pair[name], engine=engine) for name in direction)
+    rule, asked = RuleVerifier.paper(), PROMPTS[::5]
+    several: Any = [models[name] for name in direction]
+    async with Fusion(draft=draft, assistant=assistant, verifier=rule, unit="literal") as fusion:
+        results = [result async for result in fusion.map(asked, max_tokens=MAX_TOKENS)]
+    excused = others = 0
+    for prompt, result in zip(asked, results, strict=True):
+        assert (result.settings.unit, result.settings.contexts) == ("literal", "text")
+        assert result.trace.replay() == result.text
+        wanted = reference.fuse(
+            prompt.encode(), several[0], several[1:], reference.rule(), unit="token", max_tokens=MAX_TOKENS
+        )
+        if tied(prompt.encode(), several, (result.text.encode(), wanted.text), bounds=(0.5, 0.5)):
+            excused += 1
+            continue
+        assert (result.text.encode(), result.finish_reason) == (wanted.text, wanted.finish_reason), prompt
+        assert result.replacements == wanted.replacements
+        others += wanted.text != by_paths(prompt, several, reference.rule(), MAX_TOKENS).text
+    assert excused <= MAY_TIE
+    assert others  # it is not the comparison by words
 
 
 @pytest.mark.extended

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -14,11 +15,13 @@ import pytest
 import recitals
 from asked import draft
 from benchmarks import cancelled
-from cosd_providers import ContextLengthError, DraftEnd, ModelChoiceError, Question, Usage
+from cosd_providers import ContextLengthError, DraftEnd, ModelChoiceError, Question, UnsupportedError, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.llama_cpp import LlamaCpp
+from cosd_providers.messages import Message
+from cosd_providers.tokenizers import words_of
 from drawn import partly
-from plain import CLOSE, ask, get
+from plain import CLOSE, MODELS, ask, get
 
 pytestmark = pytest.mark.live
 
@@ -45,6 +48,27 @@ async def test_description(url: str) -> None:
     async with LlamaCpp(url, model="gpt-9") as provider:
         with pytest.raises(ModelChoiceError, match=r"no model 'gpt-9'; the server has '"):
             await provider.describe()
+
+
+async def test_a_tokenizer_that_was_given_splits_words_alone(sums_url: str, facts_url: str) -> None:
+    folder = MODELS / "sums"
+    async with LlamaCpp(sums_url, tokenizer=folder) as ours, LlamaCpp(sums_url) as theirs:
+        assert ours.encodes_locally is False
+        mine, able = [(await one.describe()).capabilities for one in (ours, theirs)]
+        assert (mine.words, able.words, replace(mine, words=False)) == (True, False, able)
+        assert await ours.tokenize(MIXED) == await theirs.tokenize(MIXED)
+        chat = (await ours.render_prompt([Message("user", "What is 3 and 4?")])).provider
+        for view in (ours, chat):
+            split = await words_of(view)
+            assert split is not None
+            assert split("The total is 42.") == [3, 9, 12, 13, 14, 15, 16]  # every digit is a word of this model
+    async with LlamaCpp(facts_url, tokenizer=folder) as other:
+        with pytest.raises(UnsupportedError) as refused:
+            await other.describe()
+    words = f"{facts_url}: {str(folder)!r} is not the tokenizer of this model. "
+    assert str(refused.value) == words + (
+        "It encodes a test text differently from the server. Give the model's own, or none."
+    )
 
 
 def test_mixed_prompts_are_read_as_their_text(url: str) -> None:

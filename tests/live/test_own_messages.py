@@ -22,10 +22,8 @@ DOCUMENT = "Quetzal-Umbrella"
 ASKED = [{"role": "user", "content": "In Peru a book costs 17 and a pen costs 25. Name the capital and the total."}]
 
 
-PAIRS = [
-    line for line in LINES if len(line.models) == 2 and line.name not in ("defer by states", "cosd by tokens", "match")
-]
-"""All but one that needs a server with hidden states, and two that compare the ids of models with other ids."""
+PAIRS = [line for line in LINES if len(line.models) == 2 and line.name != "defer by states"]
+"""All but one that needs a server with hidden states."""
 
 
 class Recorded:

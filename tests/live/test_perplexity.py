@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from tokenizers import Tokenizer
 
 import contests
 import naive
 import naive_cool
-from cosd_api import CoolFusion, Fusion, Rerank
+from cosd_api import CoolFusion, Fusion, FusionResult, Rerank
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Three
 from cosd_api.extend import Method
+from cosd_providers import connect
 from drawn import partly
 from near_ties import CLOSE, closest
 from one_tokenizer import MAY_TIE
@@ -30,9 +34,10 @@ METHODS: dict[Method, Callable[..., naive_cool.Answered]] = {
     CoolFusion(): naive_cool.cool,
     Rerank(): naive_cool.rerank,
     CoolFusion(rerank=True): naive_cool.cool_and_rerank,
-    CoolFusion(align=True): partial(naive_cool.cool, align=True),
 }
 SETS = [("sums", "facts"), ("facts", "sums"), ("sums", "facts", "words")]
+TOKENIZERS = Path(__file__).parents[1] / "models"
+"""A folder for each model, with its tokenizer."""
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +51,22 @@ def models(three: Three) -> Iterator[dict[str, naive.HttpModel]]:
 
 
 async def compared(
-    three: Three, models: dict[str, naive.HttpModel], names: Sequence[str], method: Method, prompts: Sequence[str]
-) -> None:
-    async with Fusion(models=[three[name] for name in names], method=method) as fusion:
+    three: Three,
+    models: dict[str, naive.HttpModel],
+    names: Sequence[str],
+    method: Method,
+    prompts: Sequence[str],
+    expected: Callable[..., naive_cool.Answered],
+    *,
+    tokenizers: bool = False,
+) -> list[FusionResult]:
+    providers = [connect(three[name], tokenizer=TOKENIZERS / name if tokenizers else None) for name in names]
+    async with Fusion(models=providers, method=method) as fusion:
         results = [result async for result in fusion.map(prompts, max_tokens=MAX_TOKENS, concurrency=2)]
     excused = 0
     for prompt, result in zip(prompts, results, strict=True):
         asked: Any = [models[name] for name in names]
-        wanted = METHODS[method](prompt.encode(), asked, max_tokens=MAX_TOKENS)
+        wanted = expected(prompt.encode(), asked, max_tokens=MAX_TOKENS)
         try:
             contests.check(result, wanted, rounding=ROUNDING)
         except AssertionError:
@@ -61,6 +74,7 @@ async def compared(
                 raise
             excused += 1
     assert excused <= MAY_TIE
+    return results
 
 
 @pytest.mark.parametrize("method", METHODS, ids=repr)
@@ -68,7 +82,7 @@ async def compared(
 async def test_two_prompts(
     three: Three, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: Method
 ) -> None:
-    await compared(three, models, names, method, (PROMPTS if len(names) == 2 else FOR_THREE)[:2])
+    await compared(three, models, names, method, (PROMPTS if len(names) == 2 else FOR_THREE)[:2], METHODS[method])
 
 
 @pytest.mark.extended
@@ -77,7 +91,42 @@ async def test_two_prompts(
 async def test_eight_prompts(
     three: Three, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: Method
 ) -> None:
-    await compared(three, models, names, method, PROMPTS if len(names) == 2 else FOR_THREE)
+    await compared(three, models, names, method, PROMPTS if len(names) == 2 else FOR_THREE, METHODS[method])
+
+
+def words_of(name: str) -> naive_cool.Split:
+    """The words into which a model's tokenizer splits a text before it encodes them."""
+    splitter = Tokenizer.from_file(str(TOKENIZERS / name / "tokenizer.json")).pre_tokenizer
+
+    def split(text: str) -> list[str]:
+        ends = [0, *(end for _, (_, end) in splitter.pre_tokenize_str(text))]
+        return [text[start:end] for start, end in pairwise(ends)]
+
+    return split
+
+
+@pytest.mark.parametrize("names", partly(SETS), ids="-".join)
+async def test_segments_end_at_the_words_of_the_models_own_tokenizers(
+    three: Three, models: dict[str, naive.HttpModel], names: tuple[str, ...]
+) -> None:
+    """Common to all, or each model's own: `sums` splits a number into digits, and `facts` does not."""
+    prompts, splits = (PROMPTS if len(names) == 2 else FOR_THREE)[:3], [words_of(name) for name in names]
+    found = {
+        align: await compared(
+            three,
+            models,
+            names,
+            CoolFusion(align=align),
+            prompts,
+            partial(naive_cool.cool, align=align, splits=splits),
+            tokenizers=True,
+        )
+        for align in (False, True)
+    }
+    common, own = (
+        [[one.candidates[one.winner].text for one in result.segments] for result in found[align]] for align in found
+    )
+    assert common != own
 
 
 @pytest.mark.parametrize("method", ["route", "rerank"])

@@ -13,11 +13,10 @@ from every_method import EveryMethod
 
 
 class TestVllm(EveryMethod):
-    """Token ids, lists and scores: nothing is refused but tokens of models with other ids, where words would do."""
+    """Token ids, lists and scores: nothing is refused."""
 
     engine = "vLLM"
     stated = ("vLLM", "")
-    refused: ClassVar[Mapping[str, str]] = dict.fromkeys(("cosd by tokens", "match"), "compares the ids of the models")
     count = 2
 
     @pytest.fixture

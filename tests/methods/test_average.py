@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import cosd_api
 import toys
 from cosd_api import Average, Fusion, FusionResult, SettingError
+from cosd_api.alignment import Unit
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.contract import Token
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
@@ -320,8 +321,10 @@ def test_settings() -> None:
             Average(**{name: 0})  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="there are 3 weights for 2 models: give one for each"):
         Fusion(models=["http://a", "http://b"], method=Average(weights=(1, 2, 3)))
-    with pytest.raises(SettingError, match='unit="word" means nothing to the method'):
-        Fusion(models=["http://a", "http://b"], method="average", unit="word")
+    refused: dict[Unit, str] = {"word": "single tokens", "literal": "tokens of one tokenizer"}
+    for unit, why in refused.items():
+        with pytest.raises(SettingError, match=f'unit="{unit}" means nothing to the method .*: it compares {why}'):
+            Fusion(models=["http://a", "http://b"], method="average", unit=unit)
     assert Average(weights=[1, 2]).weights == (1.0, 2.0)  # type: ignore[arg-type]
 
 

@@ -144,16 +144,22 @@ async def test_the_least_perplexing_segment_stands_and_the_models_write_on_from_
     assert result.settings.method_options == {"normalisation": "token", "align": False, "rerank": False}
 
 
-async def test_words_of_their_own_are_told_to_be_unknown() -> None:
-    words = "no model's own words are known, so that align changes nothing: give connect(url, tokenizer=...)"
-    result = await fuse("Q", models=[one(), other()], method=CoolFusion(align=True))
-    assert result.warnings == (words,)
-    result = await fuse("Q", models=[one(), other()], method="cool")
-    assert result.warnings == ()
-    first = one()
-    first.words = unicode_words
-    result = await fuse("Q", models=[first, other()], method=CoolFusion(align=True))
-    assert result.warnings == ()
+@pytest.mark.parametrize("rerank", [False, True])
+async def test_words_of_their_own_are_refused_where_none_are_known(rerank: bool) -> None:
+    method = CoolFusion(align=True, rerank=rerank)
+    models = [one(), other()]
+    with pytest.raises(UnsupportedError) as refused:
+        await fuse("Q", models=models, method=method)
+    assert str(refused.value) == (
+        "scripted:: align (Cool-align) ends segments at each model's own words, and no model's words are known. "
+        "Give the models' own tokenizers, connect(url, tokenizer=...) or `tokenizer` in a settings file. "
+        "Or leave out align: segments then end at Unicode's words."
+    )
+    assert [model.requests for model in models] == [0, 0]
+    for known in range(2):
+        models = [one(), other()]
+        models[known].words = unicode_words
+        assert (await fuse("Q", models=models, method=method)).warnings == ()
 
 
 @pytest.mark.parametrize("method", [CoolFusion(), CoolFusion(align=True), CoolFusion(rerank=True)])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import toys
 from cosd_api import CoSD, Defer, DeferralVerifier, Fusion, FusionResult, SettingError, fuse
+from cosd_api.alignment import Unit
 from cosd_api.methods.base import method_from_text
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider
@@ -190,8 +191,10 @@ def test_settings(tmp_path: Path) -> None:
         Fusion(draft="http://a", assistant=["http://b", "http://c"], method=Defer(gate=UNSURE))
     with pytest.raises(SettingError, match="verifier means nothing to the method 'defer': it decides by a trained"):
         Fusion(**servers, method=Defer(gate=UNSURE), verifier=UNSURE)
-    with pytest.raises(SettingError, match='unit="word" means nothing to the method'):
-        Fusion(**servers, method=Defer(gate=UNSURE), unit="word")
+    refused: dict[Unit, str] = {"word": "single tokens", "literal": "tokens of one tokenizer"}
+    for unit, why in refused.items():
+        with pytest.raises(SettingError, match=f'unit="{unit}" means nothing to the method .*: it compares {why}'):
+            Fusion(**servers, method=Defer(gate=UNSURE), unit=unit)
 
 
 async def test_an_estimate_holds() -> None:

@@ -309,6 +309,7 @@ async def test_models_that_cannot_are_refused(options: dict[str, Any], words: st
     ("options", "words"),
     [
         ({"unit": "word"}, 'temperature=1 is for unit="token": words have no next-token distribution'),
+        ({"unit": "literal"}, 'temperature=1 is for unit="token": tokens of two vocabularies have no next-token dist'),
         ({"verifier": SurpriseVerifier()}, "temperature=1 is not defined for a SurpriseVerifier"),
         ({"tuning": Tuning(hedge=1)}, "tuning is for a draft that is verified while it streams"),
         ({"temperature": 0.7}, "temperature must be 0 or 1, not 0.7"),

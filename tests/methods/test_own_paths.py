@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from cosd_api import CoolFusion, CoSD, FusionResult, MatchVerifier, fuse
 from cosd_api.extend import Method
 from cosd_api.methods.base import METHODS as REGISTERED
 from cosd_api.methods.base import method_named
+from cosd_api.methods.words import unicode_words
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.text import sendable
 from drawn import examples
@@ -43,6 +46,8 @@ EXACT = ("average", "cool", "cool-align", "cool-rerank", "rerank", "safe", "rout
 """Methods by which a model fused with itself always writes what it writes alone. By the others it may choose another of
 its own texts: by bytes, by other first tokens, or again from within a word."""
 NAMES = ("paragraphs", "list", "code", "others")
+WORDS = unicode_words, contests.ends(lambda text: re.findall(r"\s*\S+|\s+", text))
+"""Words of their own: punctuation is one by itself, or a part of the word before it."""
 
 
 async def fused(
@@ -51,6 +56,9 @@ async def fused(
     """The answer, which every model was asked about by ids."""
     roles: Any = {"draft": providers[0], "assistant": [*providers[1:]]}
     roles |= {"seed": 1} if method.temperature else {}
+    if isinstance(method, CoolFusion) and method.align:
+        for provider, words in zip(providers, cycle(WORDS), strict=False):
+            provider.words = words
     result = await fuse(prompt, method=method, max_tokens=max_tokens, **roles, **settings)
     for provider in providers:
         assert provider.open_requests == 0

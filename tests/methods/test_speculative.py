@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import reference
 import toys
 from cosd_api import CoSD, Fusion, FusionResult, MatchVerifier, SettingError, Speculative, Tuning, fuse
+from cosd_api.alignment import Unit
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken
 from drawn import costly
@@ -186,8 +187,10 @@ def test_settings_of_its_former_name() -> None:
         Speculative(greedy="yes")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="ask means nothing to the method 'speculative'"):
         Fusion(draft="http://a", assistant="http://b", method="speculative", ask="all")
-    with pytest.raises(SettingError, match='unit="word" means nothing to the method'):
-        Fusion(draft=draft(), assistant=assistant(), method="speculative", unit="word")
+    refused: dict[Unit, str] = {"word": "single tokens", "literal": "tokens of one tokenizer"}
+    for unit, why in refused.items():
+        with pytest.raises(SettingError, match=f'unit="{unit}" means nothing to the method .*: it compares {why}'):
+            Fusion(draft=draft(), assistant=assistant(), method="speculative", unit=unit)
 
 
 async def test_an_estimate_holds() -> None:

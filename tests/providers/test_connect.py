@@ -10,9 +10,10 @@ import httpx
 import pytest
 
 from cosd_providers import Provider, UnsupportedError, connect
+from cosd_providers.connect import ADAPTERS
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.engines.ollama import Ollama
-from cosd_providers.engines.openai import OpenAICompatible
+from cosd_providers.engines.openai import DIALECTS, OpenAICompatible
 from cosd_providers.engines.tgi import Tgi
 from cosd_providers.engines.vllm import Vllm
 
@@ -131,10 +132,8 @@ def test_an_engine_is_a_name() -> None:
 
 def test_tokenizers() -> None:
     folder = Path(__file__).parent.parent / "models" / "sums"
-    for engine in ("vllm", "tgi", "openai"):
+    for engine in (None, *ADAPTERS, *DIALECTS):
         connect("http://gpu1", engine=engine, tokenizer=folder)
-    with pytest.raises(UnsupportedError, match=r"the server of llama.cpp encodes text itself; leave out the tokenizer"):
-        connect("http://gpu1", engine="llama.cpp", tokenizer=folder)
 
 
 @pytest.mark.parametrize(

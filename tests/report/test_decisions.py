@@ -129,6 +129,8 @@ async def test_the_definition_and_ties_are_told() -> None:
     tied = with_settings(result, contexts="ids", unit="token", tie=0.02)
     text = shown_of(tied.model_copy(update={"tokens": tokens, "ties": 1}))
     assert "judged: ids to ids; 1 tie within 0.02; " in text
+    literally = shown_of(with_settings(result, contexts="text", unit="literal"))
+    assert "judged: token by token as text, after the text cut there (equation 3 as printed); " in literally
     assert [" ".join(row) for row in rows(text)] == [f"␣Rome 0.3 ␣Lima 0.9 {reason} assistant 1"]
 
 

@@ -58,6 +58,21 @@ async def test_with_other_tokens_only_the_assistant_is_asked_again_and_only_wher
     assert all(one.label == 0 for one in found.examples[0].samples)
 
 
+async def test_the_literal_rule_takes_samples_of_tokens_by_text_whatever_the_ids() -> None:
+    draft = ScriptedProvider.from_texts({"tokens": [" c"], "Q": [" a", " b", (" x", 0.3)]}, ids=True)
+    assistant = ScriptedProvider.from_texts({"Q": [" a b", (" c", 0.8)], "Q a": [" b", " c"]}, ids=True)
+    examples = [{"prompt": "Q", "answer": " a b c", "ends": False}]
+    with pytest.raises(UnsupportedError, match='unit="literal" compares their tokens as text'):
+        await collect(examples, draft=draft, assistant=assistant, unit="token")
+    found = await collect(examples, draft=draft, assistant=assistant, unit="literal")
+    assert (found.unit, found.contexts) == ("literal", "text")
+    assert [(one.draft, one.assistant, one.label) for one in found.examples[0].samples] == [
+        (" a", " a b", 0),  # the assistant's token is longer, so it is another one
+        (" b", " b", 0),
+        (" x", " c", 1),
+    ]
+
+
 async def test_what_both_would_have_written() -> None:
     draft, assistant = pair()
     found = await collect(EXAMPLES, draft=draft, assistant=[assistant])

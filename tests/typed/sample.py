@@ -108,7 +108,7 @@ def fields(result: FusionResult) -> None:
         | CustomVerifier
         | None,
     )
-    assert_type(result.settings.unit, Literal["token", "word"] | None)
+    assert_type(result.settings.unit, Literal["token", "word", "literal"] | None)
     assert_type(result.usage["draft"].completion_tokens, int)
     assert_type(result.model_dump_json(), str)
     assert_type(FusionResult.model_validate_json("{}"), FusionResult)

@@ -244,7 +244,10 @@ async def test_a_trace_is_judged_again() -> None:
 async def test_it_is_refused_where_it_cannot_be_known() -> None:
     with pytest.raises(UnsupportedError, match="words are judged") as caught:
         await answered(unit="word")
-    assert 'If you know that the models have one, give unit="token"' in str(caught.value)
+    words = (
+        'If you know that the models have one tokenizer, give unit="token"; unit="literal" compares the tokens of any '
+    )
+    assert f"{words}models as text. RuleVerifier and DiffVerifier judge words." in str(caught.value)
     with pytest.raises(
         UnsupportedError, match="the assistant lists 3 other tokens at a place, and the verifier needs 10"
     ):

@@ -96,6 +96,7 @@ from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawSc
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy, counted, marked
 from cosd_providers.text import sendable
+from cosd_providers.tokenizers import TEST_TEXT, Tokenizer, encoded
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import ENDS
 
@@ -273,6 +274,8 @@ class LlamaCpp(Engine[LlamaCppFacts]):
 
     Args:
         url: the server's URL, without `/v1`.
+        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts. It only splits text into words
+            (`contract.WordSplitter`), because the server encodes text.
         strategy: the kind of request for proposals (`strategies.Strategy`). The default is `"list"`, but `"singles"`
             for a single place or after a long prompt. All strategies return the same answers.
         options: as in `engine.Adapter`: `model`, `api_key`, `headers`, `extra_body` (e.g.
@@ -293,13 +296,42 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         self,
         url: str,
         *,
+        tokenizer: object = None,
         strategy: Literal["list", "singles", "watch"] | None = None,
         **options: Unpack[EngineOptions],
     ) -> None:
-        super().__init__(url, owned=OWNED, strategy=strategy, **options)
+        super().__init__(url, owned=OWNED, strategy=strategy, tokenizer=tokenizer, **options)
+        self._own: Lazy[bool] = Lazy()
         self._beginning: Lazy[str] = Lazy()
         self._ends: Lazy[bool] = Lazy()
         self._characters: dict[bytes, list[Piece]] = {}
+
+    @property
+    def encodes_locally(self) -> bool:
+        """False, because the server encodes."""
+        return False
+
+    async def discovered(self) -> LlamaCppFacts:
+        """Return the facts about the server, after a check that the tokenizer, if one was given, is the model's."""
+        facts = await super().discovered()
+        if self._tokenizer is not None:
+            await self._own.get(partial(self._check_tokenizer, self._tokenizer))
+        return facts
+
+    async def _check_tokenizer(self, tokenizer: Tokenizer) -> bool:
+        """Compare the encodings of a test text, if the tokenizer does not change it. Return True.
+
+        Raises:
+            UnsupportedError: the encodings differ.
+        """
+        try:
+            given = [piece.id for piece in await encoded(tokenizer, TEST_TEXT)]
+        except UnsupportedError:
+            return True
+        if given != [piece.id for piece in await self.tokenize(TEST_TEXT)]:
+            hint = "It encodes a test text differently from the server. Give the model's own, or none."
+            raise self._unsupported(f"{tokenizer.name!r} is not the tokenizer of this model", hint)
+        return True
 
     def _client(self, facts: LlamaCppFacts) -> LlamaCppClient:
         extra = {"cache_prompt": True, **self._extra, **self._named()}
