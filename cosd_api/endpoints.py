@@ -25,6 +25,7 @@ from cosd_providers.concurrency import concurrently
 from cosd_providers.connect import Snapshot
 from cosd_providers.contract import Provider, ServerInfo, token_count
 from cosd_providers.errors import ContextLengthError, ModelChoiceError, ProviderError, UnsupportedError
+from cosd_providers.http.retries import Failures
 from cosd_providers.messages import (
     ChatProvider,
     Message,
@@ -104,6 +105,7 @@ class Endpoints:
 
     Attributes:
         breaker: the circuit breaker, which remembers the assistants that have failed recently.
+        failures: the failures of the discovery of the servers, for which several answers may be waiting.
         lateness: measures how late this process receives verdicts.
         speeds: the models' speeds, measured in the answers so far.
         room: maximum number of tokens in a prompt, which is the lowest limit among the models that an answer needs.
@@ -127,6 +129,7 @@ class Endpoints:
         self.spares = spares
         self._compared = tokens or self.method.one_tokenizer or not self.method.asks_by_ids
         self.breaker = CircuitBreaker()
+        self.failures = Failures()
         self.lateness = Lateness()
         self.speeds = Speeds()
         self.unit: Unit | None = unit
@@ -170,14 +173,16 @@ class Endpoints:
         if self._stack is None:
             raise FusionClosedError("open the fusion first: async with Fusion(...) as fusion:")
         async with self._discovering:
-            without = self.breaker.left_out()
-            if self._facts is None or any(at not in {*without, *self._infos} for at in range(len(self.assistants))):
-                draft = await self.draft.describe()
-                for at in range(len(self.assistants)):
-                    if at not in {*without, *self._infos}:
-                        await self._describe(at, without)
-                self._facts = await self._put_together(draft, without)
-            return replace(self._facts, without=without)
+            self.failures = Failures()
+            with self.failures.recorded():
+                without = self.breaker.left_out()
+                if self._facts is None or any(at not in {*without, *self._infos} for at in range(len(self.assistants))):
+                    draft = await self.draft.describe()
+                    for at in range(len(self.assistants)):
+                        if at not in {*without, *self._infos}:
+                            await self._describe(at, without)
+                    self._facts = await self._put_together(draft, without)
+                return replace(self._facts, without=without)
 
     async def _describe(self, at: int, without: dict[int, ProviderError]) -> None:
         """Ask one assistant's server to describe itself. If it is down and can be spared, add it to `without`."""
