@@ -435,9 +435,10 @@ IN_VAIN = Fails(
 NO_FIELD = Fails(InvalidRequestError, "400: no such field", status=400)
 NO_MEMORY = Fails(ServerError, "500: CUDA out of memory", retryable=True, status=500)
 BUSY = Fails(ServerError, "503: busy", retryable=True, status=503)
-LOST = Fails(ResponseError, ".* no usable probability: the probability is missing", hint="Does the model compute")
+LOST = Fails(ResponseError, ".* no usable probability: its logarithm is (nan|missing)$", hint="Does the model compute")
 NO_KEY = Fails(AuthenticationError, r"401: \*\*\* is no key", status=401, hint="The key was refused.")
-ZERO = Fails(ResponseError, ".* no usable probability: it is 0", hint="Does the model compute")
+ZERO = Fails(ResponseError, ".* no usable probability: its logarithm is -inf$", hint="Does the model compute")
+CLAMPED = Fails(ResponseError, ".* no usable probability: its logarithm is -9999$", hint="next to impossible")
 
 
 def untold(value: float | None) -> Fault:
@@ -472,7 +473,7 @@ LASTING: dict[str, tuple[Fault, Fails]] = {
     "NaN": (untold(math.nan), LOST),
     "null": (untold(None), LOST),
     "-inf": (untold(-math.inf), ZERO),
-    "-9999": (untold(-9999.0), ZERO),
+    "-9999": (untold(-9999.0), CLAMPED),
 }
 LASTS = list(product(LASTING, ROLES, ALL))
 
@@ -537,6 +538,17 @@ async def test_no_finish_reason_ever(reason: str | None, role: Role) -> None:
     drafts: dict[Engine, Expected] = {"llama.cpp": RIGHT, "vllm": ENDED, "tgi": stopped, "openai": ENDED}
     for engine in ALL:
         await play(engine, role, ended(reason), drafts[engine] if role == "draft" else RIGHT)
+
+
+@pytest.mark.parametrize("engine", ALL)
+@pytest.mark.parametrize("role", ROLES)
+async def test_logits_are_no_log_probabilities(role: Role, engine: Engine) -> None:
+    """The remedy fits the server: only vLLM has a mode of its own for them."""
+    words = "the answer is not as expected: .*: the logarithm of a probability is 12.5, which is above 0$"
+    hint = (
+        "Start it with --logprobs-mode raw_logprobs." if engine == "vllm" else "Is there a setting by which the server"
+    )
+    await play(engine, role, untold(12.5), Fails(ResponseError, words, hint=hint))
 
 
 UNTOLD: dict[Engine, Fails] = {

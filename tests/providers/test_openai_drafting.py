@@ -86,6 +86,35 @@ async def test_a_gateway_that_drops_probabilities_from_streams_names_the_way_aro
     assert b"".join(one.data for one in (await draft(there))[:-1]) == b" a b c"
 
 
+@pytest.mark.parametrize("api", ["completions", "chat"])
+@pytest.mark.parametrize("every", [1, 2, 9])
+async def test_probabilities_in_events_of_their_own_after_the_text(every: int, api: Any) -> None:
+    """After every so many events with text, or at the end: they belong to the text that has no tokens yet."""
+    server, provider = fake(SCRIPT, {"api": api, "dialect": "llama.cpp"})
+    wanted = await draft(provider)
+    assert len(wanted) > 2 and isinstance(wanted[0], Token) and wanted[0].prob is not None
+
+    def later(request: httpx.Request) -> httpx.Response:
+        response = server.handle(request)
+        if not json.loads(request.content or "{}").get("stream"):
+            return response
+        events = [json.loads(line) for line in response.text.replace("data: ", "").split("\n\n") if line[:1] == "{"]
+        sent, held = list[Any](), list[Any]()
+        for number, event in enumerate(events, 1):
+            over = any(choice["finish_reason"] for choice in event["choices"])
+            for choice in event["choices"]:
+                none = {"text": ""} if api == "completions" else {"delta": {}}
+                held.append({**event, "choices": [{**choice, **none, "finish_reason": None}]})
+                choice["logprobs"] = None
+            sent += [*held, event] if over else [event, *held] if number % every == 0 else [event]
+            held = held if number % every and not over else []
+        content = "".join(f"data: {json.dumps(event)}\n\n" for event in sent) + "data: [DONE]\n\n"
+        return httpx.Response(200, content=content, headers={"content-type": "text/event-stream"})
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(later)) as client:
+        assert await draft(OpenAICompatible(URL, http_client=client, api=api, dialect="llama.cpp")) == wanted
+
+
 async def test_a_content_filter() -> None:
     server, provider = fake({"Q": ["a", "b"]})
     plain = server.handle

@@ -231,9 +231,10 @@ class _Stream:
         if self._begun is None and not self._client.facts.probs:
             self._begun = EventReader(self._client.endpoint, self._repeated)
         elif self._begun is None:
-            streamed, alternatives = self._client.path == "/v1/completions", self._options.alternatives
-            self._begun = self._client.aligner(
-                alternatives, ranked=alternatives > 0, streamed=streamed, drawn=self._options.sampled
+            client, alternatives = self._client, self._options.alternatives
+            proxied = client.dialect.unknown and client.path == "/v1/completions"
+            self._begun = client.aligner(
+                alternatives, ranked=alternatives > 0, proxied=proxied, drawn=self._options.sampled
             )
         return self._begun
 
