@@ -15,6 +15,7 @@ import anyio
 from cosd_api.alignment import Unit
 from cosd_api.checks import missing_members, takes_text
 from cosd_api.circuit_breaker import CircuitBreaker
+from cosd_api.decoding.calls import placed
 from cosd_api.decoding.lateness import Lateness
 from cosd_api.decoding.speeds import Speeds
 from cosd_api.errors import FusionClosedError, SettingError
@@ -177,7 +178,7 @@ class Endpoints:
             with self.failures.recorded():
                 without = self.breaker.left_out()
                 if self._facts is None or any(at not in {*without, *self._infos} for at in range(len(self.assistants))):
-                    draft = await self.draft.describe()
+                    draft = await _described(self.draft)
                     for at in range(len(self.assistants)):
                         if at not in {*without, *self._infos}:
                             await self._describe(at, without)
@@ -187,7 +188,7 @@ class Endpoints:
     async def _describe(self, at: int, without: dict[int, ProviderError]) -> None:
         """Ask one assistant's server to describe itself. If it is down and can be spared, add it to `without`."""
         try:
-            self._infos[at] = await self.assistants[at].describe()
+            self._infos[at] = await _described(self.assistants[at])
         except (ModelChoiceError, UnsupportedError):  # the user's mistake, which a retry does not fix
             raise
         except ProviderError as error:
@@ -429,6 +430,15 @@ class Endpoints:
         named = enumerate([DRAFT, *self.names])
         await concurrently([partial(tried, at, name) for at, name in named if at - 1 not in facts.without])
         return replace(facts, without=without)
+
+
+async def _described(provider: Provider) -> ServerInfo:
+    """Ask a server to describe itself. If it fails, the error names it, because two servers are in play."""
+    try:
+        return await provider.describe()
+    except ProviderError as error:
+        placed(error, provider)
+        raise
 
 
 async def _turn(provider: Provider, messages: Sequence[Message], on_special_tokens: OnSpecialTokens) -> RenderedPrompt:

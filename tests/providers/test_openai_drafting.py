@@ -82,14 +82,18 @@ async def test_a_gateway_that_drops_probabilities_from_streams_names_the_way_aro
     with pytest.raises(UnsupportedError, match=r"gives no probabilities .* although asked") as caught:
         await draft(OpenAICompatible(URL, http_client=client, model="toy"))
     assert 'engine="openai", api="chat", dialect="llama.cpp"' in str(caught.value)
+    with pytest.raises(
+        UnsupportedError, match=r"asked \(logprobs\)\. Not every server, model and route has them; is there"
+    ):
+        await draft(OpenAICompatible(URL, http_client=client, dialect="llama.cpp"))  # not a server of an unknown kind
     there = OpenAICompatible(URL, http_client=client, model="toy", api="chat", dialect="llama.cpp")
     assert b"".join(one.data for one in (await draft(there))[:-1]) == b" a b c"
 
 
 @pytest.mark.parametrize("api", ["completions", "chat"])
-@pytest.mark.parametrize("every", [1, 2, 9])
+@pytest.mark.parametrize("every", [1, 2, 9, 99])
 async def test_probabilities_in_events_of_their_own_after_the_text(every: int, api: Any) -> None:
-    """After every so many events with text, or at the end: they belong to the text that has no tokens yet."""
+    """After every so many events with text, at the end, or after it: they belong to the text without tokens."""
     server, provider = fake(SCRIPT, {"api": api, "dialect": "llama.cpp"})
     wanted = await draft(provider)
     assert len(wanted) > 2 and isinstance(wanted[0], Token) and wanted[0].prob is not None
@@ -106,8 +110,9 @@ async def test_probabilities_in_events_of_their_own_after_the_text(every: int, a
                 none = {"text": ""} if api == "completions" else {"delta": {}}
                 held.append({**event, "choices": [{**choice, **none, "finish_reason": None}]})
                 choice["logprobs"] = None
-            sent += [*held, event] if over else [event, *held] if number % every == 0 else [event]
-            held = held if number % every and not over else []
+            now = held if over or number % every == 0 else []
+            sent += [*now, event] if over and every < 99 else [event, *now]
+            held = [] if now else held
         content = "".join(f"data: {json.dumps(event)}\n\n" for event in sent) + "data: [DONE]\n\n"
         return httpx.Response(200, content=content, headers={"content-type": "text/event-stream"})
 
