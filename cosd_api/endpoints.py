@@ -26,7 +26,7 @@ from cosd_providers.concurrency import concurrently
 from cosd_providers.connect import Snapshot
 from cosd_providers.contract import Provider, ServerInfo, token_count
 from cosd_providers.errors import ContextLengthError, ModelChoiceError, ProviderError, UnsupportedError
-from cosd_providers.http.retries import Failures
+from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.messages import (
     ChatProvider,
     Message,
@@ -130,7 +130,7 @@ class Endpoints:
         self.spares = spares
         self._compared = tokens or self.method.one_tokenizer or not self.method.asks_by_ids
         self.breaker = CircuitBreaker()
-        self.failures = Failures()
+        self.failures = RetriedFailures()
         self.lateness = Lateness()
         self.speeds = Speeds()
         self.unit: Unit | None = unit
@@ -174,7 +174,7 @@ class Endpoints:
         if self._stack is None:
             raise FusionClosedError("open the fusion first: async with Fusion(...) as fusion:")
         async with self._discovering:
-            self.failures = Failures()
+            self.failures = RetriedFailures()
             with self.failures.recorded():
                 without = self.breaker.left_out()
                 if self._facts is None or any(at not in {*without, *self._infos} for at in range(len(self.assistants))):

@@ -55,7 +55,7 @@ from cosd_api.verification import Place, Verifier, coin_of, digest_of, needs_of,
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import IdScores, Proposal, Question, Token
 from cosd_providers.errors import BudgetError, ProviderError, UnsupportedError
-from cosd_providers.http.retries import Failures
+from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.same_ids import by_ids
 from cosd_providers.text import readable
@@ -141,7 +141,7 @@ async def log_likelihood_of(
     _check(settings, continuation, end=limits.end)
     ledgers = {name: Usage() for name in [DRAFT, *endpoints.names]}
     with fusion_span(f"{settings.method.name} log_likelihood", prompt) as span:
-        failures = Failures()
+        failures = RetriedFailures()
         with failures.recorded(), anyio.move_on_after(limits.timeout):
             try:
                 return await _found(endpoints, settings, prompt, continuation, limits, ledgers, span)

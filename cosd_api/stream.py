@@ -28,7 +28,7 @@ from cosd_api.telemetry.fusion_span import FusionSpan
 from cosd_api.telemetry.start import fusion_span
 from cosd_providers.contract import ServerInfo
 from cosd_providers.errors import BudgetError, ProviderError, UnsupportedError
-from cosd_providers.http.retries import Failures
+from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable, sendable
 from cosd_providers.usage import Usage
@@ -171,7 +171,7 @@ class FusionStream:
         error: ProviderError | None = None
         # This is a local variable because a run refers to its stream; an attribute would create a reference cycle.
         work: tuple[Facts, Budget, Run] | None = None
-        failures = Failures()
+        failures = RetriedFailures()
         with failures.recorded(), anyio.move_on_after(timeout) as time_limit:
             try:
                 _, budget, run = work = await self._prepare()

@@ -661,7 +661,8 @@ async def test_a_time_limit_hides_no_failure(
 ) -> None:
     """The server refuses, and does not answer the retry in time."""
     async with stage(engine, learned=known) as here:
-        server, at = here.servers["ask"], "ask" if known else lambda _: True
+        server = here.servers["ask"]
+        at: Any = "ask" if known else lambda _: True
         for on_budget in ("raise", "end") if known else ("raise",):
             server.cues.clear()
             server.cue(fault, at, times=1)

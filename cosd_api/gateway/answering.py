@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from cosd_api import Fusion, FusionResult, FusionStream
-from cosd_api.extend import AnswerOptions
+from cosd_api.extend import AnswerOptions, RetriedFailures
 from cosd_api.gateway.api_errors import ApiError, api_error, cause_of
 from cosd_api.gateway.bodies import Asked
 from cosd_api.gateway.config import GatewayLimits
@@ -25,7 +25,6 @@ from cosd_api.gateway.shapes import AnswerShape, ChatShape, CompletionShape, Tex
 from cosd_api.gateway.upstreams import Upstreams
 from cosd_api.types import FusedToken
 from cosd_providers import BudgetError, ProviderError
-from cosd_providers.http.retries import Failures
 
 __all__ = ["Answering", "StopSignal"]
 
@@ -195,7 +194,7 @@ class Answering:
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         write = self._stream if self._asked.stream else self._whole
         error: ApiError | None = None
-        failures = Failures()
+        failures = RetriedFailures()
         with anyio.move_on_after(self._limits.timeout + _GRACE_SECONDS) as late:
             async with self._stop.cancels() as stopped:
                 try:

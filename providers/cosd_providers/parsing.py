@@ -34,7 +34,7 @@ LogProb = Annotated[float, AfterValidator(_log_prob)]
 
 
 def parse(kind: type[_M], data: object, endpoint: str, *, raw: str = RAW) -> _M:
-    """Parse an answer into a pydantic model. The arguments and errors are those of `checked`."""
+    """Parse an answer into a pydantic model. See `checked` for the arguments and errors."""
     return checked(kind.model_validate, data, endpoint, raw=raw)
 
 

@@ -107,7 +107,7 @@ async def test_probabilities_in_events_of_their_own_after_the_text(every: int, a
         for number, event in enumerate(events, 1):
             over = any(choice["finish_reason"] for choice in event["choices"])
             for choice in event["choices"]:
-                none = {"text": ""} if api == "completions" else {"delta": {}}
+                none: dict[str, Any] = {"text": ""} if api == "completions" else {"delta": {}}
                 held.append({**event, "choices": [{**choice, **none, "finish_reason": None}]})
                 choice["logprobs"] = None
             now = held if over or number % every == 0 else []

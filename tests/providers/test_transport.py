@@ -219,7 +219,12 @@ async def test_an_error_without_a_status_has_that_of_its_kind(error: Any, status
 
 
 async def test_an_answer_with_a_code_is_no_error() -> None:
-    answers = ({"code": 0, "msg": "ok"}, {"choices": [], "code": 20000, "message": "OK"}, {"code": 500}, {"errors": []})
+    answers: tuple[dict[str, Any], ...] = (
+        {"code": 0, "msg": "ok"},
+        {"choices": [], "code": 20000, "message": "OK"},
+        {"code": 500},
+        {"errors": []},
+    )
     for answer in answers:
         found, _ = transport(httpx.Response(200, json=answer))
         assert await found.post("/go", {}, usage=Usage()) == answer

@@ -359,7 +359,7 @@ def _message(answer: object) -> str:
     fields = cast("dict[str, object]", answer)
     if {"loc", "msg"} <= {*fields}:  # pydantic's errors, which also quote the input
         return f"{fields['loc']}: {fields['msg']}"
-    metadata = fields.get("metadata")  # OpenRouter's, with the answer of the provider behind it
+    metadata = fields.get("metadata")  # OpenRouter's, which has the answer of the provider that it asked
     raw = cast("dict[str, object]", metadata).get("raw") if isinstance(metadata, dict) else None
     found = [*map(fields.get, _REASONS), _body(raw) if isinstance(raw, str) else raw]
     return ": ".join(dict.fromkeys(filter(None, map(_message, found))))

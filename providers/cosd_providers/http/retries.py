@@ -13,7 +13,7 @@ import tenacity
 
 from cosd_providers.errors import ProviderError, ServerError
 
-__all__ = ["Failures", "overcome", "resumed", "until_answered"]
+__all__ = ["RetriedFailures", "overcome", "resumed", "until_answered"]
 
 _ATTEMPTS = 4
 _LOADING_SECONDS = 120.0  # maximum wait for a server that is loading its model
@@ -27,7 +27,7 @@ _END: Final = object()
 _log = logging.getLogger("cosd_providers")
 
 
-class Failures:
+class RetriedFailures:
     """A record of the failures after which requests are being retried, so that a time limit does not hide them."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Failures:
         self._found.pop(endpoint, None)
 
 
-_records: ContextVar[tuple[Failures, ...]] = ContextVar("failures", default=())
+_records: ContextVar[tuple[RetriedFailures, ...]] = ContextVar("failures", default=())
 
 
 def _note(error: ProviderError) -> None:

@@ -261,7 +261,7 @@ class _Stream:
 
     def close(self) -> list[Token]:
         """Return the last tokens at the end of the stream, if the end of the answer was held back until then."""
-        return [] if self._ended is None else self._read(Completion(finish_reason=self._ended))
+        return [] if self._ended is None else self._read(Completion(message=None, finish_reason=self._ended))
 
     def _read(self, choice: Completion) -> list[Token]:
         tokens: list[Token] = []
