@@ -667,8 +667,8 @@ async def test_a_time_limit_hides_no_failure(
             server.cues.clear()
             server.cue(fault, at, times=1)
             server.cue(hangs(), at)
-            asked = here.fusion.generate(PROMPT, max_tokens=40, timeout=0.5, on_budget=on_budget)
-            whole = f"timeout=0.5 seconds.*; the last failure was {server.url}: {words}"
+            asked = here.fusion.generate(PROMPT, max_tokens=40, timeout=1, on_budget=on_budget)
+            whole = f"timeout=1 seconds.*; the last failure was {server.url}: {words}"
             if on_budget == "end":
                 assert any(re.search(whole, warning) for warning in (await asked).warnings)
                 continue
@@ -688,7 +688,7 @@ async def test_a_time_limit_names_no_failure_that_is_over() -> None:
         server.cue(no_fault, "ask", times=1)
         server.cue(hangs(), "ask")
         with pytest.raises(BudgetTimeoutError) as caught:
-            await here.fusion.generate(PROMPT, max_tokens=40, timeout=0.5)
+            await here.fusion.generate(PROMPT, max_tokens=40, timeout=1)
         assert "failure" not in str(caught.value)
         assert (caught.value.status, caught.value.__cause__, server.struck > 2) == (None, None, True)
 
@@ -706,9 +706,9 @@ async def test_whoever_waits_for_the_discovery_by_another_answer_learns_of_its_f
             found.append(caught.value)
 
         async with anyio.create_task_group() as group:
-            group.start_soon(ask, 0.6)
-            group.start_soon(ask, 0.4)
-        words = f"timeout=0.4 seconds, so there is no text yet; the last failure was {server.url}: 503: Loading model"
+            group.start_soon(ask, 1.2)
+            group.start_soon(ask, 1)
+        words = f"timeout=1 seconds, so there is no text yet; the last failure was {server.url}: 503: Loading model"
         assert words in str(found[0])
         assert found[0].status == found[1].status == 503
 

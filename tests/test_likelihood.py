@@ -492,8 +492,8 @@ async def test_a_time_limit_hides_no_failure() -> None:
     loading = httpx.Response(503, json={"error": {"message": "Loading model"}})
     async with httpx.AsyncClient(transport=httpx.MockTransport(lambda _: loading)) as client:
         models: Any = {"draft": connect("http://gpu1:8080", http_client=client), "assistant": sure("ab")}
-        words = r"timeout=0\.05 seconds; the last failure was http://gpu1:8080: 503: Loading model\. Allow more\.$"
+        words = r"timeout=0\.5 seconds; the last failure was http://gpu1:8080: 503: Loading model\. Allow more\.$"
         with pytest.raises(BudgetError, match=words) as error:
-            await log_likelihood("a", "b", timeout=0.05, unit="token", **models)
+            await log_likelihood("a", "b", timeout=0.5, unit="token", **models)
     assert (error.value.limit, error.value.status) == ("timeout", 503)
     assert isinstance(error.value.__cause__, ServerError)
