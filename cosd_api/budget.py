@@ -197,15 +197,34 @@ class Budget:
             raise _reached("max_billed_tokens", words)
 
 
-def timed_out(seconds: float, *, started: bool) -> BudgetTimeoutError:
-    """The error for an answer that took too long; `started` is False if the servers had not been identified yet."""
+def timed_out(seconds: float, failed: ProviderError | None, *, started: bool) -> BudgetTimeoutError:
+    """The error for an answer that took too long; `started` is False if the servers had not been identified yet.
+
+    For `failed`, see `late`.
+    """
     if started:
         words = f"the answer took longer than timeout={seconds:g} seconds"
-        hint = f"Allow more (generate(timeout=...), or --timeout), {_OR}"
+        return late(words, failed, f"Allow more (generate(timeout=...), or --timeout), {_OR}")
+    words = f"the servers were not identified within timeout={seconds:g} seconds, so there is no text yet"
+    return late(words, failed, "Allow more (generate(timeout=...), or --timeout).")
+
+
+def late(words: str, failed: ProviderError | None, hint: str = "Allow more.") -> BudgetTimeoutError:
+    """The error for a time limit.
+
+    Args:
+        words: the message.
+        failed: the last failure of a server that has not answered since; None if there is none. It becomes the error's
+            cause, and the error has its status.
+        hint: a suggested remedy.
+    """
+    if failed is None:
+        error = BudgetTimeoutError(words, hint=hint)
     else:
-        words = f"the servers were not identified within timeout={seconds:g} seconds, so there is no text yet"
-        hint = "Allow more (generate(timeout=...), or --timeout)."
-    error = BudgetTimeoutError(words, hint=hint)
+        words = f"{words}; the last failure was {failed.endpoint}: {failed.args[0]}"
+        error = BudgetTimeoutError(words, hint=f"{failed.hint} {hint}".lstrip(), status=failed.status)
+        error.request_id, error.retry_after, error.retryable = failed.request_id, failed.retry_after, failed.retryable
+        error.__cause__ = failed
     error.limit = "timeout"
     return error
 

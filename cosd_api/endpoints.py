@@ -15,6 +15,7 @@ import anyio
 from cosd_api.alignment import Unit
 from cosd_api.checks import missing_members, takes_text
 from cosd_api.circuit_breaker import CircuitBreaker
+from cosd_api.decoding.calls import placed
 from cosd_api.decoding.lateness import Lateness
 from cosd_api.decoding.speeds import Speeds
 from cosd_api.errors import FusionClosedError, SettingError
@@ -25,6 +26,7 @@ from cosd_providers.concurrency import concurrently
 from cosd_providers.connect import Snapshot
 from cosd_providers.contract import Provider, ServerInfo, token_count
 from cosd_providers.errors import ContextLengthError, ModelChoiceError, ProviderError, UnsupportedError
+from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.messages import (
     ChatProvider,
     Message,
@@ -105,6 +107,7 @@ class Endpoints:
 
     Attributes:
         breaker: the circuit breaker, which remembers the assistants that have failed recently.
+        failures: the failures of the discovery of the servers, for which several answers may be waiting.
         lateness: measures how late this process receives verdicts.
         speeds: the models' speeds, measured in the answers so far.
         room: maximum number of tokens in a prompt, which is the lowest limit among the models that an answer needs.
@@ -128,6 +131,7 @@ class Endpoints:
         self.spares = spares
         self._compared = tokens or self.method.one_tokenizer or not self.method.asks_by_ids
         self.breaker = CircuitBreaker()
+        self.failures = RetriedFailures()
         self.lateness = Lateness()
         self.speeds = Speeds()
         self.unit: Unit | None = unit
@@ -171,19 +175,21 @@ class Endpoints:
         if self._stack is None:
             raise FusionClosedError("open the fusion first: async with Fusion(...) as fusion:")
         async with self._discovering:
-            without = self.breaker.left_out()
-            if self._facts is None or any(at not in {*without, *self._infos} for at in range(len(self.assistants))):
-                draft = await self.draft.describe()
-                for at in range(len(self.assistants)):
-                    if at not in {*without, *self._infos}:
-                        await self._describe(at, without)
-                self._facts = await self._put_together(draft, without)
-            return replace(self._facts, without=without)
+            self.failures = RetriedFailures()
+            with self.failures.recorded():
+                without = self.breaker.left_out()
+                if self._facts is None or any(at not in {*without, *self._infos} for at in range(len(self.assistants))):
+                    draft = await _described(self.draft)
+                    for at in range(len(self.assistants)):
+                        if at not in {*without, *self._infos}:
+                            await self._describe(at, without)
+                    self._facts = await self._put_together(draft, without)
+                return replace(self._facts, without=without)
 
     async def _describe(self, at: int, without: dict[int, ProviderError]) -> None:
         """Ask one assistant's server to describe itself. If it is down and can be spared, add it to `without`."""
         try:
-            self._infos[at] = await self.assistants[at].describe()
+            self._infos[at] = await _described(self.assistants[at])
         except (ModelChoiceError, UnsupportedError):  # the user's mistake, which a retry does not fix
             raise
         except ProviderError as error:
@@ -425,6 +431,15 @@ class Endpoints:
         named = enumerate([DRAFT, *self.names])
         await concurrently([partial(tried, at, name) for at, name in named if at - 1 not in facts.without])
         return replace(facts, without=without)
+
+
+async def _described(provider: Provider) -> ServerInfo:
+    """Ask a server to describe itself. If it fails, the error names it, because two servers are in play."""
+    try:
+        return await provider.describe()
+    except ProviderError as error:
+        placed(error, provider)
+        raise
 
 
 async def _turn(provider: Provider, messages: Sequence[Message], on_special_tokens: OnSpecialTokens) -> RenderedPrompt:

@@ -92,6 +92,7 @@ from cosd_api.wording import counted, duration, in_words, paragraph, with_articl
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Alive
 from cosd_providers.deferred import deferred, outdated
+from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.http.stack import EventLoop, http_stack
 from cosd_providers.messages import ChatProvider, OnSpecialTokens, after_own, checked_messages
 from cosd_providers.suggestions import nearest, suggestion
@@ -189,6 +190,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "DRAFT",
     "Probability",
     "Record",
+    "RetriedFailures",
     "RequestKind",
     "Seconds",
     "data_of",

@@ -37,7 +37,7 @@ import anyio
 
 from cosd_api import notes
 from cosd_api.alignment import Decision
-from cosd_api.budget import Budget
+from cosd_api.budget import Budget, late
 from cosd_api.decoding.calls import Calls, placed
 from cosd_api.decoding.paths import Path
 from cosd_api.decoding.timeline import Timeline
@@ -54,7 +54,8 @@ from cosd_api.telemetry.start import fusion_span
 from cosd_api.verification import Place, Verifier, coin_of, digest_of, needs_of, tie_of, verifier_at
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import IdScores, Proposal, Question, Token
-from cosd_providers.errors import BudgetError, BudgetTimeoutError, ProviderError, UnsupportedError
+from cosd_providers.errors import BudgetError, ProviderError, UnsupportedError
+from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.same_ids import by_ids
 from cosd_providers.text import readable
@@ -140,7 +141,8 @@ async def log_likelihood_of(
     _check(settings, continuation, end=limits.end)
     ledgers = {name: Usage() for name in [DRAFT, *endpoints.names]}
     with fusion_span(f"{settings.method.name} log_likelihood", prompt) as span:
-        with anyio.move_on_after(limits.timeout):
+        failures = RetriedFailures()
+        with failures.recorded(), anyio.move_on_after(limits.timeout):
             try:
                 return await _found(endpoints, settings, prompt, continuation, limits, ledgers, span)
             except BudgetError as error:
@@ -148,9 +150,8 @@ async def log_likelihood_of(
                 raise
             finally:
                 span.billed(_usage(ledgers))
-        late = BudgetTimeoutError(f"the log-likelihood took longer than timeout={limits.timeout:g} seconds")
-        late.limit, late.hint = "timeout", "Allow more."
-        raise late
+        words = f"the log-likelihood took longer than timeout={limits.timeout:g} seconds"
+        raise late(words, failures.last or endpoints.failures.last)
 
 
 def _check(settings: FusionSettings, continuation: str, *, end: bool) -> None:

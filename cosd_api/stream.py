@@ -28,6 +28,7 @@ from cosd_api.telemetry.fusion_span import FusionSpan
 from cosd_api.telemetry.start import fusion_span
 from cosd_providers.contract import ServerInfo
 from cosd_providers.errors import BudgetError, ProviderError, UnsupportedError
+from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable, sendable
 from cosd_providers.usage import Usage
@@ -170,14 +171,17 @@ class FusionStream:
         error: ProviderError | None = None
         # This is a local variable because a run refers to its stream; an attribute would create a reference cycle.
         work: tuple[Facts, Budget, Run] | None = None
-        with anyio.move_on_after(timeout) as time_limit:
+        failures = RetriedFailures()
+        with failures.recorded(), anyio.move_on_after(timeout) as time_limit:
             try:
                 _, budget, run = work = await self._prepare()
                 await self._fuse(budget, run)
             except ProviderError as failed:
                 error = failed
         if timeout is not None and time_limit.cancelled_caught:
-            error = timed_out(timeout, started=work is not None)
+            error = timed_out(timeout, failures.last or self._endpoints.failures.last, started=work is not None)
+            if error.__cause__ is not None:
+                self._notes.append(error.args[0])
         if work is None:  # preparation failed, so there is no run
             assert error is not None
             raise error

@@ -31,6 +31,7 @@ from cosd_providers import (
     AuthenticationError,
     BudgetTimeoutError,
     ConnectError,
+    InvalidRequestError,
     ProviderError,
     ProviderTimeoutError,
     Question,
@@ -68,6 +69,7 @@ from faults import (
     values,
 )
 from faulty import Exchange, Fault, FaultyServer, nothing_left, serve
+from faulty import sane as no_fault
 from stand_in_tgi import StandInTgi
 
 KEY = "sk-very-secret"
@@ -399,9 +401,7 @@ async def test_what_passes_in_a_stream(name: str, engine: Engine) -> None:
     await play(engine, "draft", PASSING_STREAMS[name], RIGHT, times=1)
 
 
-@pytest.mark.parametrize(
-    ("header", "waited"), [("retry-after: 3", 3.0), ("retry-after-ms: 70", 0.07), ("retry-after: 900", 30.0)]
-)
+@pytest.mark.parametrize(("header", "waited"), [("retry-after: 3", 3.0), ("retry-after-ms: 70", 0.07)])
 async def test_how_long_is_waited(header: str, waited: float, fast: list[float]) -> None:
     async with stage("vllm") as here:
         here.servers["draft"].cue(refuses(429, None, header), "draft", times=2)
@@ -420,7 +420,7 @@ async def test_a_server_that_loads_for_long(fast: list[float]) -> None:
 # What lasts.
 
 UNREADABLE = Fails(
-    ResponseError, "answered with a web page instead of ", status=200, hint="Is this the URL of the API?"
+    ResponseError, r"answered with a web page \(Welcome\) instead of ", status=200, hint="Is this the URL of the API?"
 )
 ENDED = Fails(ResponseError, "the stream ended before the answer did", retryable=True)
 BROKE = Fails(ResponseError, "the connection broke in the middle of the answer", retryable=True)
@@ -429,11 +429,16 @@ ENDLESS = Fails(ResponseError, "the answer is longer than 64 MB", status=200)
 GONE = Fails(ConnectError, "the server closed the connection without an answer", retryable=True)
 NO_HTTP = Fails(ConnectError, "the answer is not valid HTTP", retryable=True, hint="as long as its Content-Length?")
 SLOW_DOWN = Fails(RateLimitError, "429: slow down", retryable=True, status=429)
+IN_VAIN = Fails(
+    RateLimitError, "429: slow down; the server asks to wait 900 s, which is more", retryable=True, status=429
+)
+NO_FIELD = Fails(InvalidRequestError, "400: no such field", status=400)
 NO_MEMORY = Fails(ServerError, "500: CUDA out of memory", retryable=True, status=500)
 BUSY = Fails(ServerError, "503: busy", retryable=True, status=503)
-LOST = Fails(ResponseError, ".* no usable probability: the probability is missing", hint="Does the model compute")
+LOST = Fails(ResponseError, ".* no usable probability: its logarithm is (nan|missing)$", hint="Does the model compute")
 NO_KEY = Fails(AuthenticationError, r"401: \*\*\* is no key", status=401, hint="The key was refused.")
-ZERO = Fails(ResponseError, ".* no usable probability: it is 0", hint="Does the model compute")
+ZERO = Fails(ResponseError, ".* no usable probability: its logarithm is -inf$", hint="Does the model compute")
+CLAMPED = Fails(ResponseError, ".* no usable probability: its logarithm is -9999$", hint="next to impossible")
 
 
 def untold(value: float | None) -> Fault:
@@ -451,7 +456,7 @@ def untold(value: float | None) -> Fault:
     return edited(values(change))
 
 
-PROTOCOL = {"200, an error", "NaN", "null", "-inf", "-9999"}
+PROTOCOL = {"200, an error", "200, errors", "400, a list", "429, for long", "NaN", "null", "-inf", "-9999"}
 """Faults that each protocol words in its own way: played to each engine, where those of the transport strike one."""
 
 LASTING: dict[str, tuple[Fault, Fails]] = {
@@ -460,12 +465,15 @@ LASTING: dict[str, tuple[Fault, Fails]] = {
     "lost at the start": (cut("start", "lost"), BROKE),
     "429": (refuses(429, {"error": {"message": "slow down"}}), SLOW_DOWN),
     "503": (refuses(503, {"error": {"message": "busy"}}), BUSY),
+    "429, for long": (refuses(429, {"error": {"message": "slow down"}}, "retry-after: 900"), IN_VAIN),
+    "400, a list": (refuses(400, [{"error": {"code": 400, "message": "no such field"}}]), NO_FIELD),
     "200, an error": (fails_at(0), NO_MEMORY),
+    "200, errors": (refuses(200, {"errors": [{"code": 400, "message": "no such field"}], "code": 400}), NO_FIELD),
     "401": (refuses(401, {"error": {"message": f"{KEY} is no key"}}), NO_KEY),
     "NaN": (untold(math.nan), LOST),
     "null": (untold(None), LOST),
     "-inf": (untold(-math.inf), ZERO),
-    "-9999": (untold(-9999.0), ZERO),
+    "-9999": (untold(-9999.0), CLAMPED),
 }
 LASTS = list(product(LASTING, ROLES, ALL))
 
@@ -530,6 +538,17 @@ async def test_no_finish_reason_ever(reason: str | None, role: Role) -> None:
     drafts: dict[Engine, Expected] = {"llama.cpp": RIGHT, "vllm": ENDED, "tgi": stopped, "openai": ENDED}
     for engine in ALL:
         await play(engine, role, ended(reason), drafts[engine] if role == "draft" else RIGHT)
+
+
+@pytest.mark.parametrize("engine", ALL)
+@pytest.mark.parametrize("role", ROLES)
+async def test_logits_are_no_log_probabilities(role: Role, engine: Engine) -> None:
+    """The remedy fits the server: only vLLM has a mode of its own for them."""
+    words = "the answer is not as expected: .*: the logarithm of a probability is 12.5, which is above 0$"
+    hint = (
+        "Start it with --logprobs-mode raw_logprobs." if engine == "vllm" else "Is there a setting by which the server"
+    )
+    await play(engine, role, untold(12.5), Fails(ResponseError, words, hint=hint))
 
 
 UNTOLD: dict[Engine, Fails] = {
@@ -624,6 +643,74 @@ async def test_the_time_of_an_answer_bounds_a_body_that_never_ends(role: Role, e
         with pytest.raises(BudgetTimeoutError, match=r"took longer than|had not said") as caught:
             await here.fusion.generate(PROMPT, max_tokens=40, timeout=1)
         assert caught.value.limit == "timeout"
+
+
+@pytest.mark.parametrize("engine", partly(ALL))
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("fault", "words", "status"),
+    [
+        (refuses(429, {"error": {"message": "slow down"}}, "retry-after: 0.1"), "429: slow down", 429),
+        (refuses(503, {"error": {"message": "Loading model"}}), "503: Loading model", 503),
+        (hangs_up(), "the server closed the connection without an answer", None),
+    ],
+    ids=["limited", "loading", "gone"],
+)
+async def test_a_time_limit_hides_no_failure(
+    fault: Fault, words: str, status: int | None, known: bool, engine: Engine
+) -> None:
+    """The server refuses, and does not answer the retry in time."""
+    async with stage(engine, learned=known) as here:
+        server = here.servers["ask"]
+        at: Any = "ask" if known else lambda _: True
+        for on_budget in ("raise", "end") if known else ("raise",):
+            server.cues.clear()
+            server.cue(fault, at, times=1)
+            server.cue(hangs(), at)
+            asked = here.fusion.generate(PROMPT, max_tokens=40, timeout=1, on_budget=on_budget)
+            whole = f"timeout=1 seconds.*; the last failure was {server.url}: {words}"
+            if on_budget == "end":
+                assert any(re.search(whole, warning) for warning in (await asked).warnings)
+                continue
+            with pytest.raises(BudgetTimeoutError, match=whole) as caught:
+                await asked
+            error, cause = caught.value, caught.value.__cause__
+            assert isinstance(cause, ProviderError)
+            assert (error.limit, error.status, error.retryable) == ("timeout", status, True)
+            assert (cause.endpoint, cause.status, error.retry_after) == (server.url, status, cause.retry_after)
+            keep(str(error))
+
+
+async def test_a_time_limit_names_no_failure_that_is_over() -> None:
+    async with stage("llama.cpp") as here:
+        server = here.servers["ask"]
+        server.cue(refuses(429), "ask", times=1)
+        server.cue(no_fault, "ask", times=1)
+        server.cue(hangs(), "ask")
+        with pytest.raises(BudgetTimeoutError) as caught:
+            await here.fusion.generate(PROMPT, max_tokens=40, timeout=1)
+        assert "failure" not in str(caught.value)
+        assert (caught.value.status, caught.value.__cause__, server.struck > 2) == (None, None, True)
+
+
+async def test_whoever_waits_for_the_discovery_by_another_answer_learns_of_its_failure() -> None:
+    """The first answer has more time; the second one times out while the first discovers the servers."""
+    async with stage("llama.cpp", learned=False) as here:
+        server, found = here.servers["draft"], list[BudgetTimeoutError]()
+        server.cue(refuses(503, {"error": {"message": "Loading model"}}), lambda _: True, times=1)
+        server.cue(hangs(), lambda _: True)
+
+        async def ask(seconds: float) -> None:
+            with pytest.raises(BudgetTimeoutError) as caught:
+                await here.fusion.generate(PROMPT, timeout=seconds)
+            found.append(caught.value)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask, 1.2)
+            group.start_soon(ask, 1)
+        words = f"timeout=1 seconds, so there is no text yet; the last failure was {server.url}: 503: Loading model"
+        assert words in str(found[0])
+        assert found[0].status == found[1].status == 503
 
 
 # Before a server is known.

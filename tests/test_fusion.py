@@ -999,6 +999,18 @@ async def test_finding_out_about_the_servers_is_told_apart() -> None:
     assert FusionResult.model_validate_json(result.model_dump_json()).timings == timings
 
 
+@pytest.mark.parametrize("faulty", ["draft", "assistant"])
+async def test_an_error_of_a_description_names_the_endpoint(faulty: str) -> None:
+    class Odd(ScriptedProvider):
+        async def describe(self) -> ServerInfo:
+            raise ResponseError("the answer is odd")
+
+    models: Any = {"draft": draft(), "assistant": assistant()}
+    models[faulty] = Odd(models[faulty].model, name="gpu7:8080")
+    with pytest.raises(ResponseError, match=r"^gpu7:8080: the answer is odd$"):
+        await fuse("Q:", **models)
+
+
 async def test_connect_passes_on_what_it_is_given_and_the_cache_is_billed() -> None:
     model = TextModel({"Q:": [" The", " capital"]})
     server = FakeLlamaCpp(model)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -31,7 +32,7 @@ from cosd_api import (
 from cosd_api.extend import Place, Verifier
 from cosd_api.types import LogLikelihood
 from cosd_api.verification import verifier_at
-from cosd_providers import BudgetError, ProviderError, ServerError, ServerInfo, UnsupportedError
+from cosd_providers import BudgetError, ProviderError, ServerError, ServerInfo, UnsupportedError, connect
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from drawn import costly
 from gated import gated
@@ -485,3 +486,15 @@ async def test_without_an_assistant_there_is_no_likelihood() -> None:
         assert (await fusion.log_likelihood("a", "b")).tokens
     with pytest.raises(FusionClosedError):
         await fusion.log_likelihood("a", "b")
+
+
+async def test_a_time_limit_hides_no_failure() -> None:
+    """The servers are loading their model, and are asked again until the time is over."""
+    loading = httpx.Response(503, json={"error": {"message": "Loading model"}})
+    async with httpx.AsyncClient(transport=httpx.MockTransport(lambda _: loading)) as client:
+        models: Any = {"draft": connect("http://gpu1:8080", http_client=client), "assistant": sure("ab")}
+        words = r"timeout=0\.5 seconds; the last failure was http://gpu1:8080: 503: Loading model\. Allow more\.$"
+        with pytest.raises(BudgetError, match=words) as error:
+            await log_likelihood("a", "b", timeout=0.5, unit="token", **models)
+    assert (error.value.limit, error.value.status) == ("timeout", 503)
+    assert isinstance(error.value.__cause__, ServerError)

@@ -16,8 +16,8 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from cosd_api import Fusion, FusionResult, FusionStream
-from cosd_api.extend import AnswerOptions
-from cosd_api.gateway.api_errors import ApiError, api_error
+from cosd_api.extend import AnswerOptions, RetriedFailures
+from cosd_api.gateway.api_errors import ApiError, api_error, cause_of
 from cosd_api.gateway.bodies import Asked
 from cosd_api.gateway.config import GatewayLimits
 from cosd_api.gateway.exchange import Exchange
@@ -194,13 +194,15 @@ class Answering:
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         write = self._stream if self._asked.stream else self._whole
         error: ApiError | None = None
+        failures = RetriedFailures()
         with anyio.move_on_after(self._limits.timeout + _GRACE_SECONDS) as late:
             async with self._stop.cancels() as stopped:
                 try:
-                    with self._silence.scope as silent:
+                    with failures.recorded(), self._silence.scope as silent:
                         await write(scope, receive, send)
                     if silent.cancelled_caught:
-                        error = self._silence.error
+                        last = failures.last or self._fusion.endpoints.failures.last
+                        error = self._silence.error if last is None else self._failed(last)
                 except Exception as failed:
                     if isinstance(failed, OSError) and not isinstance(failed, ProviderError):
                         raise  # the connection to the client failed, not the answer
@@ -218,6 +220,7 @@ class Answering:
         self._ended = True
 
     def _failed(self, failed: Exception) -> ApiError:
+        failed = cause_of(failed)
         error = api_error(failed)
         if isinstance(failed, ProviderError) and not isinstance(failed, BudgetError):  # its message may quote a prompt
             status = f", status {failed.status}" if failed.status else ""

@@ -21,7 +21,7 @@ from cosd_providers import (
     UnsupportedError,
 )
 
-__all__ = ["ABOUT_REQUESTS", "ApiError", "api_error"]
+__all__ = ["ABOUT_REQUESTS", "ApiError", "api_error", "cause_of"]
 
 _REFUSED = "invalid_request_error"
 _UPSTREAM = "upstream_error"
@@ -72,8 +72,15 @@ class ApiError(Exception):
         return found
 
 
+def cause_of(error: Exception) -> Exception:
+    """Return the failure of a server that was being retried when a time limit was reached, or else the error itself."""
+    cause = error.__cause__
+    return cause if isinstance(error, BudgetTimeoutError) and isinstance(cause, ProviderError) else error
+
+
 def api_error(error: Exception) -> ApiError:
     """Convert an error of the library to the error that is sent to a client, which names no server, key or text."""
+    error = cause_of(error)
     if isinstance(error, ApiError):
         return error
     if isinstance(error, SettingError):

@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from cosd_api import Fusion
-from cosd_api.extend import DRAFT, Alive
+from cosd_api.extend import DRAFT, Alive, RetriedFailures
 from cosd_providers import Provider, ProviderError
 
 __all__ = ["Readiness", "Ready"]
@@ -71,8 +71,8 @@ class _Watched:
 
     async def probe(self) -> None:
         """Look up the server's model, as for an answer; then, if possible, check that the server is alive."""
-        state, self.error = _TIMEOUT, None
-        with anyio.move_on_after(_ALIVE_SECONDS if self.known else _MODEL_SECONDS):
+        state, self.error, failures = _TIMEOUT, None, RetriedFailures()
+        with failures.recorded(), anyio.move_on_after(_ALIVE_SECONDS if self.known else _MODEL_SECONDS):
             try:
                 await self.provider.describe()
                 self.known = True
@@ -85,6 +85,8 @@ class _Watched:
                 state = "internal"
                 frames = "".join(traceback.format_tb(error.__traceback__))  # the message is left out: it may be private
                 _log.error("a probe: unexpected %s raised at\n%s", type(error).__name__, frames)
+        if state == _TIMEOUT and failures.last is not None:  # it was being retried
+            state, self.error = type(failures.last).__name__, failures.last
         self.state, self.at = state, anyio.current_time()
         self.news.set()
         self.news = anyio.Event()

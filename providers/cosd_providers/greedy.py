@@ -48,7 +48,6 @@ bf16 models are either equal or differ by at least 0.8 %, so a tolerance of 1e-4
 choice.
 """
 
-_LOGIT = 1e-3  # a "log probability" above this value is a logit
 _MORE = 3  # raw tokens to accept after the first token of an unfinished character
 _SPAN = 8  # greatest number of tokens in a word, counted from the last token on which both models agree
 _SILENT = 64  # a continuation ends after this number of consecutive raw tokens without text
@@ -357,32 +356,29 @@ def prob(logprob: float | None) -> float | None:
     """Convert a log probability to a probability in [0, 1]; None for None and NaN.
 
     Servers write -9999 or similar numbers for a probability of zero.
-
-    Raises:
-        ResponseError: the log probability exceeds 0 by more than a rounding error; it may be a logit.
     """
     if logprob is None or math.isnan(logprob):
         return None
-    if logprob > _LOGIT:
-        words = f"the logarithm of a probability is {logprob:g}, which is above 0"
-        hint = "vLLM shows logits where it is started with another --logprobs-mode than raw_logprobs."
-        raise ResponseError(words, hint=hint)
     return math.exp(logprob) if logprob < 0 else 1.0
 
 
-def check_own(value: float | None, endpoint: str) -> None:
-    """Check that a token chosen by the server has a usable probability.
+def check_own(logprob: float | None, endpoint: str) -> None:
+    """Check that a token chosen by the server has a usable probability, given the logarithm that the server shows.
 
-    Servers send null, NaN or -inf if the model computes NaN. Tokens with such values would never be replaced.
+    Servers send null, NaN or -inf if the model computes NaN, and -9999 or a similar number for a token that is next to
+    impossible. Tokens with such values would never be replaced.
 
     Raises:
-        ResponseError: the probability is None or 0.
+        ResponseError: the logarithm is missing or NaN, or the probability is 0.
     """
-    if value:
+    if prob(logprob):
         return
-    says = "the probability is missing" if value is None else "it is 0"
+    says = "its logarithm is missing" if logprob is None else f"its logarithm is {logprob:g}"
     words = f"the server wrote a token with no usable probability: {says}"
     hint = "Does the model compute NaN there? Then another quantization or data type may help."
+    if logprob is not None and math.isfinite(logprob):
+        hint = "Servers show such a number for a token that is next to impossible: is it forced by a grammar or a bias,"
+        hint += " or does the model compute NaN there?"
     raise ResponseError(words, endpoint=endpoint, hint=hint)
 
 

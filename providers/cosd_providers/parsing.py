@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
 
 from cosd_providers.errors import ResponseError
 
-__all__ = ["checked", "parse", "shape", "unless_none"]
+__all__ = ["RAW", "LogProb", "checked", "parse", "shape", "unless_none"]
+
+RAW = "Is there a setting by which the server shows the model's own log probabilities?"
+"""The hint of an error if the numbers that a server shows are not the model's log probabilities."""
+
+_LOGIT = "logit"
+_ROUNDING = 1e-3  # a "log probability" above this value is a logit
 
 _M = TypeVar("_M", bound=BaseModel)
 _T = TypeVar("_T")
 
 
-def parse(kind: type[_M], data: object, endpoint: str) -> _M:
-    """Parse an answer into a pydantic model. Raises the same errors as `checked`."""
-    return checked(kind.model_validate, data, endpoint)
+def _log_prob(value: float) -> float:
+    if value > _ROUNDING:
+        words = "the logarithm of a probability is {value}, which is above 0"
+        raise PydanticCustomError(_LOGIT, words, {"value": value})
+    return value
+
+
+LogProb = Annotated[float, AfterValidator(_log_prob)]
+"""The logarithm of a probability, or NaN. It exceeds 0 at most by a rounding error; otherwise it is a logit."""
+
+
+def parse(kind: type[_M], data: object, endpoint: str, *, raw: str = RAW) -> _M:
+    """Parse an answer into a pydantic model. See `checked` for the arguments and errors."""
+    return checked(kind.model_validate, data, endpoint, raw=raw)
 
 
 def shape(kind: type[_T]) -> Callable[[object], _T]:
@@ -25,8 +43,14 @@ def shape(kind: type[_T]) -> Callable[[object], _T]:
     return TypeAdapter(kind).validator.validate_python
 
 
-def checked(check: Callable[[object], _T], data: object, endpoint: str) -> _T:
+def checked(check: Callable[[object], _T], data: object, endpoint: str, *, raw: str = RAW) -> _T:
     """Validate an answer with a pydantic function.
+
+    Args:
+        check: the function.
+        data: the answer.
+        endpoint: the server's URL, for the error message.
+        raw: the hint of the error if the answer shows logits in place of log probabilities.
 
     Raises:
         ResponseError: the answer is invalid. The message names the field, but quotes no part of the answer.
@@ -37,7 +61,8 @@ def checked(check: Callable[[object], _T], data: object, endpoint: str) -> _T:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "all of it"
         words = f"the answer is not as expected: {where}: {first['msg']}"
-        raise ResponseError(words, endpoint=endpoint) from None
+        hint = raw if first["type"] == _LOGIT else ""
+        raise ResponseError(words, endpoint=endpoint, hint=hint) from None
 
 
 def unless_none(default: Any) -> BeforeValidator:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,8 +19,10 @@ from cosd_api.circuit_breaker import OPEN_SECONDS, CircuitBreaker
 from cosd_api.gateway import ClientKey, Gateway, answering
 from cosd_api.telemetry import names
 from cosd_providers import ConnectError, InvalidRequestError, RateLimitError, ServerError
-from cosd_providers.testing import Fault, ScriptedProvider, TableModel
+from cosd_providers.engines.llama_cpp import LlamaCpp
+from cosd_providers.testing import Fault, ScriptedProvider, TableModel, TextModel
 from drawn import costly
+from fake_llama_cpp import FakeLlamaCpp
 from lima import ASSISTANT, DRAFT, FUSED, assistant, draft, read, scripted
 from traced import collected
 from visits import Reply, Visit, opened, until, visit
@@ -359,6 +362,41 @@ async def test_an_error_before_the_first_token_has_a_status_of_its_own() -> None
                 assert reply.headers["x-should-retry"] == "true"
                 line = f'cosd_errors_total{{kind="{code}",model="fused"}}'
                 assert await metric(app, line) == 1
+
+
+@pytest.mark.parametrize("limits", [{"timeout": 1.0}, {"first_token_timeout": 1.0}])
+@pytest.mark.parametrize(
+    ("status", "header", "expected", "code"),
+    [
+        (429, {"retry-after": "3600"}, (429, "3600"), "rate_limit_exceeded"),
+        (429, {"retry-after": "0.1"}, (429, "1"), "rate_limit_exceeded"),
+        (503, {}, (503, None), "upstream_failed"),
+    ],
+)
+async def test_no_time_limit_hides_why_a_server_refused(
+    status: int, header: dict[str, str], expected: object, code: str, limits: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server refuses, and does not answer the retry, if there is one, in time."""
+    server, refused = FakeLlamaCpp(TextModel(DRAFT)), list[httpx.Request]()
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/completion" or not request.content.count(b'"stream":true'):
+            return server.handle(request)
+        refused.append(request)
+        if len(refused) > 1:
+            await anyio.sleep_forever()
+        return httpx.Response(status, headers=header, json={"error": {"message": "quota used up"}})
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
+        limited = LlamaCpp("http://secret-host:1", http_client=client)
+        async with opened(Fusion(draft=limited, assistant=assistant(), unit="word"), **limits) as app:
+            reply = await visit(app, TEXT, body())
+            assert await metric(app, f'cosd_errors_total{{kind="{code}",model="fused"}}') == 1
+    assert ((reply.status, reply.headers.get("retry-after")), reply.error["code"]) == (expected, code)
+    assert reply.headers["x-should-retry"] == "true"
+    assert "secret" not in str(reply.error)
+    assert len(refused) == (1 if header.get("retry-after") == "3600" else 2)
+    assert f"Error of http://secret-host:1, status {status}" in caplog.text
 
 
 async def test_a_server_that_breaks_in_midstream_ends_in_an_error_and_not_in_an_end() -> None:

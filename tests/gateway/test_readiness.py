@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 
 import virtual_time
-from cosd_api import Fusion
+from cosd_api import Fusion, connect
 from cosd_api.gateway.readiness import Readiness
 from cosd_providers import ConnectError
 from cosd_providers.testing import ScriptedProvider
@@ -184,3 +185,17 @@ async def test_the_operator_is_told_which_server_does_not_answer() -> None:
     [line] = said
     assert "the server of the model 'draft' of 'fused' does not answer as it should (timeout)" in line
     assert line.endswith("nothing came within 15 seconds; it may be loading its model, or hang")
+
+
+async def test_a_server_that_loads_is_not_said_to_hang() -> None:
+    loading = httpx.Response(503, json={"error": {"message": "Loading model"}})
+    async with httpx.AsyncClient(transport=httpx.MockTransport(lambda _: loading)) as client:
+        ready = Readiness({"fused": Fusion(draft=draft(), assistant=connect("http://gpu2:8080", http_client=client))})
+        said: list[str] = []
+        async with ready.watching():
+            ready.report(said.append)
+            await anyio.sleep(20)
+            _, found, _ = await ready.check()
+    assert found == {"fused": {"draft": "ready", "assistant": "ServerError"}}
+    line = "the server of the model 'assistant' of 'fused' does not answer as it should (ServerError)"
+    assert said == [f"{line}: http://gpu2:8080: 503: Loading model"]

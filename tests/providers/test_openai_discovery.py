@@ -92,6 +92,9 @@ async def test_a_template_around_the_prompt_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="chat template around every prompt"):
         await provider.describe()
     assert {body["prompt"] for body in server.bodies} == {"a"}
+    _, provider = fake({"Q": [" a"]}, {"dialect": "together"}, template=("<|user|> ", " <|assistant|>"))
+    with pytest.raises(UnsupportedError, match=r"cannot continue an answer\. Use a model whose template is the bare"):
+        await draft(provider)  # this service is known: it is not Ollama
 
 
 @pytest.mark.parametrize("beginning", [True, False])
@@ -112,8 +115,17 @@ async def test_a_server_that_trims_prompts_is_refused() -> None:
         await draft(provider)
 
 
-@pytest.mark.parametrize("always", [True, False])
-async def test_a_server_that_seems_certain_because_of_the_temperature_is_refused(always: bool) -> None:
+@pytest.mark.parametrize(
+    ("always", "dialect", "hint"),
+    [
+        (True, "openai", ""),
+        (False, "openai", "Is there a setting by which the server shows the model's own log probabilities?"),
+        (False, "sglang", "Update SGLang, or start it with SGLANG_RETURN_ORIGINAL_LOGPROB=1"),
+    ],
+)
+async def test_a_server_that_seems_certain_because_of_the_temperature_is_refused(
+    always: bool, dialect: str, hint: str
+) -> None:
     """A model that is certain by itself is believed."""
 
     class Certain(FakeOpenAI):
@@ -129,12 +141,14 @@ async def test_a_server_that_seems_certain_because_of_the_temperature_is_refused
             return run
 
     script = {"a": [(" b", 0.5)], "Q": [(" b", 0.5)]}
-    provider = OpenAICompatible(URL, http_client=Certain(TextModel(script)).client())
+    provider = OpenAICompatible(URL, http_client=Certain(TextModel(script)).client(), dialect=dialect)
     if always:
         assert [token.data for token in (await draft(provider, limit=1))[:-1]] == [b" b"]
         return
-    with pytest.raises(UnsupportedError, match="at temperature 0 the server reports no probabilities but 1 and 0"):
+    words = "gpu:8000: at temperature 0 the server reports no probabilities but 1 and 0. "
+    with pytest.raises(UnsupportedError, match=words) as caught:
         await draft(provider)
+    assert hint in str(caught.value) and "vLLM" not in str(caught.value)
 
 
 async def test_a_template_that_trims_answers_is_refused() -> None:

@@ -82,8 +82,42 @@ async def test_a_gateway_that_drops_probabilities_from_streams_names_the_way_aro
     with pytest.raises(UnsupportedError, match=r"gives no probabilities .* although asked") as caught:
         await draft(OpenAICompatible(URL, http_client=client, model="toy"))
     assert 'engine="openai", api="chat", dialect="llama.cpp"' in str(caught.value)
+    with pytest.raises(
+        UnsupportedError, match=r"asked \(logprobs\)\. Not every server, model and route has them; is there"
+    ):
+        await draft(OpenAICompatible(URL, http_client=client, dialect="llama.cpp"))  # not a server of an unknown kind
     there = OpenAICompatible(URL, http_client=client, model="toy", api="chat", dialect="llama.cpp")
     assert b"".join(one.data for one in (await draft(there))[:-1]) == b" a b c"
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+@pytest.mark.parametrize("every", [1, 2, 9, 99])
+async def test_probabilities_in_events_of_their_own_after_the_text(every: int, api: Any) -> None:
+    """After every so many events with text, at the end, or after it: they belong to the text without tokens."""
+    server, provider = fake(SCRIPT, {"api": api, "dialect": "llama.cpp"})
+    wanted = await draft(provider)
+    assert len(wanted) > 2 and isinstance(wanted[0], Token) and wanted[0].prob is not None
+
+    def later(request: httpx.Request) -> httpx.Response:
+        response = server.handle(request)
+        if not json.loads(request.content or "{}").get("stream"):
+            return response
+        events = [json.loads(line) for line in response.text.replace("data: ", "").split("\n\n") if line[:1] == "{"]
+        sent, held = list[Any](), list[Any]()
+        for number, event in enumerate(events, 1):
+            over = any(choice["finish_reason"] for choice in event["choices"])
+            for choice in event["choices"]:
+                none: dict[str, Any] = {"text": ""} if api == "completions" else {"delta": {}}
+                held.append({**event, "choices": [{**choice, **none, "finish_reason": None}]})
+                choice["logprobs"] = None
+            now = held if over or number % every == 0 else []
+            sent += [*now, event] if over and every < 99 else [event, *now]
+            held = [] if now else held
+        content = "".join(f"data: {json.dumps(event)}\n\n" for event in sent) + "data: [DONE]\n\n"
+        return httpx.Response(200, content=content, headers={"content-type": "text/event-stream"})
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(later)) as client:
+        assert await draft(OpenAICompatible(URL, http_client=client, api=api, dialect="llama.cpp")) == wanted
 
 
 async def test_a_content_filter() -> None:

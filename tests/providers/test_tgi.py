@@ -314,7 +314,7 @@ async def test_an_end_where_the_context_ends() -> None:
 async def test_an_end_without_a_number_is_refused() -> None:
     _, provider = fake({"Q": ["a"]}, end="nan")
     for call in (draft(provider), ask(provider, "Q", b"a", Question(1, (b"b",), word=True))):
-        with pytest.raises(ResponseError, match="no usable probability: the probability is missing"):
+        with pytest.raises(ResponseError, match="no usable probability: its logarithm is missing"):
             await call
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import gzip
+import json
 import logging
 import os
 import pickle
@@ -134,6 +135,101 @@ async def test_statuses(
         assert caught.value.retryable == (status in (424, 429, 500, 503))
 
 
+WHY = "the tiny tier allows 16 tokens"
+RAW = json.dumps({"error": {"message": WHY, "details": "hello"}})
+REASONS: dict[str, tuple[Any, str]] = {  # as many servers and gateways word their errors
+    "OpenRouter": ({"error": {"message": "It failed", "code": 400, "metadata": {"raw": WHY}}}, f"It failed: {WHY}"),
+    "OpenRouter, JSON": (
+        {"error": {"message": "It failed", "code": 400, "metadata": {"raw": RAW}}},
+        f"It failed: {WHY}",
+    ),
+    "Gemini": ([{"error": {"code": 400, "message": WHY, "status": "INVALID_ARGUMENT"}}], WHY),
+    "Fastify": ({"statusCode": 400, "error": "Bad Request", "message": WHY}, f"Bad Request: {WHY}"),
+    "Cloudflare": ({"success": False, "status": 400, "errors": [{"code": 2001, "message": WHY}]}, WHY),
+    "SiliconFlow": ({"code": 400, "msg": WHY, "data": None}, WHY),
+    "FastAPI": ({"detail": WHY, "code": 400}, WHY),
+    "pydantic": ({"error": {"code": 400, "detail": [{"loc": ["n"], "msg": WHY, "input": "hello"}]}}, f"['n']: {WHY}"),
+    "Mistral": ({"object": "error", "code": 400, "message": {"detail": [{"loc": ["n"], "msg": WHY}]}}, f"['n']: {WHY}"),
+    "Hugging Face": ({"error": [WHY, "sorry"], "error_type": "validation", "code": 400}, f"{WHY}; sorry"),
+    "Anthropic": ({"type": "error", "code": 400, "error": {"type": "invalid_request_error", "message": WHY}}, WHY),
+    "said twice": ({"error": {"message": WHY, "code": 400}, "message": WHY}, WHY),
+    "long": ({"error": {"message": "x" * 999, "code": 400}}, "x" * 299 + "…"),
+    "a key": ({"error": {"code": 400, "message": "x" * 290, "metadata": {"raw": KEY}}}, "x" * 290 + ": ***"),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+async def test_the_servers_own_reason(name: str) -> None:
+    """In an error status, in an answer with a 2xx status, and in an event of a stream."""
+    body, why = REASONS[name]
+    whole, refused = httpx.Response(200, json=body), httpx.Response(400, json=body)
+    event = httpx.Response(200, text=f"data: {json.dumps(body)}\n\n", headers=EVENTS)
+    asked = [transport(one, api_key=KEY)[0].post("/go", {}, usage=Usage()) for one in (refused, whole)]
+    asked += [events(transport(one, api_key=KEY)[0]) for one in (refused, whole, event)]
+    for one in asked:
+        with pytest.raises(InvalidRequestError) as caught:
+            await one
+        assert (caught.value.args[0], caught.value.status) == (f"400: {why}", 400)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "words"),
+    [
+        ("text/plain", f"{WHY}\nat line 7\n", f"502: {WHY}"),
+        ("", "404 page not found\n", "502: 404 page not found"),
+        ("text/plain", "502 no upstream", "502 no upstream"),
+        ("application/json", json.dumps(WHY), f"502: {WHY}"),
+        ("text/html", "<html><head><title>502\n Bad Gateway &amp; more</title></head>hello", "502 Bad Gateway & more"),
+        ("text/html", "<!DOCTYPE html>\n<TITLE lang='en'> Attention </TITLE>", "502: Attention"),
+        ("text/html", "<h1>hello</h1>", "HTTP status 502"),
+        ("text/plain", "", "HTTP status 502"),
+        ("text/plain", "\x1b[31mred", "HTTP status 502"),
+        ("text/plain", "y" * 999, f"502: {'y' * 299}…"),
+        ("text/plain", f"{'y' * 290} {KEY}", f"502: {'y' * 290} ***"),
+        ("application/json", '{"error": "hello', "HTTP status 502"),
+        ("application/json", '{"detail": [{"loc": ["n"], "msg": "bad", "input": "hello', "502: ['n']: bad"),
+    ],
+)
+async def test_a_reason_that_is_no_whole_json(kind: str, text: str, words: str) -> None:
+    found, _ = transport(httpx.Response(502, content=text.encode(), headers={"content-type": kind}), api_key=KEY)
+    with pytest.raises(ServerError) as caught:
+        await found.get("/props", once=True)
+    assert caught.value.args[0] == words
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        ({"message": "m", "type": "rate_limit_error"}, 429),
+        ({"message": "m", "code": "rate_limit_exceeded"}, 429),
+        ({"message": "m", "status": "RESOURCE_EXHAUSTED"}, 429),
+        ({"message": "m", "type": "insufficient_quota"}, 429),
+        ({"message": "m", "type": "TooManyRequests"}, 429),
+        ({"message": "m", "code": "429"}, 429),
+        ({"message": "m", "status": 429, "code": 7}, 429),
+        ({"message": "m", "code": 20015}, 500),
+        ({"message": "m", "type": "server_error"}, 500),
+    ],
+)
+async def test_an_error_without_a_status_has_that_of_its_kind(error: Any, status: int) -> None:
+    found, _ = transport(httpx.Response(200, text=f"data: {json.dumps({'error': error})}\n\n", headers=EVENTS))
+    with pytest.raises(StatusError, match=f"{status}: m") as caught:
+        await events(found)
+    assert (caught.value.status, type(caught.value)) == (status, RateLimitError if status == 429 else ServerError)
+
+
+async def test_an_answer_with_a_code_is_no_error() -> None:
+    answers: tuple[dict[str, Any], ...] = (
+        {"code": 0, "msg": "ok"},
+        {"choices": [], "code": 20000, "message": "OK"},
+        {"code": 500},
+        {"errors": []},
+    )
+    for answer in answers:
+        found, _ = transport(httpx.Response(200, json=answer))
+        assert await found.post("/go", {}, usage=Usage()) == answer
+
+
 async def test_the_key_is_in_no_error() -> None:
     found, requests = transport(
         httpx.Response(401, json=error(f"bad key {KEY}, or hdr-secret")), api_key=KEY, headers={"X": "hdr-secret"}
@@ -261,6 +357,7 @@ async def test_a_redirect_that_no_url_can_be_told_of(location: str, words: str) 
     ("response", "words"),
     [
         (httpx.Response(200, html="<html>hi</html>"), "a web page instead of .* Is this the URL of the API"),
+        (httpx.Response(200, html="<title>Sign in</title>"), r"a web page \(Sign in\) instead of"),
         (httpx.Response(200, text="<!doctype html>"), "a web page instead of"),
         (httpx.Response(200, text='{"a": [1, 2', headers=JSON), "not whole JSON|application/json instead of"),
         (httpx.Response(200, text="", headers=JSON), "not whole JSON|application/json instead of"),
@@ -467,10 +564,32 @@ async def test_an_error_says_how_long_the_server_wants_to_wait(slept: list[float
         assert pickle.loads(pickle.dumps(caught.value)).retry_after == wait
 
 
-async def test_a_long_wait_is_cut(slept: list[float]) -> None:
-    found, _ = transport(httpx.Response(429, headers={"retry-after": "9999"}), httpx.Response(200, json=1))
-    await found.get("/props")
-    assert slept == [30]
+async def test_a_wait_that_is_too_long_fails_at_once(slept: list[float]) -> None:
+    """A wait of up to a minute, for which limits per minute ask, is not too long."""
+    limited = httpx.Response(429, json={"message": "quota used up"}, headers={"retry-after": "3600"})
+    found, requests = transport(limited, httpx.Response(200, json=1))
+    words = "429: quota used up; the server asks to wait 3600 s, which is more than the 60 s that a retry waits for"
+    with pytest.raises(RateLimitError) as caught:
+        await found.get("/props")
+    error = caught.value
+    assert (error.args[0], error.retry_after, error.retryable) == (words, 3600, True)
+    assert (len(requests), slept) == (1, [])
+    found, _ = transport(httpx.Response(429, headers={"retry-after": "60"}), httpx.Response(200, json=1))
+    assert await found.get("/props") == 1
+    assert slept == [60]
+
+
+async def test_a_wait_beyond_a_deadline_fails_at_once(slept: list[float]) -> None:
+    for header, words in (("20", "the time that is left"), ("3600", "the 60 s that a retry waits for")):
+        found, requests = transport(httpx.Response(503, headers={"retry-after": header}))
+        with anyio.fail_after(10), pytest.raises(ServerError) as caught:
+            await found.get("/props")
+        wait = f"HTTP status 503; the server asks to wait {header} s, which is more than {words}"
+        assert (caught.value.args[0], len(requests), slept) == (wait, 1, [])
+    found, requests = transport(httpx.Response(503, headers={"retry-after": "20"}), httpx.Response(200, json=1))
+    with anyio.fail_after(100):
+        assert await found.get("/props") == 1
+    assert slept == [20]
 
 
 @pytest.mark.parametrize(

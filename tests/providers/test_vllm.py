@@ -804,7 +804,7 @@ async def test_strange_answers() -> None:
         await provider.propose(Context("Q", b""), [Question(0, (b"a",))], usage=Usage())
 
 
-@pytest.mark.parametrize(("value", "says"), [(-9999.0, "it is 0"), (None, "the probability is missing")])
+@pytest.mark.parametrize(("value", "says"), [(-9999.0, "its logarithm is -9999"), (None, "its logarithm is missing")])
 async def test_values_that_are_no_probabilities(value: float | None, says: str) -> None:
     server, provider = fake({"Q": ["a"]})
     await provider.describe()

@@ -47,7 +47,7 @@ from cosd_providers.greedy import (
     with_listed,
 )
 from cosd_providers.http.transport import Transport
-from cosd_providers.parsing import checked, parse, shape
+from cosd_providers.parsing import LogProb, checked, parse, shape
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.text import sendable, whole
 from cosd_providers.usage import Usage
@@ -149,7 +149,7 @@ class _Entry(TypedDict):
 
     id: int
     bytes: list[OneByte]
-    logprob: float | None
+    logprob: LogProb | None
     top_logprobs: NotRequired[list[_Entry]]
 
 
@@ -294,8 +294,9 @@ class LlamaCppClient:
     def _first(self, answer: LlamaCppAnswer, count: int) -> Token | None:
         if not self._room(answer) and self._room(answer) is not None:
             return None
-        top = [self.choice(one) for one in self.entries(answer)[0].get("top_logprobs", ())]
-        check_own(top[0].token.prob if top else None, self.transport.endpoint)
+        listed = self.entries(answer)[0].get("top_logprobs", ())
+        check_own(listed[0]["logprob"] if listed else None, self.transport.endpoint)
+        top = [self.choice(one) for one in listed]
         return with_listed(Position(top[0], top), count - 1)
 
     async def peek(self, prefixes: Sequence[PromptParts], usage: Usage, *, count: int = TIES) -> list[Position]:
@@ -437,9 +438,8 @@ class LlamaCppClient:
         Raises:
             ResponseError: the token has no usable probability.
         """
-        own = self.choice(entry)
-        check_own(own.token.prob, self.transport.endpoint)
-        return own
+        check_own(entry["logprob"], self.transport.endpoint)
+        return self.choice(entry)
 
     def choice(self, entry: _Entry) -> Choice:
         """Create a choice from any token of an answer."""

@@ -59,6 +59,7 @@ from cosd_providers.engine import (
     no_probs,
     own_stop,
 )
+from cosd_providers.engines.openai.dialects import DIALECTS
 from cosd_providers.engines.token_ids import (
     LETTERS,
     IdAnswer,
@@ -91,7 +92,7 @@ from cosd_providers.greedy import (
     prob,
 )
 from cosd_providers.http.transport import MANY_IDLE, Transport
-from cosd_providers.parsing import parse
+from cosd_providers.parsing import LogProb, parse
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.usage import Usage
@@ -144,7 +145,7 @@ _QUOTED = 300  # number of characters of the server's message that an error quot
 
 # Answers.
 
-Triple = tuple[float | None, int, str | None]
+Triple = tuple[LogProb | None, int, str | None]
 """A token: its log probability, its id, and its separately decoded text."""
 
 
@@ -284,13 +285,12 @@ def _step(entry: Triple, top: Sequence[Triple], endpoint: str, *, sampled: bool 
     best = max((value for value, _, _ in top if value is not None), default=None)
     if best is None and own is not None:
         raise _missing(endpoint, any_=True)
-    check_own(prob(own), endpoint)
+    check_own(own, endpoint)
     assert own is not None and best is not None  # the checks above ensure this
     values = [value for value, _, _ in top]
     if not sampled and own == 0 and len(top) > 1 and all(value is None or value < _NOTHING for value in values[1:]):
         words = "at temperature 0 the server gives its own token the probability 1, and all others 0"
-        hint = "Update SGLang, or start it with SGLANG_RETURN_ORIGINAL_LOGPROB=1 (older: RETURN_ORIGINAL_LOGPROB=1)."
-        raise UnsupportedError(words, endpoint=endpoint, hint=hint)
+        raise UnsupportedError(words, endpoint=endpoint, hint=DIALECTS["sglang"].raw)
     if not sampled:
         check_greedy(prob(own), [prob(best)], endpoint)
     return id_step((token_id, prob(own) or 0.0, text or ""), _listed(top))

@@ -322,7 +322,7 @@ class TgiClient:
         """
         word, top = event.token, event.top_tokens or []
         if check:
-            check_own(word.prob, self.endpoint)
+            check_own(word.logprob, self.endpoint)
             if not top:
                 words = "the server does not list the most probable tokens, although asked (top_n_tokens)"
                 hint = "TGI's neuron backend has no probabilities. Update the server, or use another backend."

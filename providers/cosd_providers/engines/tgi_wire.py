@@ -10,7 +10,7 @@ from pydantic import AliasChoices, BaseModel, Field, RootModel
 
 from cosd_providers.contract import Token
 from cosd_providers.greedy import prob
-from cosd_providers.parsing import unless_none
+from cosd_providers.parsing import LogProb, unless_none
 from cosd_providers.vocabulary import looks_special
 
 __all__ = [
@@ -71,7 +71,7 @@ class TgiToken(BaseModel):
 
     id: int
     text: str
-    logprob: float | None
+    logprob: LogProb | None
     special: bool = False
 
     @property

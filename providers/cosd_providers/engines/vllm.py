@@ -53,6 +53,7 @@ from cosd_providers.engine import (
     own_stop,
     silent,
 )
+from cosd_providers.engines.openai.dialects import DIALECTS
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Ranked, bill, steps
 from cosd_providers.engines.token_ids import (
@@ -197,7 +198,7 @@ def _listed(answer: Completion, endpoint: str, *, sampled: bool = False) -> list
     found: list[IdStep] = []
     for step in steps(answer):
         listed = [(one.id, one.prob or 0.0, None) for one in step.top if one.id is not None]
-        check_own(step.pick.prob, endpoint)
+        check_own(step.pick.logprob, endpoint)
         if step.pick.id is None or len(listed) < len(step.top):
             raise ResponseError("a token has no id, although asked (return_tokens_as_token_ids)", endpoint=endpoint)
         if not sampled:
@@ -260,7 +261,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
                     raise
                 self._most_prompts = int(refused[1])
                 continue
-            answer = parse(Answer, data, self.transport.endpoint)
+            answer = parse(Answer, data, self.transport.endpoint, raw=DIALECTS["vllm"].raw)
             bill(usage, answer.usage)
             if sorted(one.index for one in answer.choices) != [*range(len(asked))]:
                 raise miscounted(len(asked), len(answer.choices), self.transport.endpoint)
@@ -289,7 +290,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         try:
             async with self.transport.stream("/v1/completions", body, usage=usage, attempt=attempt) as events:
                 async for data in events:
-                    event = parse(Answer, data, endpoint)
+                    event = parse(Answer, data, endpoint, raw=DIALECTS["vllm"].raw)
                     if _twice(event, billed):
                         continue
                     billed = event.usage or billed

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import html
 import os
+import re
 import socket
 import ssl
 import time
@@ -57,6 +59,17 @@ _TOO_LARGE = "too large to process"
 
 _TYPES = {"validation": 422, "generation": 424, "overloaded": 429}
 """HTTP statuses for TGI's error types, because an error within a stream does not contain its status."""
+
+_LIMITED = re.compile("rate_?limit|too_?many_?requests|resource_exhausted|quota", re.IGNORECASE)
+"""Types and codes of errors that mean status 429."""
+
+_CODES = ("code", "status", "statusCode")
+"""Fields that contain the status of an error."""
+
+_REASONS = ("error", "message", "msg", "detail", "errors")
+"""Fields that contain the reason of an error, in the order in which they are shown."""
+
+_TITLE = re.compile("<title[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
 
 _PARSERS = ("h11.", "aiohttp.http_exceptions")
 """Modules that define the HTTP parser errors of httpx and aiohttp."""
@@ -146,26 +159,26 @@ class Errors:
         """Create the error for an HTTP error status or a redirect."""
         if response.has_redirect_location:
             return self.redirected(response)
-        answer = None
-        with suppress(ValueError):
-            answer = from_json(text)
-        return self._status_error(response.status_code, answer, response)
+        return self._status_error(response.status_code, _body(text), response)
 
-    def event_error(self, event: dict[str, Any], response: HttpAnswer) -> StatusError | None:
+    def event_error(self, event: object, response: HttpAnswer) -> StatusError | None:
         """Create the error that an event, or an answer with a 2xx status, reports; None if it reports no error."""
-        error: Any = event.get("error")
-        if error is None:
+        if type(event) is list and event:  # Gemini puts its errors into lists
+            [event, *_] = cast("list[object]", event)
+        if type(event) is not dict:
             return None
-        code: Any = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
-        code = int(code) if isinstance(code, str) and code.isdecimal() and len(code) == 3 else code
-        if not isinstance(code, int) or code < 400:
-            code = _TYPES.get(str(event.get("error_type")), 500)
-        return self._status_error(code, event, response)
+        fields = cast("dict[str, Any]", event)
+        error = fields.get("error")
+        marked = error is not None or fields.get("errors") or "error" in (fields.get("object"), fields.get("type"))
+        if not (marked or ("choices" not in fields and max(_codes(fields), default=0) >= 400 and _message(fields))):
+            return None
+        return self._status_error(_status_of(fields), fields, response)
 
     def _status_error(self, status: int, answer: object, response: HttpAnswer) -> StatusError:
         message = self._strike(_message(answer))  # before the message is shortened, since half a key would be missed
-        quoted = message if len(message) <= _QUOTED else message[: _QUOTED - 1] + "…"
+        quoted = _shortened(message)
         words = f"{status}: {quoted}" if quoted else f"HTTP status {status}"
+        words = quoted if quoted.startswith(f"{status} ") else words
         kind, hint = _kind(status, message)
         if kind is AuthenticationError:
             hint = "The key was refused." if self._has_key else _NO_KEY
@@ -205,25 +218,26 @@ class Errors:
             ResponseError: the answer is not JSON.
         """
         try:
-            answer: dict[str, Any] | None = from_json(text)  # it may in fact be any JSON value
+            answer: object = from_json(text)
         except ValueError:
             raise self._unreadable(response, text, "JSON") from None
-        if generated and type(answer) is dict and (error := self.event_error(answer, response)) is not None:
+        if generated and (error := self.event_error(answer, response)) is not None:
             raise error
         return answer
 
     def no_stream(self, response: HttpAnswer, text: str) -> ProviderError:
         """Create the error for a 2xx answer that is not a stream of events. The answer may itself report an error."""
         with suppress(ValueError):
-            answer: dict[str, Any] | None = from_json(text)  # it may in fact be any JSON value
-            if type(answer) is dict and (error := self.event_error(answer, response)) is not None:
+            if (error := self.event_error(from_json(text), response)) is not None:
                 return error
         return self._unreadable(response, text, "a stream of events")
 
     def _unreadable(self, response: HttpAnswer, text: str, expected: str) -> ResponseError:
         kind = response.headers.get("content-type", "").partition(";")[0] or "no content type"
         if kind == "text/html" or text.lstrip()[:1] == "<":
-            words, hint = f"answered with a web page instead of {expected}", "Is this the URL of the API?"
+            title = _shortened(self._strike(_title(text)))
+            words = f"answered with a web page{title and f' ({title})'} instead of {expected}"
+            hint = "Is this the URL of the API?"
         elif expected == "JSON":
             words, hint = f"the answer is not whole JSON ({len(text)} characters of {kind})", ""
         else:
@@ -296,27 +310,59 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
+def _status_of(fields: Mapping[str, Any]) -> int:
+    """Return the HTTP status that corresponds to an error within an answer."""
+    error = fields.get("error")
+    inner = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
+    status = next((code for code in (*_codes(inner), *_codes(fields)) if 400 <= code < 600), None)
+    if status is not None:
+        return status
+    kinds = (inner.get("type"), *map(inner.get, _CODES), fields.get("type"), *map(fields.get, _CODES))
+    limited = any(isinstance(kind, str) and _LIMITED.search(kind) for kind in kinds)
+    return 429 if limited else _TYPES.get(str(fields.get("error_type")), 500)
+
+
+def _codes(fields: Mapping[str, Any]) -> list[int]:
+    """Return the numbers among the codes of an error."""
+    codes = [fields.get(name) for name in _CODES]
+    codes = [int(code) if isinstance(code, str) and re.fullmatch("[0-9]{3}", code) else code for code in codes]
+    return [code for code in codes if type(code) is int]
+
+
+def _body(text: str) -> object:
+    """Parse the body of an error: JSON, or the first line of a plain text, or the title of a web page."""
+    with suppress(ValueError):
+        return from_json(text, allow_partial=text.lstrip()[:1] in ("{", "["))  # long errors are read in part
+    line = (text.strip().splitlines() or [""])[0].strip()
+    return _title(text) if line[:1] == "<" else line if line.isprintable() and line[:1] not in ("{", "[") else ""
+
+
+def _title(page: str) -> str:
+    """Return the title of a web page; empty if it has none."""
+    found = _TITLE.search(page)
+    return " ".join(html.unescape(found[1]).split()) if found else ""
+
+
+def _shortened(words: str) -> str:
+    return words if len(words) <= _QUOTED else words[: _QUOTED - 1] + "…"
+
+
 def _message(answer: object) -> str:
-    """Return the server's message from the body of an error, in any common format, without data that was sent to it."""
+    """Return the server's reason from the body of an error, in any common format, without data that was sent to it."""
+    if isinstance(answer, str):
+        return answer.strip()
+    if isinstance(answer, list):
+        entries = cast("list[object]", answer)
+        return "; ".join(filter(None, (_message(one) for one in entries if not isinstance(one, list))))
     if not isinstance(answer, dict):
         return ""
     fields = cast("dict[str, object]", answer)
-    for value in (fields.get("error"), fields.get("message"), fields.get("detail")):
-        if isinstance(value, str):
-            return value
-        if isinstance(value, dict):
-            return _message({"message": cast("dict[str, object]", value).get("message")})
-        if isinstance(value, list):
-            return "; ".join(filter(None, map(_complaint, cast("list[object]", value))))
-    return ""
-
-
-def _complaint(entry: object) -> str:
-    """Return the text of an entry in a list of messages, without the input that the entry quotes."""
-    if isinstance(entry, str):
-        return entry
-    fields = cast("dict[str, object]", entry) if isinstance(entry, dict) else {}
-    return f"{fields['loc']}: {fields['msg']}" if {"loc", "msg"} <= {*fields} else ""
+    if {"loc", "msg"} <= {*fields}:  # pydantic's errors, which also quote the input
+        return f"{fields['loc']}: {fields['msg']}"
+    metadata = fields.get("metadata")  # OpenRouter's, which has the answer of the provider that it asked
+    raw = cast("dict[str, object]", metadata).get("raw") if isinstance(metadata, dict) else None
+    found = [*map(fields.get, _REASONS), _body(raw) if isinstance(raw, str) else raw]
+    return ": ".join(dict.fromkeys(filter(None, map(_message, found))))
 
 
 def _kind(status: int, message: str) -> tuple[type[StatusError], str]:

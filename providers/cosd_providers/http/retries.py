@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Final, TypeVar
 
 import anyio
@@ -11,11 +13,11 @@ import tenacity
 
 from cosd_providers.errors import ProviderError, ServerError
 
-__all__ = ["resumed", "until_answered"]
+__all__ = ["RetriedFailures", "overcome", "resumed", "until_answered"]
 
 _ATTEMPTS = 4
 _LOADING_SECONDS = 120.0  # maximum wait for a server that is loading its model
-_LONGEST_WAIT = 30.0  # maximum number of seconds between two attempts, even if the server asks for more
+_LONGEST_WAIT = 60.0  # maximum number of seconds between two attempts; limits per minute ask for up to a minute
 
 _BACKOFF = tenacity.wait_exponential(multiplier=0.25, max=8.0) + tenacity.wait_random(0.0, 0.25)
 
@@ -25,16 +27,61 @@ _END: Final = object()
 _log = logging.getLogger("cosd_providers")
 
 
+class RetriedFailures:
+    """A record of the failures after which requests are being retried, so that a time limit does not hide them."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, ProviderError] = {}  # by endpoint
+
+    @property
+    def last(self) -> ProviderError | None:
+        """The last failure of an endpoint that has not answered since; None if there is none."""
+        return next(reversed(self._found.values()), None)
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Record the failures of the requests in this block, and of those in the tasks that it starts."""
+        token = _records.set((*_records.get(), self))
+        try:
+            yield
+        finally:
+            _records.reset(token)
+
+    def note(self, error: ProviderError) -> None:
+        """Record the failure of an endpoint."""
+        self.forget(error.endpoint)
+        self._found[error.endpoint] = error
+
+    def forget(self, endpoint: str) -> None:
+        """Remove the failure of an endpoint."""
+        self._found.pop(endpoint, None)
+
+
+_records: ContextVar[tuple[RetriedFailures, ...]] = ContextVar("failures", default=())
+
+
+def _note(error: ProviderError) -> None:
+    for record in _records.get():
+        record.note(error)
+
+
+def overcome(endpoint: str) -> None:
+    """Remove the failure of an endpoint from all records, because it answers again."""
+    for record in _records.get():
+        record.forget(endpoint)
+
+
 async def until_answered(
     attempt: Callable[[int], Awaitable[_T]],
-    again: Callable[[BaseException | None], None] = lambda _: None,
+    again: Callable[[ProviderError], None] = lambda _: None,
     *,
     few: int = 2,
 ) -> _T:
     """Make attempts until one succeeds, and return its result.
 
     Only a `ProviderError` that is `retryable` leads to a retry. If the first attempt fails with a `stale` error, the
-    second follows without a pause.
+    second follows without a pause. If the server asks for a wait that is longer than a minute, or than the time that is
+    left before a cancel scope's deadline, no retry is made.
 
     Args:
         attempt: function that makes one attempt. Its argument is the number of the attempt, counted from 1.
@@ -60,32 +107,33 @@ async def until_answered(
         number += 1
         return await attempt(number)
 
-    def pause(state: tenacity.RetryCallState) -> float:
-        """Return the seconds before the next attempt: as the server asks, or by exponential backoff with jitter."""
-        error = _error(state)
-        if state.attempt_number == 1 and isinstance(error, ProviderError) and error.stale:
-            return 0.0
-        if isinstance(error, ProviderError) and error.retry_after is not None:
-            return min(error.retry_after, _LONGEST_WAIT)
-        return min(_BACKOFF(state), 2.0) if _loading(error) else _BACKOFF(state)
-
     def enough(state: tenacity.RetryCallState) -> bool:
         nonlocal failures
         error = _error(state)
+        if _asks_too_much(error):
+            return True
         if _loading(error):
             return (state.seconds_since_start or 0.0) >= _LOADING_SECONDS
         failures += 1  # failures while the model is being loaded do not count
-        return failures >= (few if isinstance(error, ProviderError) and error.lasting else _ATTEMPTS)
+        return failures >= (few if error.lasting else _ATTEMPTS)
+
+    def before_sleep(state: tenacity.RetryCallState) -> None:
+        _note(_error(state))
+        again(_error(state))
 
     attempts = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception(lambda error: isinstance(error, ProviderError) and error.retryable),
         stop=enough,
-        wait=pause,
+        wait=_pause,
         sleep=anyio.sleep,
-        before_sleep=lambda state: again(_error(state)),
+        before_sleep=before_sleep,
         reraise=True,
     )
-    return await attempts(send)
+    try:
+        return await attempts(send)
+    except ProviderError as error:
+        overcome(error.endpoint)  # the caller receives the failure itself
+        raise
 
 
 async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[_T]:
@@ -136,15 +184,38 @@ async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[
             await answer.aclose()
 
 
-def _log_resumed(error: BaseException | None) -> None:
-    where = error.endpoint if isinstance(error, ProviderError) else ""
-    _log.info("%s: a stream is resumed after %s", where, type(error).__name__)
+def _log_resumed(error: ProviderError) -> None:
+    _log.info("%s: a stream is resumed after %s", error.endpoint, type(error).__name__)
 
 
-def _loading(error: BaseException | None) -> bool:
+def _pause(state: tenacity.RetryCallState) -> float:
+    """Return the seconds before the next attempt: as the server asks, or by exponential backoff with jitter."""
+    error = _error(state)
+    if state.attempt_number == 1 and error.stale:
+        return 0.0
+    if error.retry_after is not None:
+        return error.retry_after
+    return min(_BACKOFF(state), 2.0) if _loading(error) else _BACKOFF(state)
+
+
+def _asks_too_much(error: ProviderError) -> bool:
+    """Test whether the server asks for a longer wait than any retry may take, and then say so in the error."""
+    wait, left = error.retry_after, anyio.current_effective_deadline() - anyio.current_time()
+    if wait is None or wait <= min(left, _LONGEST_WAIT):
+        return False
+    limit = f"the {_LONGEST_WAIT:g} s that a retry waits for" if wait > _LONGEST_WAIT else "the time that is left"
+    words = f"; the server asks to wait {wait:g} s, which is more than {limit}"
+    error.args = (error.args[0].removesuffix(words) + words,)
+    return True
+
+
+def _loading(error: ProviderError) -> bool:
     """Test whether the server's message says that it is loading its model."""
     return isinstance(error, ServerError) and error.status == 503 and "loading" in str(error.args[0]).lower()
 
 
-def _error(state: tenacity.RetryCallState) -> BaseException | None:
-    return state.outcome.exception() if state.outcome else None
+def _error(state: tenacity.RetryCallState) -> ProviderError:
+    """Return the error of the last attempt, which is a `ProviderError` because only these are retried."""
+    error = state.outcome.exception() if state.outcome else None
+    assert isinstance(error, ProviderError)
+    return error

@@ -82,10 +82,10 @@ async def events(
                     await _read_on(chunks)
                     return
                 event = _parsed(data, errors, response)
-                if event is None:
-                    continue
-                if "error" in event and (error := errors.event_error(event, response)) is not None:
+                if (error := errors.event_error(event, response)) is not None:
                     raise error
+                if type(event) is not dict:  # as in a keep-alive, or a server's initial null
+                    continue
                 if first:
                     first = False
                     usage.answered(time.monotonic())
@@ -130,18 +130,17 @@ async def _read_on(chunks: AsyncGenerator[bytes]) -> None:
             pass
 
 
-def _parsed(data: bytes, errors: Errors, response: HttpAnswer) -> dict[str, Any] | None:
-    """Parse the object of an event; return None if it has none, as in a keep-alive or a server's initial null."""
+def _parsed(data: bytes, errors: Errors, response: HttpAnswer) -> Any:
+    """Parse the JSON of an event; return None if it has none."""
     if not data or data.isspace():
         return None
     try:
         try:
-            event: dict[str, Any] | None = from_json(data)
+            return from_json(data)
         except ValueError:  # the event may contain invalid bytes, which are replaced with U+FFFD
-            event = from_json(data.decode(errors="replace"))
+            return from_json(data.decode(errors="replace"))
     except ValueError as error:
         raise errors.make(ResponseError, "an event of the stream is not JSON", response) from error
-    return event if type(event) is dict else None
 
 
 def _too_long(errors: Errors, response: HttpAnswer) -> ResponseError:

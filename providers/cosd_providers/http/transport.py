@@ -30,7 +30,7 @@ from cosd_providers.http.httpx2_client import behind_httpx, is_httpx2
 from cosd_providers.http.keys import checked_headers, checked_url, only_keys
 from cosd_providers.http.limits import Limiter, Limits, Slot
 from cosd_providers.http.propagation import trace_headers
-from cosd_providers.http.retries import until_answered
+from cosd_providers.http.retries import overcome, until_answered
 from cosd_providers.http.stack import carrier, http_stack, proxied
 from cosd_providers.http.streams import close, events, read
 from cosd_providers.usage import Usage
@@ -232,6 +232,7 @@ class Transport:
         call.start = time.monotonic()
         call.response, answer = await self._send_until_answered(call)
         call.waited = time.monotonic() - call.start
+        overcome(self.endpoint)
         return call.response, answer
 
     async def _end(self, call: _Call) -> None:
@@ -259,7 +260,7 @@ class Transport:
                 await self._limiter.admit(call.usage)
             return await self._send(call)
 
-        def again(error: BaseException | None) -> None:
+        def again(error: ProviderError) -> None:
             _log.info("%s %s%s: again after %s", call.method, self.endpoint, call.path, type(error).__name__)
             if call.usage is not None:
                 call.usage.sent_again()

@@ -313,7 +313,7 @@ class OpenAIClient:
 
     def read(self, data: object) -> Answer:
         """Parse a whole answer, or an event of a stream."""
-        return parse(Answer, data, self.endpoint)
+        return parse(Answer, data, self.endpoint, raw=self.dialect.raw)
 
     def positions(self, choice: Completion, alternatives: int = 0) -> list[Position]:
         """Convert a whole answer to a request for `alternatives`; raises the same errors as `CheckedAligner.feed`."""
@@ -323,14 +323,14 @@ class OpenAIClient:
         return positions
 
     def aligner(
-        self, alternatives: int, *, ranked: bool = True, streamed: bool = False, drawn: bool = False
+        self, alternatives: int, *, ranked: bool = True, proxied: bool = False, drawn: bool = False
     ) -> CheckedAligner:
         """Return the reader of an answer to a request for `alternatives`; other arguments are as in `CheckedAligner`.
 
         Without `ranked`, the listed tokens are not sorted, because the caller does not read them.
         """
         listing, ends = self.listing(alternatives) if ranked else None, self.facts.ends
-        return CheckedAligner(self.endpoint, ends, listing=listing, streamed=streamed, drawn=drawn)
+        return CheckedAligner(self.endpoint, ends, listing=listing, proxied=proxied, drawn=drawn)
 
     def body(self, prefix: Prefix, limit: int) -> dict[str, object]:
         """Build the body of a greedy request that asks for the most probable tokens at each position."""

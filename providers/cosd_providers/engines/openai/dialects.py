@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from cosd_providers.parsing import RAW
 from cosd_providers.suggestions import suggestion
 
 __all__ = ["DIALECTS", "Dialect", "Refusal", "dialect_at", "dialect_of"]
@@ -54,6 +55,7 @@ class Dialect:
 
     Attributes:
         engine: the name of this kind of server.
+        unknown: the row is also used for servers of an unknown kind, so that hints may ask what the server is.
         completions: path of the route for raw text; None if there is no such route.
         chat: path of the route for messages; None if there is no such route.
         api: the default route.
@@ -87,6 +89,7 @@ class Dialect:
         truncates: the server may silently truncate a long prompt.
         templates: the route for raw text may wrap prompts in a chat template, which is checked before the first use.
         longer: the hint of the error for a truncated prompt.
+        raw: the hint of the error if the server does not show the model's own log probabilities.
         probs: the server returns log probabilities.
         no_probs: parts of a refusal message, in lower case, that mean that the server has no log probabilities.
         refusals: other refusals whose reason is known.
@@ -101,6 +104,7 @@ class Dialect:
     """
 
     engine: str
+    unknown: bool = False
     completions: str | None = "/v1/completions"
     chat: str | None = "/v1/chat/completions"
     api: Literal["completions", "chat"] = "completions"
@@ -130,6 +134,7 @@ class Dialect:
     truncates: bool = False
     templates: bool = False
     longer: str = "Shorten the prompt, or give the server a longer context."
+    raw: str = RAW
     probs: bool | None = None
     no_probs: tuple[str, ...] = ("logprob",)
     refusals: tuple[Refusal, ...] = ()
@@ -148,6 +153,7 @@ class Dialect:
 # Ollama behind a gateway. So only the most common fields are sent, and templates are checked.
 _OPENAI = Dialect(
     "openai",
+    unknown=True,
     hosts=("api.openai.com",),
     templates=True,
     no_reply=_COMPLETES,
@@ -202,6 +208,7 @@ DIALECTS: Mapping[str, Dialect] = {
         lists=True,
         continues={"continue_final_message": True, "add_generation_prompt": False},
         special={"skip_special_tokens": False},
+        raw="Start it with --logprobs-mode raw_logprobs.",
         probs=True,
         end_prob=True,
         chat_end_prob=True,
@@ -227,6 +234,7 @@ DIALECTS: Mapping[str, Dialect] = {
         greedy={**GREEDY, **NEUTRAL, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "ignore_eos": False},
         lists=True,
         continues={"continue_final_message": True},
+        raw="Update SGLang, or start it with SGLANG_RETURN_ORIGINAL_LOGPROB=1 (older: RETURN_ORIGINAL_LOGPROB=1).",
         end_prob=True,
     ),
     # According to its documentation (0.4), neither route has probabilities (issue 60 of lmstudio-ai/lms has been open
@@ -238,6 +246,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "azure": replace(
         _OPENAI,
         engine="azure",
+        unknown=False,
         hosts=(".openai.azure.com",),
         base="/openai",
         key_header="api-key",

@@ -142,8 +142,7 @@ async def _check_unsure(client: OpenAIClient, text: str, choice: Completion) -> 
     answer = await client.one(Prefix(text, ""), 1, Usage(), {"temperature": 1}, check=False)
     if steps(answer.choices[0]) and not _certain(answer.choices[0]):
         words = "at temperature 0 the server reports no probabilities but 1 and 0"
-        hint = "Is there a setting by which it shows the model's own, as vLLM's --logprobs-mode raw_logprobs?"
-        raise UnsupportedError(words, endpoint=client.endpoint, hint=hint)
+        raise UnsupportedError(words, endpoint=client.endpoint, hint=client.dialect.raw)
 
 
 def _certain(choice: Completion) -> bool:
@@ -178,10 +177,10 @@ async def check_raw(client: OpenAIClient, size: int | None = None) -> None:
     size = size or await _size(client, Prefix("a", ""))
     if size is not None and size > _BARE:
         words = f"the server puts a chat template around every prompt: it has read {size} tokens for one letter"
-        hint = (
-            "So it cannot continue an answer. Is it Ollama? Then give engine='ollama': its own route takes raw text."
-            " Else use a model whose template is the bare prompt."
-        )
+        hint = "Use a model whose template is the bare prompt."
+        if client.dialect.unknown:
+            hint = f"Is it Ollama? Then give engine='ollama': its own route takes raw text. Else {hint.lower()}"
+        hint = f"So it cannot continue an answer. {hint}"
         raise UnsupportedError(words, endpoint=client.endpoint, hint=hint)
     if size is not None and size == await _size(client, Prefix("a\n\n", "")):
         words = "the server takes white space off the end of every prompt"

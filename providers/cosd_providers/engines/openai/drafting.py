@@ -13,7 +13,7 @@ from cosd_providers.engine import broken_off, nothing_to_continue, silent
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_long
 from cosd_providers.engines.openai.logprobs import CheckedAligner
 from cosd_providers.engines.openai.no_logprobs import EventReader
-from cosd_providers.engines.openai.wire import Answer, Billed, bill
+from cosd_providers.engines.openai.wire import Answer, Billed, Completion, bill, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError
 from cosd_providers.greedy import Draft, Position, with_alternatives
 from cosd_providers.sampling import DraftOptions
@@ -171,6 +171,8 @@ class Drafting:
                         await self._client.check_read(prefix, stream.billed)
                     if stream.differs or (self._draft.over and stream.finish is None and stream.written < limit):
                         return
+            for token in stream.close():
+                yield token
             if stream.finish is None:
                 raise broken_off(self._client.endpoint)
         finally:
@@ -224,6 +226,7 @@ class _Stream:
         self._at = 0
         self._repeated = repeated
         self._begun: CheckedAligner | EventReader | None = None
+        self._ended: str | None = None  # the end of an answer whose probabilities may still follow
 
     @property
     def _aligner(self) -> CheckedAligner | EventReader:
@@ -231,9 +234,10 @@ class _Stream:
         if self._begun is None and not self._client.facts.probs:
             self._begun = EventReader(self._client.endpoint, self._repeated)
         elif self._begun is None:
-            streamed, alternatives = self._client.path == "/v1/completions", self._options.alternatives
-            self._begun = self._client.aligner(
-                alternatives, ranked=alternatives > 0, streamed=streamed, drawn=self._options.sampled
+            client, alternatives = self._client, self._options.alternatives
+            proxied = client.dialect.unknown and client.path == "/v1/completions"
+            self._begun = client.aligner(
+                alternatives, ranked=alternatives > 0, proxied=proxied, drawn=self._options.sampled
             )
         return self._begun
 
@@ -248,14 +252,25 @@ class _Stream:
         self.billed = event.usage or self.billed
         tokens: list[Token] = []
         for choice in event.choices:
-            if self.finish is not None:
+            if self.finish is not None or self.differs:
                 break
-            for position in self._aligner.feed(choice):
-                self._client.facts.spaced = self._client.facts.spaced or self._aligner.spaced
-                tokens += self._take(position)
-                if self.differs:
-                    return tokens
-            self.finish = choice.finish_reason
+            if choice.finish_reason is not None and not (self._aligner.count or steps(choice)):
+                self._ended = choice.finish_reason
+            tokens += self._read(choice if self._ended is None else choice.model_copy(update={"finish_reason": None}))
+        return tokens
+
+    def close(self) -> list[Token]:
+        """Return the last tokens at the end of the stream, if the end of the answer was held back until then."""
+        return [] if self._ended is None else self._read(Completion(message=None, finish_reason=self._ended))
+
+    def _read(self, choice: Completion) -> list[Token]:
+        tokens: list[Token] = []
+        for position in self._aligner.feed(choice):
+            self._client.facts.spaced = self._client.facts.spaced or self._aligner.spaced
+            tokens += self._take(position)
+            if self.differs:
+                return tokens
+        self.finish = choice.finish_reason
         return tokens
 
     def bill(self, usage: Usage, read: int) -> None:

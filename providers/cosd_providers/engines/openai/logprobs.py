@@ -84,7 +84,7 @@ class TokenAligner:
         self._begun = False  # whether some text has been assigned to a token
         self._trimmed = False  # whether the text lacks the space at the front of its first token
         self._listed = False  # whether the last position came with a list of tokens
-        self._own_prob: float | None = None  # probability of the last position's own token, as received
+        self._own: float | None = None  # log probability of the last position's own token, as received
         self._steps: list[Step] = []  # tokens whose bytes are still unknown
         self._text = b""  # text that is not yet assigned to a token
         self._lost = False  # whether the text contained U+FFFD, which may represent any bytes
@@ -304,7 +304,7 @@ class TokenAligner:
         known = None if step.hides or _completes(step, data) else pick.prob
         token = Token(data, known, end=end, name=pick.text or None if end else None)
         first = Choice(0 if pick.id is None else pick.id, token, is_open, step.sure)
-        self._listed, self._own_prob = bool(step.top), pick.prob
+        self._listed, self._own = bool(step.top), pick.logprob
         others = [other for other in step.top if not _same(other, pick)]
         top = [self._other(other, -n) for n, other in enumerate(others, 1)]
         if self._listing is None:
@@ -400,7 +400,7 @@ class CheckedAligner(TokenAligner):
         endpoint: the server's URL, for error messages.
         ends: known strings and ids of ends of sequence; newly found ones are added.
         listing: as in `TokenAligner`.
-        streamed: whether the answer is a stream of `/v1/completions`.
+        proxied: whether the answer is a stream that a proxy may have stripped of its log probabilities.
         drawn: whether tokens are drawn at random; a drawn token is not always the most probable one.
     """
 
@@ -410,13 +410,14 @@ class CheckedAligner(TokenAligner):
         ends: set[str | int],
         *,
         listing: Listing | None = None,
-        streamed: bool = False,
+        proxied: bool = False,
         drawn: bool = False,
     ) -> None:
         super().__init__(endpoint, ends, listing=listing)
-        self._streamed = streamed
+        self._proxied = proxied
         self._drawn = drawn
         self._first = True
+        self._said = ""  # the last text received
 
     def feed(self, answer: Completion) -> Iterator[Position]:
         """Read an event, or a whole answer; yield the checked positions whose bytes are now known.
@@ -446,9 +447,12 @@ class CheckedAligner(TokenAligner):
             words = "the server sends the probability of its own token without the most probable tokens (logprobs)"
             hint = "Is there another server for this model, such as vLLM or llama.cpp's?"
             raise UnsupportedError(words, endpoint=self._endpoint, hint=hint)
-        # If the text breaks off inside a character, all of its tokens may be hidden.
-        if not (self.count or steps(answer) or not answer.written or answer.written.endswith(LOST)):
-            raise no_probs("logprobs", self._endpoint, hint=_NO_STREAMED if self._streamed else _NO_PROBS)
+        self._said = answer.written or self._said
+        # The probabilities may come after the text, in an event of their own. If the text breaks off inside a
+        # character, all of its tokens may be hidden.
+        shown = bool(self._said) and not self._said.endswith(LOST)
+        if shown and answer.finish_reason is not None and not (self.count or steps(answer)):
+            raise no_probs("logprobs", self._endpoint, hint=_NO_STREAMED if self._proxied else _NO_PROBS)
 
     def _check_position(self, position: Position) -> None:
         """Refuse a token that is not the most probable, has no usable probability, or lacks its leading space."""
@@ -459,7 +463,7 @@ class CheckedAligner(TokenAligner):
             raise UnsupportedError(words, endpoint=self._endpoint, hint=hint)
         if position.pick.token.end and own is None:
             return
-        check_own(self._own_prob, self._endpoint)
+        check_own(self._own, self._endpoint)
         if not self._listed and (own is None or own == 1.0) and not self._first:
             words = "the server sends the probabilities of its first tokens only"
             hint = "If it decodes speculatively, start it without a draft model."

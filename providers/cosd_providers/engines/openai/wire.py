@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field
 
 from cosd_providers.greedy import prob
 from cosd_providers.messages import Message
-from cosd_providers.parsing import unless_none
+from cosd_providers.parsing import LogProb, unless_none
 from cosd_providers.usage import Usage
 
 __all__ = [
@@ -70,12 +70,14 @@ class Candidate:
         prob: its probability; None if unknown.
         data: its bytes; None if unknown.
         id: its id; None if unknown.
+        logprob: the logarithm that the server shows; None if there is none.
     """
 
     text: str
     prob: float | None
     data: bytes | None = None
     id: int | None = None
+    logprob: float | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
@@ -100,7 +102,7 @@ class Named(BaseModel):
     """A token in the chat shape of log probabilities."""
 
     token: str
-    logprob: float | None = None
+    logprob: LogProb | None = None
     bytes: list[Byte] | None = None
     id: int | None = Field(None, validation_alias=AliasChoices("id", "token_id"))
     top_logprobs: list[Named] | None = None
@@ -116,15 +118,15 @@ class Logprobs(BaseModel):
     alone: bool = False
     content: list[Named] | None = None
     tokens: list[str] | None = None
-    token_logprobs: list[float | None] | None = None
-    top_logprobs: list[dict[str, float | None] | None] | None = None
+    token_logprobs: list[LogProb | None] | None = None
+    top_logprobs: list[dict[str, LogProb | None] | None] | None = None
     text_offset: list[int | None] | None = None
 
 
 class Ranked(BaseModel):
     """An entry of vLLM's `prompt_logprobs`."""
 
-    logprob: float | None
+    logprob: LogProb | None
     decoded_token: str | None = None
 
 
@@ -263,7 +265,7 @@ def _named(entry: Named) -> Candidate:
     # more reliable. The bytes of an unfinished character may be the bytes of U+FFFD.
     if entry.bytes and bytes(entry.bytes) != entry.token.encode():
         data = bytes(entry.bytes)
-    return Candidate(plain.text, plain.prob, data, plain.id if entry.id is None else entry.id)
+    return Candidate(plain.text, plain.prob, data, plain.id if entry.id is None else entry.id, entry.logprob)
 
 
 def _legacy(logprobs: Logprobs) -> list[Step]:
@@ -311,7 +313,7 @@ def _marked(found: list[Step]) -> list[Step]:
 
 def _candidate(text: str, logprob: float | None) -> Candidate:
     if text.startswith("token_id:") and (number := _ID.fullmatch(text)):
-        return Candidate("", prob(logprob), None, int(number[1]))
+        return Candidate("", prob(logprob), None, int(number[1]), logprob)
     if text.startswith("bytes:") and (raw := _BYTES.fullmatch(text)):
-        return Candidate("", prob(logprob), bytes.fromhex(raw[1].replace("\\x", "")))
-    return Candidate(text, prob(logprob))
+        return Candidate("", prob(logprob), bytes.fromhex(raw[1].replace("\\x", "")), None, logprob)
+    return Candidate(text, prob(logprob), None, None, logprob)
