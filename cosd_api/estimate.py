@@ -247,7 +247,10 @@ def _assumptions(words: Assumptions, past: Past, length: float) -> tuple[str, ..
         f"most {SPECIAL} to a prompt; {words.high}"
     )
     if past.answers:
-        return f"expected: {length:.3g} tokens that cost as much as those of past answers ({past.answers} seen)", bounds
+        return (
+            f"expected: {length:.3g} tokens, each at the cost of a token in past answers ({past.answers} seen)",
+            bounds,
+        )
     return f"expected: {words.expected}", bounds
 
 

@@ -112,7 +112,7 @@ async def test_the_expected_cost_is_that_of_the_answers_before() -> None:
     assert before.endpoints["draft"].prompt_tokens == len(await writer.tokenize("Q: What?"))
     assert before.endpoints["draft"].counted
     assert before.assumptions[0].startswith("expected: 256 tokens; 10% of them asked about")
-    assert after.assumptions[0] == "expected: 7 tokens that cost as much as those of past answers (3 seen)"
+    assert after.assumptions[0] == "expected: 7 tokens, each at the cost of a token in past answers (3 seen)"
     assert (before.length, after.length, short.length) == (256, 7, 3)
     assert Estimate.model_validate_json(after.model_dump_json()) == after
 

@@ -133,7 +133,7 @@ class Nudging(Written):
         """Describe in words what `cost` assumes."""
         return Assumptions(
             f"{plan.max_tokens} tokens with a nudge in every {_TURN}, of which {_TAKEN} words are taken; the base "
-            "model is asked after each but those of the last",
+            "model is asked after each, except after the last nudge",
             "only one token of every nudge is taken, and the base model is asked after many words",
         )
 
