@@ -61,10 +61,12 @@ class Estimate(_Model):
     method. In CoSD's worst case, every token is replaced, and each replacement discards the longest possible draft
     after the assistant was asked about all of that draft. The number of requests then grows with the square of
     `max_tokens`, and the number of tokens with the cube; `max_ahead` lowers both. Few answers come near the worst case.
-    Plan with `expected`, and set `max_billed_tokens` to limit a bill.
+    `expected` is the likely cost of an answer of `length` tokens. Set `max_billed_tokens` to limit a bill.
 
     Attributes:
         max_tokens: maximum number of tokens in the answer.
+        length: number of tokens in the answer that `expected` is for: as given, or the mean of past answers. Before the
+            first answer, the length is unknown, and `max_tokens` is taken; then `per_token` says more than the sum.
         endpoints: the estimates by endpoint, as in `FusionResult.usage`; empty if the method makes no forecast.
         answers: number of this fusion's past answers on which `expected` is based. If 0, `expected` is based only on
             the assumptions.
@@ -72,6 +74,7 @@ class Estimate(_Model):
     """
 
     max_tokens: int
+    length: float
     endpoints: dict[str, EndpointEstimate]
     answers: int
     assumptions: tuple[str, ...]
@@ -98,6 +101,17 @@ class Estimate(_Model):
             SettingError: the method makes no forecast.
         """
         return self._together(one.billed_tokens for one in self.endpoints.values())
+
+    @property
+    def per_token(self) -> float:
+        """The expected number of billed tokens for each token of an answer of `length` tokens.
+
+        A longer answer bills more for each of its tokens, because most requests read all text before them.
+
+        Raises:
+            SettingError: the method makes no forecast.
+        """
+        return self.billed_tokens.expected / self.length
 
     def _together(self, ranges: Iterable[Range]) -> Range:
         if not self.forecast:
@@ -138,6 +152,11 @@ class Past:
     looked_back: float = 0.0
     spent: dict[str, PastCost] = field(default_factory=dict[str, PastCost])
 
+    @property
+    def length(self) -> float | None:
+        """The mean number of tokens in an answer; None without tokens."""
+        return self.tokens / self.answers if self.tokens else None
+
     def add(self, prompt: str, result: FusionResult) -> None:
         """Add an answer to the totals."""
         size = len(result.text.encode())
@@ -153,9 +172,14 @@ class Past:
 
 
 async def estimate(
-    endpoints: Endpoints, settings: FusionSettings, past: Past, asked: str | Sequence[Message], max_tokens: int
+    endpoints: Endpoints,
+    settings: FusionSettings,
+    past: Past,
+    asked: str | Sequence[Message],
+    max_tokens: int,
+    length: float | None = None,
 ) -> Estimate:
-    """Estimate the cost of an answer to a prompt.
+    """Estimate the cost of an answer to a prompt; see `Fusion.estimate`.
 
     Raises:
         ProviderError: an endpoint failed while it described itself or counted the prompt's tokens.
@@ -175,6 +199,8 @@ async def estimate(
         skip=settings.ask == "contestable",
         lookahead=LOOKAHEAD if facts.across(settings.method) else 0,
     )
+    length = min(length or past.length or max_tokens, max_tokens)
+    likely = replace(plan, max_tokens=max(1, round(length)))
     found: dict[str, EndpointEstimate] = {}
     for model, (name, turn) in enumerate(zip([DRAFT, *endpoints.names], turns, strict=True)):
         prompt = turn.prompt or turns[0].prompt  # if an assistant is down, its rendered prompt is unknown
@@ -183,12 +209,15 @@ async def estimate(
         most = (len(prompt.encode()) if count is None else count) + SPECIAL
         able = infos[model - 1].capabilities if model - 1 in infos else None
         known = (able.scores_by_token, able.token_ids) if able else ()
-        cost = settings.method.cost(plan, model, Reading(1 if count is None else count, guess, most, *known))
-        if cost is None:
+        reading = Reading(1 if count is None else count, guess, most, *known)
+        cost, mine = (settings.method.cost(one, model, reading) for one in (plan, likely))
+        if cost is None or mine is None:
             none = f"the method {settings.method.name!r} makes no forecast of the cost: it does not define cost()"
-            return Estimate(max_tokens=max_tokens, endpoints={}, answers=past.answers, assumptions=(none,))
-        mine = cost.requests.expected, cost.tokens.expected, cost.written
-        requests, tokens, written = _from_past(past, name, prompt, max_tokens) or mine
+            return Estimate(
+                max_tokens=max_tokens, length=length, endpoints={}, answers=past.answers, assumptions=(none,)
+            )
+        reckoned = mine.requests.expected, mine.tokens.expected, mine.written
+        requests, tokens, written = _from_past(past, name, prompt, length) or reckoned
         billed = _range(cost.tokens.low, tokens, cost.tokens.high)
         found[name] = EndpointEstimate(
             prompt_tokens=guess,
@@ -197,30 +226,29 @@ async def estimate(
             billed_tokens=billed,
             written_tokens=min(round(written), billed.expected),
         )
-    words = _assumptions(settings.method.assumptions(plan), past)
-    return Estimate(max_tokens=max_tokens, endpoints=found, answers=past.answers, assumptions=words)
+    words = _assumptions(settings.method.assumptions(likely), past, length)
+    return Estimate(max_tokens=max_tokens, length=length, endpoints=found, answers=past.answers, assumptions=words)
 
 
-def _from_past(past: Past, name: str, prompt: str, max_tokens: int) -> tuple[float, float, float] | None:
-    """The expected requests, billed tokens and written tokens, if each token costs as much as in past answers."""
+def _from_past(past: Past, name: str, prompt: str, n: float) -> tuple[float, float, float] | None:
+    """The expected requests, billed tokens and written tokens of `n` tokens that cost as much as in past answers."""
     spent = past.spent.get(name)
     if spent is None or not past.looked_back:
         return None
-    n = min(max_tokens, past.tokens / past.answers)
     looked_back = n * (len(prompt.encode()) + n * past.size / past.tokens / 2)
     share = n / past.tokens
     written = share * spent.written
     return share * spent.requests, spent.read * looked_back / past.looked_back + written, written
 
 
-def _assumptions(words: Assumptions, past: Past) -> tuple[str, ...]:
+def _assumptions(words: Assumptions, past: Past, length: float) -> tuple[str, ...]:
     bounds = (
         f"high: no retries; a model reads and writes at most {FINER} tokens for each token of the answer, and adds at "
         f"most {SPECIAL} to a prompt; {words.high}"
     )
     if past.answers:
         return (
-            f"expected: the length, and the cost of each token, of past answers ({past.answers} seen)",
+            f"expected: {length:.3g} tokens, each at the cost of a token in past answers ({past.answers} seen)",
             bounds,
         )
     return f"expected: {words.expected}", bounds

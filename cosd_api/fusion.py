@@ -352,17 +352,28 @@ class Fusion:
         context = "" if isinstance(prompt, str) and not prompt else check_prompt(prompt)
         return await log_likelihood_of(self.endpoints, self.settings, context, continuation, checked)
 
-    async def estimate(self, prompt: Prompt, *, max_tokens: int | None = None, **refused: Never) -> Estimate:
+    async def estimate(
+        self, prompt: Prompt, *, max_tokens: int | None = None, length: int | None = None, **refused: Never
+    ) -> Estimate:
         """Estimate the cost of an answer to `prompt` at each endpoint; see `Estimate`.
 
         No answer is generated. The servers count the prompt's tokens. If they have not been discovered yet, they are
         also asked for their properties, which takes a few requests of one token on some servers.
+
+        Args:
+            prompt: see `stream`.
+            max_tokens: limit of the answer; see `stream`.
+            length: number of tokens in the answer that the expected cost is for, at most `max_tokens`. The default is
+                the mean of this fusion's past answers, or `max_tokens` before the first answer.
+            refused: other arguments are refused.
         """
         refuse_settings(refused, Fusion.estimate)
         if max_tokens is None:
             max_tokens = self.limits.get("max_tokens", DEFAULT_MAX_TOKENS)
         check_count("max_tokens", max_tokens)
-        return await estimate(self.endpoints, self.settings, self._past, check_prompt(prompt), max_tokens)
+        if length is not None and check_count("length", length) > max_tokens:
+            raise SettingError(f"length must be at most max_tokens, which is {max_tokens}, not {length}")
+        return await estimate(self.endpoints, self.settings, self._past, check_prompt(prompt), max_tokens, length)
 
 
 def _roles(

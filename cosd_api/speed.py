@@ -40,22 +40,22 @@ class Speed:
     token: float
     reading: float = 0.0
 
-    def time_of(self, cost: EndpointEstimate, max_tokens: int) -> float:
-        """The expected time in seconds that one answer of at most `max_tokens` tokens takes at this endpoint.
+    def time_of(self, cost: EndpointEstimate, length: float) -> float:
+        """The expected time in seconds that one answer of `length` tokens takes at this endpoint.
 
         If a request contains several prompts, as when llama.cpp scores a text, each prompt counts as one request. The
         number of prompts is estimated from the bill, on the assumption that an average prompt contains the user's
         prompt and half of the answer.
         """
         written = min(cost.written_tokens, cost.billed_tokens.expected)
-        prompts = (cost.billed_tokens.expected - written) / (cost.prompt_tokens + max_tokens / 2)
+        prompts = (cost.billed_tokens.expected - written) / (cost.prompt_tokens + length / 2)
         requests = max(cost.requests.expected, prompts)
         return requests * self.request + max(0.0, written - requests) * self.token
 
 
-def expected_time(costs: Mapping[str, EndpointEstimate], speeds: Mapping[str, Speed], max_tokens: int) -> float:
-    """The expected seconds per answer if the models work one after the other. Both mappings are by endpoint name."""
-    return sum(speed.time_of(costs[name], max_tokens) for name, speed in speeds.items() if name in costs)
+def expected_time(costs: Mapping[str, EndpointEstimate], speeds: Mapping[str, Speed], length: float) -> float:
+    """The expected seconds for an answer of `length` tokens, by endpoint name, if one model works after the other."""
+    return sum(speed.time_of(costs[name], length) for name, speed in speeds.items() if name in costs)
 
 
 async def measure_speeds(

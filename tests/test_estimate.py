@@ -111,9 +111,32 @@ async def test_the_expected_cost_is_that_of_the_answers_before() -> None:
     assert short.billed_tokens.expected < after.billed_tokens.expected < before.billed_tokens.expected
     assert before.endpoints["draft"].prompt_tokens == len(await writer.tokenize("Q: What?"))
     assert before.endpoints["draft"].counted
-    assert "10% of them asked about" in before.assumptions[0]
-    assert after.assumptions[0] == "expected: the length, and the cost of each token, of past answers (3 seen)"
+    assert before.assumptions[0].startswith("expected: 256 tokens; 10% of them asked about")
+    assert after.assumptions[0] == "expected: 7 tokens, each at the cost of a token in past answers (3 seen)"
+    assert (before.length, after.length, short.length) == (256, 7, 3)
     assert Estimate.model_validate_json(after.model_dump_json()) == after
+
+
+async def test_the_expected_cost_is_that_of_a_length() -> None:
+    """Of the length that is given; bounds are for the longest answer."""
+    models = [ScriptedProvider.from_texts(SCRIPT), ScriptedProvider.from_texts(SCRIPT)]
+    async with Fusion(models=models, method="average", unit="token") as fusion:
+        longest = await fusion.estimate("Q: What?", max_tokens=40)
+        short = await fusion.estimate("Q: What?", max_tokens=40, length=10)
+        of_ten = await fusion.estimate("Q: What?", max_tokens=10)
+        for length in (10, 40):  # a length that is given counts more than that of past answers
+            assert (await fusion.estimate("Q: What?", max_tokens=40, length=length)).length == length
+            await fusion.generate("Q: What?")
+        with pytest.raises(SettingError, match="length must be at most max_tokens, which is 40, not 41"):
+            await fusion.estimate("Q: What?", max_tokens=40, length=41)
+        with pytest.raises(SettingError, match="length must be a whole number of at least 1, not 0"):
+            await fusion.estimate("Q: What?", length=0)
+    assert (longest.length, short.length) == (40, 10)
+    assert short.assumptions[0].startswith("expected: 10 tokens; the first model writes 8 of them in a request")
+    assert short.per_token == short.billed_tokens.expected / 10 < longest.per_token
+    for name, one in short.endpoints.items():
+        assert one.billed_tokens.expected == of_ten.endpoints[name].billed_tokens.expected
+        assert one.billed_tokens.high == longest.endpoints[name].billed_tokens.high
 
 
 def test_a_draft_that_may_pause_takes_a_second_request() -> None:

@@ -110,9 +110,9 @@ class Alone(Written):
         n = plan.max_tokens
         return Cost(Bounds(1, 1, 1), Bounds(prompt.least + 1, prompt.expected + n, prompt.most + FINER * n), n)
 
-    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+    def assumptions(self, plan: Plan) -> Assumptions:
         """Return the assumptions on which `cost` is based."""
-        return Assumptions("max_tokens tokens, in one request", "the same")
+        return Assumptions(f"{plan.max_tokens} tokens, in one request", "the same")
 
 
 @dataclass(frozen=True, kw_only=True)

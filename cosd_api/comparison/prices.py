@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -153,6 +154,8 @@ class ComparisonEstimate(Record):
             ways to fuse continue.
         requests: number of requests to all endpoints.
         billed_tokens: number of tokens billed by all endpoints.
+        length: number of tokens in an answer, for the likely values: the mean of the answers in the journal, or the
+            maximum number if there are none.
         money: lower bound, likely value and upper bound of the price; None if no prices are given.
         most: the limit on billed tokens, including the tokens in the journal; None if there is no limit.
         later: for `advise`, the part of `billed_tokens` that is billed after the first look. The lower bound is 0,
@@ -173,6 +176,7 @@ class ComparisonEstimate(Record):
     answers: int
     requests: Range
     billed_tokens: Range
+    length: int
     money: tuple[float, float, float] | None = None
     most: int | None = None
     later: Range | None = None
@@ -185,7 +189,7 @@ class ComparisonEstimate(Record):
         tokens, requests = self.billed_tokens, self.requests
         words = f"{counted(self.answers, 'answer')} to {counted(self.questions, 'question')}"
         words += f" ({self.known:,} more are known)" if self.known else ""
-        words += f": about {tokens.expected:,} billed tokens ({_between(tokens)})"
+        words += f": about {tokens.expected:,} billed tokens{self._basis_of_tokens()} ({_between(tokens)})"
         words += f" in about {counted(requests.expected, 'request')}"
         if self.later is not None and self.later.high:
             words += f"; {self.later.expected:,} of them ({_between(self.later)}) after the first look"
@@ -203,6 +207,14 @@ class ComparisonEstimate(Record):
         if self.unforeseen:
             words += f"; and what {in_words(self.unforeseen)} will bill, for which there is no forecast"
         return words
+
+    def _basis_of_tokens(self) -> str:
+        if not self.answers:
+            return ""
+        words = f" if each has {self.length:,} tokens"
+        if self.known:
+            return f"{words}, as the known ones"
+        return f"{words}, {self.billed_tokens.expected / self.answers / self.length:,.0f} for each token of an answer"
 
     def _basis_of_time(self) -> str:
         together = f" with {self.concurrency} answers at the same time" if self.concurrency > 1 else ""
@@ -261,7 +273,7 @@ async def estimated(
     roles: Mapping[str, Mapping[str, str]],
     prices: Mapping[str, Price] | None,
     later: Later,
-    known: int,
+    known: Sequence[int],
     questions: int,
     most: int | None,
     concurrency: int,
@@ -277,7 +289,7 @@ async def estimated(
         roles: for each contestant, the user's names for its endpoints, keyed by their names in its fusion.
         prices: the price of each endpoint.
         later: contestants that will be added during the run.
-        known: number of answers that are already in the journal.
+        known: the number of tokens in each answer that is already in the journal.
         questions: total number of questions.
         most: the limit on billed tokens.
         concurrency: number of answers that are requested at the same time.
@@ -299,13 +311,15 @@ async def estimated(
     speeds: Mapping[str, Speed] = {}
     if measure is not None and examples:
         speeds = await measure(examples[len(examples) // 2].prompt, at_once)
+    length = max(1, round(sum(known) / len(known))) if any(known) else max_tokens
     made: dict[str, _Cost] = {}
     for name in (name for name in fusions if name in needed):
-        several = [await fusions[name].estimate(example.prompt, max_tokens=max_tokens) for example in looked_at]
+        forecast = partial(fusions[name].estimate, max_tokens=max_tokens, length=length)
+        several = [await forecast(example.prompt) for example in looked_at]
         if to_come.get(name):
             assumptions |= dict.fromkeys(f"{name}: {'; '.join(one.assumptions)}" for one in several)
         if answers := [_by_role(one.endpoints, roles[name]) for one in several if one.forecast]:
-            made[name] = _mean([_cost(one, prices or {}, speeds, max_tokens) for one in answers])
+            made[name] = _mean([_cost(one, prices or {}, speeds, length) for one in answers])
     made |= {name: made[bill] for name, bill in later.alike.items() if name in needed and bill in made}
     if later.votes in made and SELF_CONSISTENCY in needed:
         made[SELF_CONSISTENCY] = _voted([made[name] for name in models], made[later.votes])
@@ -323,10 +337,11 @@ async def estimated(
         questions=questions,
         contestants={name: _range(over("tokens", [name])) for name in scales},
         unforeseen=tuple(name for name, several in to_come.items() if several and name not in made),
-        known=known,
+        known=len(known),
         answers=number,
         requests=_range(over("requests", scales)),
         billed_tokens=_range(over("tokens", scales)),
+        length=length,
         money=None if prices is None else over("money", scales),
         most=most,
         seconds=sum(durations.values()) + reading if speeds else None,
@@ -402,7 +417,7 @@ def _by_role(endpoints: _Endpoints, roles: Mapping[str, str]) -> _Endpoints:
     return {roles[name]: one for name, one in endpoints.items()}
 
 
-def _cost(answer: _Endpoints, prices: Mapping[str, Price], speeds: Mapping[str, Speed], max_tokens: int) -> _Cost:
+def _cost(answer: _Endpoints, prices: Mapping[str, Price], speeds: Mapping[str, Speed], length: int) -> _Cost:
     """Add up the cost of one answer at all endpoints."""
     low = expected = high = 0.0
     for name, one in answer.items():
@@ -411,7 +426,7 @@ def _cost(answer: _Endpoints, prices: Mapping[str, Price], speeds: Mapping[str, 
         low += tokens.low * price.least / MILLION
         expected += price.of(tokens.expected - written, written)
         high += tokens.high * price.most / MILLION
-    seconds = expected_time(answer, speeds, max_tokens)
+    seconds = expected_time(answer, speeds, length)
     return {
         "requests": _total([_bound(one.requests) for one in answer.values()]),
         "tokens": _total([_bound(one.billed_tokens) for one in answer.values()]),

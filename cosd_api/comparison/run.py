@@ -238,7 +238,7 @@ class ComparisonRun:
             roles={one.name: one.role(self.names) for one in several},
             prices=self.prices,
             later=later,
-            known=sum(map(len, asked.values())) - sum(map(len, to_come.values())),
+            known=[found.tokens for one in several for found in self.known.answers(one, asked[one.name]).values()],
             questions=questions,
             most=self.settings.max_billed_tokens,
             concurrency=self.settings.concurrency,

@@ -201,11 +201,12 @@ class AdaFuse(ByPerplexity):
         tokens = Bounds(prompt.least + 1, read_and_written, high)
         return Cost(Bounds(1, writes + scores * asked, self.beams * most_asked), tokens, written)
 
-    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+    def assumptions(self, plan: Plan) -> Assumptions:
         """Describe in words what `cost` assumes."""
         return Assumptions(
-            f"max_tokens tokens in spans of {_TOKENS}; before {_UNSURE:.0%} of them each model is unsure, and proposes "
-            f"{self.beams} texts; about {_DIFFERENT:.0%} they differ, and each model scores each proposal; {SCORED}",
+            f"{plan.max_tokens} tokens in spans of {_TOKENS}; before {_UNSURE:.0%} of them each model is unsure, and "
+            f"proposes {self.beams} texts; about {_DIFFERENT:.0%} they differ, and each model scores each proposal; "
+            f"{SCORED}",
             f"a span for every token, about which all models are unsure and differ; {HIGHEST_SCORED}",
         )
 

@@ -47,7 +47,7 @@ from cosd_api.methods.mean import (
     reason_for,
     token_of,
 )
-from cosd_api.methods.mixture import DRAWN, MeanDraws, cost_of_draws
+from cosd_api.methods.mixture import MeanDraws, cost_of_draws, draws_assumptions
 from cosd_api.methods.weighted import Weighted
 from cosd_api.wording import counted
 from cosd_providers.contract import Question, Token
@@ -232,13 +232,13 @@ class Average(Weighted):
         )
         return self.with_weights(Cost(Bounds(1, expected, high), tokens, expected * written), prompt)
 
-    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+    def assumptions(self, plan: Plan) -> Assumptions:
         """Describe in words what `cost` assumes."""
         if self.temperature:
-            return self.with_measure(DRAWN)
+            return self.with_measure(draws_assumptions(plan))
         words = Assumptions(
-            f"max_tokens tokens; the first model writes {self.ahead} of them in a request, and again after every "
-            f"{self.ahead}th; the others are asked about each, in a request of its own that reads all before it",
+            f"{plan.max_tokens} tokens; the first model writes {self.ahead} of them in a request, and again after "
+            f"every {self.ahead}th; the others are asked about each, in a request of its own that reads all before it",
             f"every token is another one than was written ahead, and a place takes at most {ROUNDS} requests",
         )
         return self.with_measure(words)

@@ -172,6 +172,9 @@ class Method(ABC):
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost | None:  # noqa: ARG002 - a hook
         """Forecast the cost of one answer at one model.
 
+        Bounds hold for all answers of at most `plan.max_tokens` tokens; the expected cost is for an answer of this
+        length. A second plan, with the likely length, is therefore passed for the expected cost.
+
         Args:
             plan: the planned answer.
             model: the index of the model; 0 is the draft.

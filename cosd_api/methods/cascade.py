@@ -120,10 +120,10 @@ class Cascade(Written):
             return Cost(Bounds(1, 1, 2), Bounds(prompt.least + 1, prompt.expected + n, 2 * most), n)
         return Cost(Bounds(0, _DEFERRED, 1), Bounds(0, _DEFERRED * (prompt.expected + n), most), _DEFERRED * n)
 
-    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+    def assumptions(self, plan: Plan) -> Assumptions:
         """Describe in words what `cost` assumes."""
         return Assumptions(
-            f"the draft writes max_tokens tokens, and the assistant answers again {_DEFERRED:.0%} of the time",
+            f"the draft writes {plan.max_tokens} tokens, and the assistant answers again {_DEFERRED:.0%} of the time",
             "the assistant answers, fails at the last token, and the draft writes on",
         )
 

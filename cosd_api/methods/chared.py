@@ -192,10 +192,11 @@ class CharED(Weighted):
         )
         return self.with_weights(Cost(Bounds(1, n, n), tokens, n), prompt)
 
-    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+    def assumptions(self, plan: Plan) -> Assumptions:
         """Describe in words what `cost` assumes."""
         words = Assumptions(
-            "max_tokens tokens, and for each of them a request of its own to every model, which reads all before it",
+            f"{plan.max_tokens} tokens, and for each of them a request of its own to every model, which reads all "
+            "before it",
             f"the same; each of them is up to {FINER} tokens of a model",
         )
         return self.with_measure(words)

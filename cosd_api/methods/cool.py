@@ -137,13 +137,13 @@ class CoolFusion(ByPerplexity):
         if not self.rerank:
             return Cost(requests, tokens, written)
         more = Rerank(normalisation=self.normalisation).cost(replace(plan, models=models + 1), model, prompt)
-        return Cost(_sum(requests, more.requests), _sum(tokens, more.tokens), written + more.written)
+        return Cost(requests, tokens, written) + more
 
-    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+    def assumptions(self, plan: Plan) -> Assumptions:
         """Describe in words what `cost` assumes."""
         return Assumptions(
-            f"max_tokens tokens in segments of {_TOKENS}; for {_DIFFERENT:.0%} of them the models differ, each scores "
-            f"the others' proposals, and writes on in a new request; the endpoints encode text; {SCORED}",
+            f"{plan.max_tokens} tokens in segments of {_TOKENS}; for {_DIFFERENT:.0%} of them the models differ, each "
+            f"scores the others' proposals, and writes on in a new request; the endpoints encode text; {SCORED}",
             f"a segment for every token, about which all models differ; {HIGHEST_SCORED}",
         )
 
@@ -204,7 +204,3 @@ async def _segment(writer: AnswerWriter, model: int, words: Sequence[WordEnds]) 
         ends = bool(passage.tokens) and passage.tokens[-1].end
         return ProposedText(passage.data, ends, passage.tokens, passage)
     return ProposedText.of(passage, complete(passage.tokens))
-
-
-def _sum(one: Bounds, other: Bounds) -> Bounds:
-    return Bounds(one.low + other.low, one.expected + other.expected, one.high + other.high)

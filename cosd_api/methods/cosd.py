@@ -54,12 +54,13 @@ from cosd_api.decoding.schedule import Hedge, Pace, Schedule
 from cosd_api.decoding.units import DraftUnit, Hearing, State, UnitVerifier, Verdict
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DraftFirst, Method, Models
-from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading
+from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading, assistant_cost
 from cosd_api.methods.gated import AHEAD, GatedDraws, check_gate
 from cosd_api.verification import RuleVerifier, Verifier, decides_by_place, digest_of, needs_of
 from cosd_providers.contract import DraftEnd, Proposal, ServerInfo, Token
 from cosd_providers.errors import UnsupportedError
 
+_DRAWN = 0.3  # the assumed share of drawn tokens about which an assistant is asked: they lead to less probable texts
 _SURE = 0.99  # a verifier that contests a token with this probability contests nearly every token
 
 
@@ -193,11 +194,19 @@ class CoSD(DraftFirst):
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """Forecast the cost of one answer at one model; see `Method.cost`."""
-        return super().cost(self._plan(plan), model, prompt)
+        plan = self._plan(plan)
+        cost = super().cost(plan, model, prompt)
+        if model or not self.temperature:
+            return cost
+        # Where the draft is unsure, its lists may not show its most probable token, for which it is asked.
+        return cost + assistant_cost(plan, model, prompt, always=False)
 
     def assumptions(self, plan: Plan) -> Assumptions:
         """Describe in words what `cost` assumes."""
-        return super().assumptions(self._plan(plan))
+        found = super().assumptions(self._plan(plan))
+        if not self.temperature:
+            return found
+        return replace(found, expected=f"{found.expected}; the draft is asked about the same places")
 
     def _plan(self, plan: Plan) -> Plan:
         if self.temperature and plan.pace.draft_length is None:
@@ -208,7 +217,9 @@ class CoSD(DraftFirst):
         if needs.contested is not None:
             return replace(plan, contested=needs.contested)
         every = not decides_by_place(self.verifier) and self.verifier.contestable(_SURE)
-        return replace(plan, contested=1.0) if every else plan
+        if every:
+            return replace(plan, contested=1.0)
+        return replace(plan, contested=_DRAWN) if self.temperature else plan
 
     @property
     def asks_by_ids(self) -> bool:

@@ -69,6 +69,29 @@ class Plan:
         """The assumed share of the draft's tokens about which an assistant is asked."""
         return self.contested if self.skip else 1.0
 
+    @property
+    def drafts(self) -> float:
+        """The expected number of times that the draft begins to write, hedges not included."""
+        rounds = self.max_tokens / self.pace.draft_length if self.pace.draft_length else 0
+        return 1 + self.max_tokens * self.share * _REPLACED + rounds
+
+    @property
+    def drafted(self) -> float:
+        """The expected number of tokens that the draft writes, hedges not included.
+
+        A draft that is written in rounds is judged when a round is written, so that the rest of the round is lost if a
+        token is replaced. On average, half of the answer is still to be written when a round begins.
+        """
+        n = self.max_tokens
+        if not self.pace.draft_length:
+            return _LONGER * n
+        return max(n, self.drafts * min(self.pace.draft_length, n / 2))
+
+    @property
+    def judged(self) -> float:
+        """The expected number of tokens about which an assistant is asked."""
+        return self.share * (self.drafted if self.pace.draft_length else self.max_tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -112,6 +135,10 @@ class Bounds:
     expected: float
     high: int
 
+    def __add__(self, other: Bounds) -> Bounds:
+        """Add the values of two numbers."""
+        return Bounds(self.low + other.low, self.expected + other.expected, self.high + other.high)
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -126,6 +153,10 @@ class Cost:
     requests: Bounds
     tokens: Bounds
     written: float
+
+    def __add__(self, other: Cost) -> Cost:
+        """Add two costs at the same endpoint."""
+        return Cost(self.requests + other.requests, self.tokens + other.tokens, self.written + other.written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +180,11 @@ def draft_cost(plan: Plan, prompt: Reading) -> Cost:
     n, pace = plan.max_tokens, plan.pace
     # Each hedge is a request that reads the whole text so far, and writes a few tokens.
     hedges = n * plan.share * pace.hedge
-    replaced = plan.share * _REPLACED
-    drafts = 1 + hedges + n * replaced + (n / pace.draft_length if pace.draft_length else 0)
+    drafts = plan.drafts + hedges
     if prompt.pauses and n > FIRST and pace.draft_length is None and pace.max_ahead is None:
-        drafts += (1 - replaced) ** FIRST  # a second request follows if no token of the first one is replaced
-    written = _LONGER * n + _AHEAD * hedges
+        # A second request follows if no token of the first one is replaced.
+        drafts += (1 - plan.share * _REPLACED) ** FIRST
+    written = plan.drafted + _AHEAD * hedges
     read_and_written = drafts * (prompt.expected + n / 2) + written
     high = _UNDONE * plan.longest + pace.hedge * _drafted(plan)
     if n > LEAST or pace.draft_length is not None or pace.max_ahead is not None:
@@ -187,12 +218,12 @@ def assistant_cost(plan: Plan, model: int, prompt: Reading, *, always: bool) -> 
         always: whether the assistant is certain to be asked as soon as any token is ready to be judged.
     """
     n = plan.max_tokens
-    places = n * plan.share
+    places = plan.judged
     high = ROUNDS * _drafted(plan)
     low = (1, prompt.least + 1) if always and not plan.lookahead else (0, 0)
     requests, written = places, _WRITTEN * places
     if model - 1 in plan.pace.watched and places:
-        requests, written = 1 + places * _REPLACED, _LONGER * n
+        requests, written = 1 + n * plan.share * _REPLACED, _LONGER * n
     expected = requests * (prompt.expected + n / 2) + written
     tokens = Bounds(low[1], expected, high * (prompt.most + FINER * plan.longest + _chain(plan)))
     return Cost(Bounds(low[0], requests, high), tokens, written)
@@ -203,8 +234,10 @@ def draft_first_assumptions(plan: Plan) -> Assumptions:
     ways = ["each in a request of its own that reads all before it"] if len(plan.pace.watched) < plan.models - 1 else []
     if plan.pace.watched:
         ways.append("by a watch that writes half as many tokens again, and is opened again as often as one is replaced")
+    rounds = f", drafted {plan.pace.draft_length} at a time" if plan.pace.draft_length else ""
     found = Assumptions(
-        f"max_tokens tokens; {plan.share:.0%} of them asked about, {', or '.join(ways)}; a third of those replaced",
+        f"{plan.max_tokens} tokens{rounds}; {plan.share:.0%} of them asked about, {', or '.join(ways)}; a third of "
+        "those replaced",
         f"a place that is asked about takes at most {ROUNDS} requests and {_chain(plan)} tokens; at most one "
         "replacement for each token is undone by an earlier one that is judged later",
     )

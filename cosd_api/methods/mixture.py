@@ -21,13 +21,6 @@ from cosd_api.decoding.passage import Passage
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.methods.cost import FINER, ROUNDS, Assumptions, Bounds, Cost, Plan, Reading
 
-DRAWN = Assumptions(
-    "max_tokens tokens, which fall to the models by their weights; those in a row are one request, that reads all "
-    "before it",
-    "every token falls to this model, in a request of its own",
-)
-"""A description of the assumptions that `cost_of_draws` makes."""
-
 
 class MeanDraws:
     """Draws the tokens of one answer from the weighted mean.
@@ -103,3 +96,12 @@ def cost_of_draws(plan: Plan, model: int, share: float, prompt: Reading) -> Cost
     high = n * ROUNDS if share or model == 0 else 0
     tokens = Bounds(0, runs * (prompt.expected + n / 2) + n * share, high * (prompt.most + FINER * n))
     return Cost(Bounds(0, runs, high), tokens, n * share)
+
+
+def draws_assumptions(plan: Plan) -> Assumptions:
+    """Describe in words what `cost_of_draws` assumes."""
+    return Assumptions(
+        f"{plan.max_tokens} tokens, which fall to the models by their weights; those in a row are one request, that "
+        "reads all before it",
+        "every token falls to this model, in a request of its own",
+    )

@@ -118,20 +118,22 @@ class Nudging(Written):
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """Forecast the cost of one answer at one model; see `Method.cost`."""
         n, most = plan.max_tokens, prompt.most + FINER * (plan.max_tokens + self.nudge_tokens)
+        nudges = max(1, n / _TURN)
         if model == NUDGER:
-            requests = Bounds(1, min(n, 1 + n / _TURN), n)
+            requests = Bounds(1, nudges, n)
             written = requests.expected * self.nudge_tokens
             expected = requests.expected * (prompt.expected + n / 2) + written
             return Cost(requests, Bounds(prompt.least + 1, expected, n * (most + self.nudge_tokens)), written)
-        requests = Bounds(0, 1 + _TAKEN * n / _TURN, 1 + FINER * n * self.nudge_tokens)
-        expected = requests.expected * (prompt.expected + n / 2) + n
-        return Cost(requests, Bounds(0, expected, requests.high * (most + n + PASSAGE)), n)
+        requests = Bounds(0, _TAKEN * (nudges - 1), 1 + FINER * n * self.nudge_tokens)
+        written = n * (1 - 1 / nudges)
+        expected = requests.expected * (prompt.expected + n / 2) + written
+        return Cost(requests, Bounds(0, expected, requests.high * (most + n + PASSAGE)), written)
 
-    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+    def assumptions(self, plan: Plan) -> Assumptions:
         """Describe in words what `cost` assumes."""
         return Assumptions(
-            f"max_tokens tokens with a nudge in every {_TURN}, of which {_TAKEN} words are taken; the base model is "
-            "asked after each",
+            f"{plan.max_tokens} tokens with a nudge in every {_TURN}, of which {_TAKEN} words are taken; the base "
+            "model is asked after each, except after the last nudge",
             "only one token of every nudge is taken, and the base model is asked after many words",
         )
 

@@ -63,10 +63,10 @@ class Rerank(ByPerplexity):
         tokens = Bounds(prompt.least + 1, prompt.expected + n + others * read, high)
         return Cost(Bounds(1, 1 + others * asked, 1 + plan.models * most_asked), tokens, n)
 
-    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+    def assumptions(self, plan: Plan) -> Assumptions:
         """Describe in words what `cost` assumes."""
         return Assumptions(
-            f"every model writes max_tokens tokens, and scores every other answer; {SCORED}",
+            f"every model writes {plan.max_tokens} tokens, and scores every other answer; {SCORED}",
             f"no two answers are equal; {HIGHEST_SCORED}",
         )
 

@@ -101,7 +101,8 @@ class Route(Written):
     def assumptions(self, plan: Plan) -> Assumptions:
         """Describe in words what `cost` assumes."""
         return Assumptions(
-            f"every model scores the prompt, and answers with max_tokens tokens once in {plan.models} times; {SCORED}",
+            f"every model scores the prompt, and answers with {plan.max_tokens} tokens once in {plan.models} times; "
+            f"{SCORED}",
             f"this model answers, in {_TWICE} requests; {HIGHEST_SCORED}",
         )
 

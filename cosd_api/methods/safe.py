@@ -235,12 +235,12 @@ class Safe(Weighted):
         )
         return self.with_weights(Cost(Bounds(1, expected, high), tokens, expected + n), prompt)
 
-    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+    def assumptions(self, plan: Plan) -> Assumptions:
         """Describe in words what `cost` assumes."""
         words = Assumptions(
-            f"max_tokens tokens; the first model writes {self.ahead} of them in a request; the others are asked about "
-            f"each, in a request of its own that reads all before it; {_MIXED:.0%} of them averaged, for which each "
-            f"model looks up {_LOOKED_UP} tokens and the first one writes again",
+            f"{plan.max_tokens} tokens; the first model writes {self.ahead} of them in a request; the others are "
+            f"asked about each, in a request of its own that reads all before it; {_MIXED:.0%} of them averaged, for "
+            f"which each model looks up {_LOOKED_UP} tokens and the first one writes again",
             f"every token is another one than was written ahead, and each model looks up all candidates; what is asked "
             f"takes at most {ROUNDS} requests",
         )

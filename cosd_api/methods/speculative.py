@@ -141,13 +141,13 @@ class Speculative(Method):
 
         See `Method.cost`.
         """
-        everything = replace(plan, skip=False)
-        if plan.pace.draft_length is None:
-            everything = replace(everything, pace=replace(plan.pace, draft_length=AHEAD))
-        if model == 0:
-            return draft_cost(everything, prompt)
-        return assistant_cost(everything, model, prompt, always=True)
+        plan = _asked_about_all(plan)
+        return draft_cost(plan, prompt) if model == 0 else assistant_cost(plan, model, prompt, always=True)
 
     def assumptions(self, plan: Plan) -> Assumptions:
         """Describe in words what `cost` assumes."""
-        return draft_first_assumptions(plan)
+        return draft_first_assumptions(_asked_about_all(plan))
+
+
+def _asked_about_all(plan: Plan) -> Plan:
+    return replace(plan, skip=False, pace=replace(plan.pace, draft_length=plan.pace.draft_length or AHEAD))

@@ -223,11 +223,11 @@ class Steps(Written):
         requests = Bounds(1, steps * (1 + _REJECTED), 2 * n)
         return Cost(requests, Bounds(prompt.least + 1, expected, high), steps + _REJECTED * n)
 
-    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+    def assumptions(self, plan: Plan) -> Assumptions:
         """Describe in words what `cost` assumes."""
         return Assumptions(
-            f"max_tokens tokens in steps of {min(_LENGTH, self.step_tokens)}, each of them scored, and {_REJECTED:.0%} "
-            "written by the assistant",
+            f"{plan.max_tokens} tokens in steps of {min(_LENGTH, self.step_tokens)}, each of them scored, and "
+            f"{_REJECTED:.0%} written by the assistant",
             "a step for every token, all of them written by the assistant",
         )
 

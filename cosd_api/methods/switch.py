@@ -187,11 +187,11 @@ class Switch(Weighted):
         )
         return self.with_weights(Cost(Bounds(low, expected, 2 * self.samples), tokens, expected * n), prompt)
 
-    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
+    def assumptions(self, plan: Plan) -> Assumptions:
         """Describe in words what `cost` assumes."""
         words = Assumptions(
-            f"each sample has max_tokens tokens; a model's samples disagree for {_DISAGREE:.0%} of the prompts that it "
-            "is asked about, and then the next model is asked",
+            f"each sample has {plan.max_tokens} tokens; a model's samples disagree for {_DISAGREE:.0%} of the prompts "
+            "that it is asked about, and then the next model is asked",
             f"every model draws {self.samples} answers, and each of them takes a second request for its last token",
         )
         return self.with_measure(words)

@@ -117,8 +117,7 @@ class Weighted(Written):
             return cost
         asked, read = prompt.scored(0, prompt.expected)
         most_asked, most_read = prompt.most_scored(0, prompt.most)
-        tokens = _sum(cost.tokens, 1, read, most_read)
-        return Cost(_sum(cost.requests, 1, asked, most_asked), tokens, cost.written)
+        return cost + Cost(Bounds(1, asked, most_asked), Bounds(1, read, most_read), 0)
 
     def with_measure(self, words: Assumptions) -> Assumptions:
         """If `weights="route"`, add the assumptions about the cost of scoring the prompt."""
@@ -134,7 +133,3 @@ def _total(weights: Iterable[float]) -> float:
         return math.fsum(map(float, weights))
     except OverflowError:
         return math.inf
-
-
-def _sum(one: Bounds, low: int, expected: float, high: int) -> Bounds:
-    return Bounds(one.low + low, one.expected + expected, one.high + high)

@@ -1,6 +1,7 @@
-"""Training of the decision tree `T(p, q)` (section 3.2 and equation 7 of the CoSD paper).
+"""Training of the decision tree `T(p, q)` (section 3.2 of the CoSD paper).
 
-scikit-learn fits the tree. The trained `TreeVerifier` works without scikit-learn.
+scikit-learn fits the tree. Each split minimises the log loss, the loss of the paper's equation 7. The trained
+`TreeVerifier` works without scikit-learn.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ COMPARING = "comparing the rule with a tree on held-out examples"
 """The task for which tuning needs scikit-learn, for the error message of `check_sklearn`."""
 DEEPEST = 12
 """Maximum depth of a tree. `TreeVerifier` still accepts a full tree of this depth, which has 4,096 leaves."""
+_CRITERION = "log_loss"
 _DEPTHS = (1, 2, 3, 4)
 _LEAVES = (20, 5, 1)
 # Limits for too few examples. A tree of depth 2 can express the rule: is p low, and is q high?
@@ -81,8 +83,9 @@ def train_tree(
 
     Three examples are enough, as in the paper. If at least five examples have a place where exactly one model is right,
     depth and leaf size are chosen by cross-validation over whole examples, and the tree is compared with the rule on
-    held-out examples. With fewer examples, the depth is 2, and the accuracy of the tree is unknown. The same samples,
-    in any order, and the same arguments produce the same tree. No requests are sent.
+    held-out examples. With fewer examples, the depth is 2, and the accuracy of the tree is unknown. A tree on `p` alone
+    is trained, too, and is taken if it is as good and as simple. The same samples, in any order, and the same arguments
+    produce the same tree. No requests are sent.
 
     Args:
         samples: samples from `collect`, one data set or several. An example that occurs in several data sets is held
@@ -115,6 +118,8 @@ def train_tree(
         "data": digest_of([one.digest for one in sets]),
         "counts": counts.model_dump(),
         "features": ["p", "q"],
+        "alternative_features": ["p"],
+        "criterion": _CRITERION,
         "depth": fitted.depth,
         "min_leaf": fitted.min_leaf,
         "keep_agreeing": keep_agreeing,
@@ -258,11 +263,12 @@ class TreeFit:
         return lambda places: TreeVerifier(nodes=self._nodes(places, depth, leaf)).replaces
 
     def _nodes(self, places: Sequence[LabelledPlace], depth: int, leaf: int) -> tuple[TreeNode, ...]:
-        """Fit a tree and return its nodes; if a tree that ignores q is equally good, return the nodes of that tree.
+        """Fit a tree on p and q and a tree on p alone; return the nodes of the one that is right at more of the places.
 
-        With few places, p and q often separate the labels equally well, and scikit-learn picks one of them at random. A
-        tree that tests only q is costly, because the assistant must be asked at nearly every token, even if the draft
-        is confident. It also accepts confidently wrong words of the assistant.
+        If both are equally good, the tree with fewer nodes is returned, and then the tree on p alone. With few places,
+        p and q often separate the labels equally well, and scikit-learn picks one of them at random. A tree that tests
+        only q is costly, because the assistant must be asked at nearly every token, even if the draft is confident. It
+        also accepts confidently wrong words of the assistant.
         """
         import numpy as np  # noqa: PLC0415 - an extra, and slow to load
 
@@ -271,7 +277,7 @@ class TreeFit:
         weights = np.ones(len(labels)) if self.class_weight is None else 1 / np.bincount(labels)[labels]
 
         def rank(one: Any) -> tuple[float, int]:
-            answers = one.classes_[one.tree_.predict(features).argmax(axis=1)]
+            answers = one.classes_[one.tree_.predict(features).argmax(axis=1)]  # twice as fast as `one.score`
             return -float(weights[answers == labels].sum()), one.tree_.node_count
 
         p_only = features * np.array([1, 0], dtype=np.float32)  # q becomes constant, so the tree cannot use it
@@ -284,7 +290,11 @@ class TreeFit:
         # Without these settings, scikit-learn spends most of the time on checking arguments.
         with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
             classifier = DecisionTreeClassifier(
-                max_depth=depth, min_samples_leaf=leaf, class_weight=self.class_weight, random_state=self.seed
+                criterion=_CRITERION,
+                max_depth=depth,
+                min_samples_leaf=leaf,
+                class_weight=self.class_weight,
+                random_state=self.seed,
             )
             return classifier.fit(features, labels)
 

@@ -11,8 +11,9 @@
 The features describe the draft's list of tokens, or are the numbers of its last hidden state. Lines 3 and 4 minimise a
 mean over all places, plus a small quadratic penalty on the weights of the standardised features. Without the penalty, a
 feature that separates the two cases perfectly would get an infinite weight. A hidden state has many features;
-therefore, its penalty is chosen from a few values, by the smallest loss (line 4) on held-out examples. The minimiser is
-part of SciPy, which is installed with scikit-learn. Neither package is needed to load a trained gate.
+therefore, its penalty is chosen from a few values, by the smallest loss (line 4) on held-out examples. Line 3 and the
+curve of line 5 are scikit-learn's; the minimiser of line 4 is part of SciPy, which is installed with it. Neither is
+needed to load a trained gate.
 """
 
 from __future__ import annotations
@@ -47,7 +48,6 @@ from cosd_api.training.fit import (
     sklearn_version,
 )
 from cosd_api.training.gate_fit import (
-    ENOUGH_HANDED,
     PENALTY,
     GateFit,
     GatePlace,
@@ -142,9 +142,9 @@ def train_deferral(
     """Train a gate of `Defer` on samples that were collected for gates. This sends no request.
 
     The same samples, in any order, and the same arguments produce the same gate. The threshold `eta` is chosen on
-    held-out examples, and so is the penalty of a gate on hidden states. This requires at least five examples, at least
-    two of which contain a token that should be handed over. With fewer examples, `eta` is chosen on the training
-    examples.
+    held-out examples, and so is the penalty of a gate on hidden states. This requires at least five examples; at least
+    two of them must contain a token that should be handed over, and two a token that should be kept. With fewer
+    examples, `eta` is chosen on the training examples.
 
     Args:
         samples: samples from `collect(..., listed=...)`, one data set, or several with the same `listed`. For a gate on
@@ -312,7 +312,7 @@ def _warnings(counts: DeferralCounts, losses: dict[str, float], score: GateScore
     if pairs > 1:
         found.append(f"the samples are of {pairs} pairs of models, so the gate fits none of them alone")
     if not score.held_out:
-        needed = f"{ENOUGH_EXAMPLES} examples, {ENOUGH_HANDED} of them with a token to be handed over"
+        needed = f"{ENOUGH_EXAMPLES} examples, 2 of them with a token to be handed over, and 2 with one to be kept"
         found.append(f"eta was chosen on the examples that the gate was trained on: holding some out needs {needed}")
     if score.youden <= 0:
         found.append("the gate found no way to tell the places apart: it never opens")

@@ -5,17 +5,16 @@ Line numbers in this module refer to the numbered lines in the docstring of `fit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from cosd_api.training.evaluation import ENOUGH_EXAMPLES, LabelledPlace, split
+from cosd_api.training.evaluation import LabelledPlace, lacking, split
 
 __all__ = [
-    "ENOUGH_HANDED",
     "PENALTY",
     "GateFit",
     "GatePlace",
@@ -30,8 +29,6 @@ __all__ = [
 
 PENALTY = 1e-3
 """Factor of the penalty for gates with few features. The penalty is half the sum of the squared weights."""
-ENOUGH_HANDED = 2
-"""Minimum number of examples that must contain a token to be handed over, if examples are to be held out."""
 
 _LEAST = 1e-12  # lower bound on a likelihood, so that its logarithm is finite
 _DIGITS = 9  # significant digits of a weight: few enough that all processors, despite rounding, write the same file
@@ -96,37 +93,27 @@ class GateFit:
     def first(cls, places: Sequence[GatePlace], penalty: float = PENALTY) -> GateFit:
         """Fit the first weights by logistic regression of z on the features (line 3)."""
         import numpy as np  # noqa: PLC0415 - an extra, and slow to load
+        from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
 
         shown, _, _, z = _arrays(places)
         mean, scale = shown.mean(axis=0), shown.std(axis=0)
         scale[scale < 1e-5] = np.inf  # so that a nearly constant feature gets no weight
-        start = cls(np.zeros(shown.shape[1] + 1), mean, scale, penalty)
-
-        def logistic(theta: Any, x: Any) -> tuple[float, Any]:
-            logits = x @ theta
-            slope = x.T @ (_sigmoid(logits) - z) / len(z)
-            return float((np.logaddexp(0, logits) - z * logits).mean()), slope
-
-        return start._minimised(shown, logistic)
+        # scikit-learn minimises C times the sum of the losses, plus half the sum of the squared weights.
+        regression = LogisticRegression(C=1 / (penalty * len(z)), tol=1e-6, max_iter=500)
+        found = regression.fit((shown - mean) / scale, z)
+        return cls(np.append(found.intercept_, found.coef_), mean, scale, penalty)
 
     def trained(self, places: Sequence[GatePlace]) -> GateFit:
         """Minimise the negative marginal log-likelihood, starting from these weights (line 4)."""
-        shown, p, q, _ = _arrays(places)
-
-        def negative(theta: Any, x: Any) -> tuple[float, Any]:
-            return marginal(theta, x, p, q)
-
-        return self._minimised(shown, negative)
-
-    def _minimised(self, shown: Any, loss: Callable[[Any, Any], tuple[float, Any]]) -> GateFit:
         import numpy as np  # noqa: PLC0415
 
         minimize: Any = getattr(import_module("scipy.optimize"), "minimize")  # noqa: B009 - it has no types
+        shown, p, q, _ = _arrays(places)
         x = self._standardised(shown)
         counts = np.array([0.0] + [1.0] * shown.shape[1])  # the bias is not penalised
 
         def penalised(theta: Any) -> tuple[float, Any]:
-            value, slope = loss(theta, x)
+            value, slope = marginal(theta, x, p, q)
             drawn = self.penalty * counts * theta
             return value + float(drawn @ theta) / 2, slope + drawn
 
@@ -216,9 +203,7 @@ class HeldOutPlaces:
 
 def held_out(places: Sequence[GatePlace], folds: int, seed: int, penalty: float = PENALTY) -> HeldOutPlaces:
     """Compute the probability of deferral at each place, with gates trained on other examples if there are enough."""
-    groups = {place.group for place in places}
-    handed = {place.group for place in places if place.label}
-    if len(groups) < ENOUGH_EXAMPLES or len(handed) < ENOUGH_HANDED:
+    if lacking(places) is not None:
         gate = GateFit.of(places, penalty)
         return HeldOutPlaces(gate.probabilities(places), [one.label for one in places], gate.loss(places), False)
     scores: list[float] = []
@@ -238,22 +223,17 @@ def youden(found: HeldOutPlaces) -> tuple[float, GateScore]:
 
     If several thresholds have the same index, the largest is chosen.
     """
-    labels = found.labels
-    positives, negatives = sum(labels), len(labels) - sum(labels)
-    best = (0.0, 1.0, 0, 0)  # a gate that never opens: Youden's index, eta, and the counts of found and wasted places
-    right = wasted = 0
-    ranked = sorted(zip(found.scores, labels, strict=True), reverse=True)
-    for at, (score, label) in enumerate(ranked):
-        right, wasted = right + label, wasted + 1 - label
-        after = ranked[at + 1][0] if at + 1 < len(ranked) else 0.0
-        index = right / positives - wasted / negatives
-        if after < score and index > best[0]:
-            best = (index, (score + after) / 2, right, wasted)
-    _, eta, right, wasted = best
+    import numpy as np  # noqa: PLC0415
+    from sklearn.metrics import roc_curve  # noqa: PLC0415
+
+    wasted, right, scores = roc_curve(found.labels, found.scores, drop_intermediate=False)
+    at = int(np.argmax(right - wasted))  # among equals the first, which has the largest threshold
+    below = scores[at + 1] if at + 1 < len(scores) else 0.0
+    eta = (scores[at] + below) / 2 if at else 1.0  # the first point of the curve is a gate that never opens
     rates = GateScore(
-        found=right / positives,
-        wasted=wasted / negatives,
-        opens=(right + wasted) / len(labels),
+        found=float(right[at]),
+        wasted=float(wasted[at]),
+        opens=float(np.mean(np.array(found.scores) > eta)),
         held_out=found.held_out,
     )
     return rounded(eta), rates

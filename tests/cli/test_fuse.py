@@ -16,6 +16,7 @@ from commands import ANSWER, TEXTS, Scripted, cosd, start, start_scripted, words
 from cosd_api import (
     AgreementVerifier,
     DiffVerifier,
+    Fusion,
     FusionResult,
     MatchVerifier,
     RandomVerifier,
@@ -25,8 +26,9 @@ from cosd_api import (
     TreeVerifier,
     fuse_sync,
 )
+from cosd_api.cli.spending import bounded
 from cosd_api.demo.servers import Pair
-from cosd_api.extend import Unit, Verifier
+from cosd_api.extend import AnswerLimits, Unit, Verifier
 from cosd_api.methods.words import unicode_words
 from cosd_api.verification.tree import TreeNode
 from cosd_providers import ConnectError
@@ -54,9 +56,10 @@ def test_a_dear_method_is_announced_and_bounded(scripted: Scripted, monkeypatch:
     result = scripted(*dear)
     assert result.exit_code == 0
     assert result.stderr.splitlines()[0] == (
-        "cosd: note: the method 'average' is expensive: this answer is expected to bill about 42,048 tokens, 164 times "
-        "the draft alone, and to take about 13 minutes (measured on 16 tokens of each model). It stops at 420,480 "
-        "billed tokens; --max-billed-tokens N sets another limit"
+        "cosd: note: the method 'average' is expensive: it is expected to bill about 14 tokens for each token of an "
+        "answer of 16 tokens, 13 times the draft alone, and 164 for each of 256 tokens. An answer of 16 tokens takes "
+        "about 48 seconds (measured on 16 tokens of each model). An answer stops at 420,480 billed tokens; "
+        "--max-billed-tokens N sets another limit"
     )
     assert FusionResult.model_validate_json(result.stdout).settings.max_billed_tokens == 420_480
     quiet = scripted(*dear, "--quiet")
@@ -82,11 +85,23 @@ def test_what_is_not_dear_or_has_a_limit_is_not_announced(scripted: Scripted, mo
     assert all(call.prompt == "Q" for call in calls)  # nothing was measured
 
 
+async def test_short_answers_do_not_lower_the_bound_of_a_long_one(scripted: Scripted) -> None:
+    limits = AnswerLimits.checked(max_tokens=256)
+    models = [scripted.providers["http://draft"], scripted.providers["http://one"]]
+    async with Fusion(models=models, method="average", unit="token") as fusion:
+        first = await bounded(fusion, "Q", limits, told=True)
+        answer = await fusion.generate("Q")
+        second = await bounded(fusion, "Q", limits, told=True)
+    assert len(answer.tokens) == 4
+    assert first.max_billed_tokens == 420_480
+    assert second.max_billed_tokens is not None and second.max_billed_tokens > 420_480 / 2
+
+
 def test_a_model_that_fails_while_it_is_measured_leaves_out_the_time_alone(scripted: Scripted) -> None:
     scripted.providers["http://one"].faults = [Fault(ConnectError("no connection"), request=2)]
     result = scripted("Q", "--method", "average", "--unit", "token")
     assert result.exit_code == 0
-    assert "164 times the draft alone. It stops at 420,480 billed tokens" in result.stderr
+    assert "and 164 for each of 256 tokens. An answer stops at 420,480 billed tokens" in result.stderr
 
 
 # The answer and the rest.

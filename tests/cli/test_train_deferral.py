@@ -64,7 +64,9 @@ def test_a_gate_of_hidden_states(scripted: Scripted, tmp_path: Path) -> None:
     scripted.providers["http://draft"] = ScriptedProvider.from_texts(
         {**shared, "Q": [" a", (" b", 0.2)], "Q a c": ["."]}, states=lambda ids: [float(len(ids)), float(len(ids) == 2)]
     )
-    scripted.providers["http://one"] = ScriptedProvider.from_texts({**shared, "Q": [" a", (" c", 0.8), "."]})
+    # Where the draft is right, the assistant is less sure, so that a gate that is always open is worse.
+    sure = [(" a", 0.6), (" c", 0.8), (".", 0.6)]
+    scripted.providers["http://one"] = ScriptedProvider.from_texts({**shared, "Q": sure})
     command = ("train-deferral", examples, *SERVERS, "--hidden-states", "--unit", "token")
     result = cosd(*command, "--samples", str(kept), "-o", gate)
     assert result.exit_code == 0, words(result)

@@ -48,12 +48,17 @@ def test_a_bound_that_says_nothing_is_not_shown_and_the_reason_is() -> None:
     def estimate(high: int, most: int | None = None) -> str:
         tokens, money = Range(low=10, expected=100, high=high), (0.1, 1.0, high / 100)
         fields: dict[str, Any] = {"questions": 6, "contestants": {}, "known": 0, "answers": 12, "requests": tokens}
-        return str(ComparisonEstimate(**fields, billed_tokens=tokens, money=money, most=most))
+        return str(ComparisonEstimate(**fields, billed_tokens=tokens, length=4, money=money, most=most))
 
-    near = "12 answers to 6 questions: about 100 billed tokens (at least 10, at most 2,000) in about 100 requests"
+    basis = "if each has 4 tokens, 2 for each token of an answer"
+    near = (
+        f"12 answers to 6 questions: about 100 billed tokens {basis} (at least 10, at most 2,000) in about 100 requests"
+    )
     assert estimate(2000) == f"{near}; price about 1 (at least 0.1, at most 20)"
-    far = "about 100 billed tokens (at least 10) in about 100 requests; price about 1 (at least 0.1); no useful upper"
-    why = "bound, as at worst every token is replaced, and all that follows is written and asked about again"
+    far = (
+        f"about 100 billed tokens {basis} (at least 10) in about 100 requests; price about 1 (at least 0.1); no useful"
+    )
+    why = "upper bound, as at worst every token is replaced, and all that follows is written and asked about again"
     assert estimate(2001).endswith(f"{far} {why}: max_billed_tokens sets one")
     assert estimate(2001, 500).endswith(f"{far} {why}; stops at 500 billed tokens")
 
@@ -122,6 +127,19 @@ async def test_a_stopped_comparison_knows_what_is_left(tmp_path: Path) -> None:
     again, found, _ = await forecast(path=path)
     assert again.known + again.answers == first.answers
     assert again.billed_tokens.low <= found.spent_tokens <= again.billed_tokens.high
+
+
+async def test_answers_are_expected_to_be_as_long_as_the_known_ones(tmp_path: Path) -> None:
+    alone: dict[str, Any] = {"methods": ["cosd"], "baselines": False, "both_ways": False, "unit": "token"}
+    alone["max_tokens"], path = 64, tmp_path / "answers.jsonl"
+    first, found, _ = await forecast(path=path, **alone)
+    mean = sum(one.tokens for one in found.answers) / len(found.answers)
+    again, *_ = await forecast(path=path, stop=True, **(alone | {"methods": ["cosd", "average"]}))
+    assert (first.length, again.length) == (64, round(mean)) and mean < 5
+    assert f"billed tokens if each has {round(mean)} tokens, as the known ones (at least " in str(again)
+    whole, *_ = await forecast(stop=True, **(alone | {"methods": ["cosd", "average"]}))
+    one, other = (each.contestants["average"] for each in (again, whole))
+    assert one.expected < other.expected / 10 and one.high == other.high
 
 
 async def test_without_baselines_nobody_pays_for_them() -> None:

@@ -326,6 +326,9 @@ async def test_an_estimate_holds() -> None:
     async with Fusion(draft=draft(), assistant=assistant(), unit="token", temperature=1) as fusion:
         for seed in range(4):
             estimate = await fusion.estimate("ab", max_tokens=8)
+            if not seed:
+                assert "8 tokens, drafted 16 at a time; 30% of them asked about" in estimate.assumptions[0]
+                assert estimate.assumptions[0].endswith("; the draft is asked about the same places")
             result = await fusion.generate("ab", max_tokens=8, seed=seed)
             for name, usage in result.usage.items():
                 one = estimate.endpoints[name]

@@ -310,7 +310,7 @@ def test_settings() -> None:
 async def test_an_estimate_holds() -> None:
     async with Fusion(models=[sure(" no", 0.1), sure(), sure(" oh", 0.2)], method="route") as fusion:
         estimate = await fusion.estimate("Q:", max_tokens=6)
-        assert "answers with max_tokens tokens once in 3 times" in estimate.assumptions[0]
+        assert "answers with 6 tokens once in 3 times" in estimate.assumptions[0]
         for _ in range(2):
             result = await fusion.generate("Q:", max_tokens=6)
             for name, usage in result.usage.items():

@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from cosd_api.forcing.samples import DeferralSample, ExampleSamples
 from cosd_api.forcing.states import state_from_text, state_in_text
 from cosd_api.training import DeferralTraining
 from cosd_api.training.fit_deferral import PENALTIES
-from cosd_api.training.gate_fit import HeldOutPlaces, marginal, youden
+from cosd_api.training.gate_fit import PENALTY, HeldOutPlaces, marginal, youden
 from cosd_providers.contract import Token
 from drawn import examples as drawn_examples
 
@@ -131,19 +132,28 @@ def test_the_weights_are_those_of_the_features_themselves() -> None:
 
 def test_the_marginal_likelihood_starts_from_the_regression_of_z(monkeypatch: pytest.MonkeyPatch) -> None:
     from scipy.optimize import minimize
+    from sklearn.linear_model import LogisticRegression
 
-    starts, ends = [], []
+    fit = LogisticRegression.fit
+    starts, first = list[Any](), list[Any]()
 
     def noted(loss: Any, start: Any, **options: Any) -> Any:
-        found = minimize(loss, start, **options)
         starts.append(start.tolist())
-        ends.append(found.x.tolist())
+        return minimize(loss, start, **options)
+
+    def fitted(regression: Any, x: Any, z: Any) -> Any:
+        found = fit(regression, x, z)
+        first.append(([*found.intercept_, *found.coef_[0]], x, z))
         return found
 
-    monkeypatch.setattr("scipy.optimize.minimize", noted)
+    monkeypatch.setattr("cosd_api.training.gate_fit.import_module", lambda _: SimpleNamespace(minimize=noted))
+    monkeypatch.setattr(LogisticRegression, "fit", fitted)
     train_deferral(drawn(3))
-    assert [any(one) for one in starts] == [False, True] * (len(starts) // 2)
-    assert starts[1::2] == ends[::2]
+    assert starts == [theta for theta, *_ in first] and starts
+    for theta, x, z in first:  # the penalised mean of the losses has no slope there
+        logits = theta[0] + x @ np.array(theta[1:])
+        slope = x.T @ (1 / (1 + np.exp(-logits)) - z) / len(z) + PENALTY * np.array(theta[1:])
+        assert np.abs(slope).max() < 1e-5
 
 
 @drawn_examples(15)
@@ -210,6 +220,15 @@ def test_few_examples_are_warned_of() -> None:
     assert "Note: eta was chosen" in str(training)
     assert "2 examples: 4 tokens, 1 of which the assistant would have written" in training.report()
     assert max(map(len, str(training).splitlines())) <= 80
+
+
+def test_examples_of_which_one_alone_keeps_a_token_are_not_held_out() -> None:
+    """Without it there is nothing to learn from."""
+    training = train_deferral(samples([KEPT, HANDED], *[[HANDED]] * 5))
+    assert not training.score.held_out
+    assert (
+        "needs 5 examples, 2 of them with a token to be handed over, and 2 with one to be kept" in training.warnings[0]
+    )
 
 
 def test_nothing_to_tell_them_apart_by() -> None:

@@ -165,6 +165,7 @@ async def what_it_costs(prompt: str) -> int:
         assert_type(estimate.endpoints, dict[str, EndpointEstimate])
         assert_type(estimate.forecast, bool)
         assert_type(estimate.billed_tokens, Range)
+        assert_type(estimate.per_token, float)
         result = await fusion.generate(
             prompt, timeout=60, max_billed_tokens=estimate.billed_tokens.high, on_budget="end"
         )
