@@ -33,7 +33,7 @@ WAY = 4
 """The number of model calls that a fused answer needs; an answer by a model alone needs one."""
 COUNTS = (100, 200, 400)
 RUNS, FEW_RUNS, SWAPS, QUICK_RUNS = 400, 100, 1000, 2
-KEPT = HERE / "lab" / "results" / "quick.jsonl.xz"
+KEPT = HERE / "results" / "laboratory" / "quick.jsonl.xz"
 PAIRS = ("half", "c-d", "forgot-rather", "n2")
 TASKS = ("bio", "choice", "steps", "code")
 WAYS = ("cosd", "cosd-1-1", "cosd-surprise", "average", "cosd-tree", "speculative-cosd")
