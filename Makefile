@@ -14,7 +14,7 @@ PIN     := --constraint constraints.txt --build-constraint constraints.txt
 INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-real bench lab docs test test-all test-browser test-real test-vllm test-sglang test-llama-cpp-python test-evaluators test-ray check fix lock clean dist wire
+.PHONY: help demo demo-real bench docs test test-all test-browser test-real test-vllm test-sglang test-llama-cpp-python test-evaluators test-ray check fix lock clean dist wire
 
 # Without its caches every worker, and every command that a test runs, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -30,9 +30,6 @@ demo-real: $(STAMPS)/demo  ## The same with a real model and two specialists of 
 
 bench: $(STAMPS)/bench  ## Measure what a fusion costs (ARGS=--quick for two minutes; --help lists the sections)
 	@$(BIN)/python -m benchmarks $(ARGS)
-
-lab: $(STAMPS)/bench  ## Find out when fusing helps (12 hours, needs torch; ARGS=--quick half an hour; ARGS=--list what is to come)
-	@$(BIN)/python -m benchmarks.lab $(ARGS)
 
 docs: $(STAMPS)/docs  ## Write the tables of docs/ from the code and benchmarks/results; build the site into build/site, links checked
 	@$(BIN)/python docs/generate_methods.py

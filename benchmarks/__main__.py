@@ -14,34 +14,22 @@ from benchmarks.report import RESULTS, Options, Table, save
 
 SECTIONS = {
     "simulated": ("benchmarks.tables", "all methods on a simulated pair of models: wall time and price"),
-    "cpu": ("benchmarks.cpu", "the client's CPU time for each fused token, at 1, 16 and 64 fusions at once"),
     "client": (
         "benchmarks.client",
         "the client's CPU time by HTTP library, on a busy machine, in long answers; its event loop",
     ),
-    "cancelled": ("benchmarks.cancelled", "tokens that real servers generate after a stream is cancelled"),
     "gateway": ("benchmarks.gateway", "what `cosd serve` adds to the first text and to each token of a stream"),
     "attack": (
         "benchmarks.attack",
         "`cosd serve` under load, faults and hostile requests: nothing lost, wrong or leaked",
     ),
     "clients": ("benchmarks.real_clients", "real clients of OpenAI's protocol against `cosd serve` on a real model"),
-    "live": ("benchmarks.live", "all methods on two bundled models, on real llama.cpp servers behind a proxy"),
     "real": ("benchmarks.real", "a real language model: itself, a genuine pair, emoji, long prompts"),
-    "vllm": ("benchmarks.vllm", "the section `live` on vLLM, if its environment is installed"),
-    "strategies": ("benchmarks.strategies", "the ways to ask an assistant: which positions, and in which form"),
     "imports": (
         "benchmarks.imports",
         "the processor time of `import cosd_api`, compared with that of its dependencies",
     ),
     "methods": ("benchmarks.each_method", "every method: requests, billed tokens and time on the bundled models"),
-    "trees": ("benchmarks.trees", "trees and a tuned rule on two bundled models: from samples to right answers"),
-    "units": (
-        "benchmarks.units",
-        "units that are words, compared with units that end at every common boundary of two tokenizers",
-    ),
-    "batch": ("benchmarks.batch", "cosd batch: memory on many lines, and the effect of their order on prefix caches"),
-    "advice": ("benchmarks.advice", "cosd advise and cosd compare on pairs for which the right advice is known"),
 }
 
 

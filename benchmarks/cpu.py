@@ -1,4 +1,4 @@
-"""The client's cost: processor time for each fused token, and memory for each fusion.
+"""The client's processor time for each fused token.
 
 The servers are invented models in a process of their own (`simulated.py`), at realistic speeds, reached by real HTTP on
 loopback in llama.cpp's native protocol. Each case runs in a fresh process, so the measured processor time is that of
@@ -8,10 +8,8 @@ streams, chunks and requests, which are read and parsed as JSON.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
-import resource
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,30 +23,15 @@ import anyio
 import httpx
 
 from benchmarks.invented import Speech, prompt_of
-from benchmarks.report import Options, Table
-from benchmarks.simulated import Simulated, simulated
+from benchmarks.simulated import Simulated
 from cosd_api import Fusion, RuleVerifier, Tuning
 from cosd_api.event_loop import run_async
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.http.stack import carrier
 
-__all__ = ["SPEECH", "Bare", "Case", "Measured", "child", "fusions", "run", "traffic"]
-
-TARGET = 200.0
-"""Target for the processor time per fused token, in microseconds, with 64 fusions and 512 tokens of context."""
-
-_SIMULATED = (
-    "The models and their speeds are simulated (60 tokens a second, 50 ms to the first token, 60 ms per verification; "
-    "acceptance 0.9). The HTTP traffic over the loopback interface, in llama.cpp's native protocol, and all of the "
-    "client's work are real."
-)
-_SHORT = (
-    "If a machine has too few free processors, verdicts arrive late, so more tokens are drafted and then discarded."
-)
+__all__ = ["SPEECH", "Bare", "Case", "Measured", "child", "fusions", "traffic"]
 
 _SETTLED = 0.5  # seconds until the server has noticed which streams were closed
-_CASES = ((1, 512), (16, 512), (64, 512), (1, 4000), (16, 4000), (64, 4000))
-_QUICK = ((64, 512),)
 SPEECH = Speech()  # acceptance 0.9
 
 
@@ -78,7 +61,6 @@ class Measured:
         drafts: streams opened for each fused token.
         requests: requests to the assistant for each fused token.
         wall: wall time in seconds.
-        kibibytes: growth of the process's memory for each fusion, in KiB.
         written: tokens that the draft's server wrote for each fused token, even if the client did not read them.
         billed: tokens that all servers together read (cached or not) or wrote for each fused token.
         carrier: the library that carried HTTP.
@@ -89,7 +71,6 @@ class Measured:
     drafts: float
     requests: float
     wall: float
-    kibibytes: float
     written: float
     billed: float
     carrier: str
@@ -112,46 +93,6 @@ class Bare:
     def least(cls, bares: Sequence[Bare]) -> Bare:
         """The minimum of several measurements, because other load can only increase them."""
         return cls(*(min(getattr(bare, name) for bare in bares) for name in ("stream", "piece", "request")))
-
-
-async def run(options: Options) -> list[Table]:
-    """Measure all cases; report the minimum of several runs, because other load can only increase the times."""
-    cases, repeats, tokens = (_QUICK, 1, 64) if options.quick else (_CASES, 3, 128)
-    rows: list[list[Any]] = []
-    figures: dict[str, Any] = {}
-    async with simulated() as server:
-        for fusions, context in cases:
-            case = Case(fusions, context, tokens)
-            options.say(f"cpu: {fusions} at once, {context} tokens of context")
-            found = [Measured(**await child(server, "fusions", case)) for _ in range(repeats)]
-            bares = [Bare(**await child(server, "bare", case)) for _ in range(repeats)]
-            best, bare = min(found, key=lambda one: one.cpu), Bare.least(bares)
-            figures[f"{fusions} x {context}"] = {"fusions": [*map(asdict, found)], "bare": [*map(asdict, bares)]}
-            shares = [f"{value:.2f}" for value in (best.drafted, best.drafts, best.requests)]
-            rows.append([fusions, context, best.cpu, bare.of(best), *shares, best.kibibytes])
-    return [_table(rows, figures)]
-
-
-def _table(rows: Sequence[Sequence[Any]], figures: dict[str, Any]) -> Table:
-    return Table(
-        title="Client CPU and memory",
-        columns=(
-            "fusions at once",
-            "tokens of context",
-            "CPU per fused token, us",
-            "the same traffic by httpx alone, us",
-            "drafted per fused token",
-            "streams per fused token",
-            "assistant requests per fused token",
-            "memory per fusion, KiB",
-        ),
-        rows=rows,
-        notes=(
-            _SIMULATED,
-            f"Target: {TARGET:.0f} us per fused token, with 64 fusions at once and 512 tokens of context. {_SHORT}",
-        ),
-        figures=figures,
-    )
 
 
 async def child(
@@ -183,15 +124,12 @@ async def fusions(url: str, case: Case, *, beside: AbstractContextManager[object
                 results.append(await fusion.generate(prompt, max_tokens=case.tokens))  # noqa: PERF401 - one by one
 
         written, billed = await _counted(server, name)
-        gc.collect()
-        before = _resident()
         start, cpu = time.perf_counter(), time.process_time()
         with beside or nullcontext():
             async with anyio.create_task_group() as group:
                 for number in range(case.fusions):
                     group.start_soon(several, number * case.answers)
         cpu, wall = time.process_time() - cpu, time.perf_counter() - start
-        most = _most_resident()
     await anyio.sleep(_SETTLED)
     written_now, billed_now = await _counted(server, name)
     fused = sum(len(result.tokens) for result in results)
@@ -202,7 +140,6 @@ async def fusions(url: str, case: Case, *, beside: AbstractContextManager[object
             drafts=sum(result.draft_requests for result in results) / fused,
             requests=sum(result.assistant_requests for result in results) / fused,
             wall=wall,
-            kibibytes=max(0, most - before) / case.fusions,
             written=(written_now - written) / fused,
             billed=(billed_now - billed) / fused,
             carrier=carrier(),
@@ -215,20 +152,6 @@ async def _counted(server: Simulated, name: str) -> tuple[int, int]:
     draft, assistant = await server.counts("draft", name), await server.counts("assistant", name)
     billed = sum(one.prompt_tokens + one.completion_tokens for one in (draft, assistant))
     return draft.completion_tokens, billed
-
-
-def _resident() -> int:
-    """The memory of the process in KiB, or its peak if the current value is unknown."""
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-    except OSError:
-        return _most_resident()
-    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
-
-
-def _most_resident() -> int:
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most // 1024 if sys.platform == "darwin" else most
 
 
 async def _bare(url: str, case: Case) -> dict[str, Any]:

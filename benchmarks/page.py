@@ -20,20 +20,11 @@ HEADLINE = "Acceptance 0.9, round trip 20 ms, 512 tokens of context"
 _SECTIONS = {
     "real": "A real language model",
     "simulated": "A simulated pair",
-    "cpu": "The client's processor time",
     "client": "The client's processor time, by HTTP library, load and length",
-    "cancelled": "Cancelled streams",
     "gateway": "The gateway",
     "attack": "The gateway attacked",
     "clients": "Clients of the gateway",
-    "batch": "Batches",
-    "live": "Two small models on llama.cpp",
     "methods": "Every method",
-    "vllm": "The same on vLLM",
-    "strategies": "Ways to ask an assistant",
-    "trees": "Trees and a tuned rule",
-    "units": "Where a unit ends",
-    "advice": "Advice where the answer is known",
     "imports": "The time of an import",
 }
 
@@ -100,57 +91,16 @@ With the limit, fewer tokens are wasted, but more tokens are billed. The draft w
 requests, and each request reads the prompt again, mostly from the server's cache.
 
 The page *All tables* also shows the processor time per token [by library](benchmark-tables.md#client-cpu-by-library)
-and for answers [of several lengths](benchmark-tables.md#client-cpu-by-length). Two more tables show the event loop's
-delays when one process runs [many fusions](benchmark-tables.md#event-loop-with-many-fusions), and the tokens that a
-server still generates [after a cancellation](benchmark-tables.md#tokens-generated-after-a-cancellation).
-
-## Who should decide
-
-Two bundled models answer 200 questions of each kind, with numbers that neither model has seen. The table shows the
-share of right answers. Both models were trained on true texts only. Each model has also seen the other model's facts,
-but so rarely that it learned to doubt them. The draft is therefore unsure when it is wrong, and every method that
-replaces unsure tokens does well. The table says nothing about models that are confidently wrong. Mixed questions, which
-need both models, served to tune the rule and to train the trees. *The paper's tree* is grown with the paper's settings.
-The trees of *other* examples were trained on questions that one model can answer by itself.
-
-{trees}
-
-On mixed questions, the tree of 100 examples is 2 points better than the tuned rule; the trees of fewer examples are not
-better than the rule. Each tree is trained on one draw of examples. [All
-tables](benchmark-tables.md#trees-and-a-tuned-rule) show ten draws, and also the same pair with draft and assistant
-swapped.
-
-## Where a unit ends
-
-If two models have different tokenizers, the assistant judges the draft [by
-words](concepts.md#units-one-tokenizer-or-several): a unit ends at a common boundary of both encodings at which a word
-starts. This section compares this definition of a unit with two alternatives. In the first, every common boundary ends
-a unit; in the second, every common boundary also ends a replacement (`make bench ARGS=units`). The first table
-summarises four pairs of models that write short pages of text:
-
-{units}
-
-The second table shows how likely these texts are. It contains their negative log-likelihoods, in nats per byte, under
-each model and under an equal mixture of both models. The brackets contain the difference from *words* and its 95 %
-interval:
-
-{likely}
-
-The third table counts the right answers of the bundled pair:
-
-{rights}
+and for answers [of several lengths](benchmark-tables.md#client-cpu-by-length). Another shows the event loop's
+delays when one process runs [many fusions](benchmark-tables.md#event-loop-with-many-fusions).
 """
 
 _TABLES = """# All tables
 
 `make bench ARGS=--page` writes this page from `benchmarks/results`. [What a fusion costs](benchmark.md) explains the
-methods (a) to (d) and the floor. Tables about bundled models of two million parameters describe two models of earlier
-releases; the three models that are bundled now have one million parameters each.
+methods (a) to (d) and the floor. Measurements that answered a question of design once, such as who should decide and
+where a unit ends, are [finished](../benchmarks/results/finished.md).
 """
-
-
-_HOSTS = ("methods", "comparison")
-"""Pages in which only the tables between marks are generated; their other text is written by hand."""
 
 
 def tables(section: str, folder: Path = RESULTS) -> list[Table]:
@@ -173,15 +123,11 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
         real="\n\n".join(noted(one) for one in real),
         carriers=noted(carriers),
         starved=noted(starved),
-        trees=bare(right_answers(folder)),
-        **dict(zip(("units", "likely", "rights"), map(bare, where_units_end(folder)), strict=True)),
     )
-    texts = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in _HOSTS}
     return {
         DOCS / "benchmark.md": page,
         DOCS / "benchmark-tables.md": all_tables(folder),
-        DOCS / "methods.md": with_costs(texts["methods"], folder),
-        DOCS / "comparison.md": _put(texts["comparison"], "pairs", bare(known_pairs(folder))),
+        DOCS / "methods.md": with_costs((DOCS / "methods.md").read_text(encoding="utf-8"), folder),
     }
 
 
@@ -195,46 +141,6 @@ def with_costs(text: str, folder: Path = RESULTS) -> str:
 
 def _put(text: str, name: str, shown: str) -> str:
     return between(text, name, shown, "make bench ARGS=--page")
-
-
-def known_pairs(folder: Path = RESULTS) -> Table:
-    """The advice on pairs for which the right advice is known, and the result of the chosen way on new questions."""
-    advised, compared, *_ = tables("advice", folder)
-    kept = _columns(advised, advised.rows, but=("ways",))
-    difference = compared.columns.index("difference")
-    at = kept.columns.index("advice") + 1
-    columns = [*kept.columns[:at], "on new questions", *kept.columns[at:]]
-    rows = [
-        [*row[:at], f"{new[difference]} ({new[difference + 1]})", *row[at:]]
-        for row, new in zip(kept.rows, compared.rows, strict=True)
-    ]
-    return Table("", columns, rows)
-
-
-def advice_in_words(folder: Path = RESULTS) -> str:
-    """The sentences on the comparison page about when fusing helped and when it did not."""
-    advised, compared, *_ = tables("advice", folder)
-    gain, advice = advised.columns.index("gain"), advised.columns.index("advice")
-    difference = compared.columns.index("difference")
-    gains = [int(str(row[gain])) for row in advised.rows if row[advice] == "fuse them"]
-    losses = [
-        int(str(new[difference]))
-        for row, new in zip(advised.rows, compared.rows, strict=True)
-        if row[advice] != "fuse them"
-    ]
-    return (
-        "For every pair of the bundled models, whichever model drafts, the advice was to fuse, and the advised way "
-        f"gained {min(gains)} to {max(gains)} points over the better model alone. For the pairs with a copy, "
-        f"noisy or not, the advice was to use one model alone; if the worse model drafts, "
-        f"CoSD loses {-min(losses)} points."
-    )
-
-
-def where_units_end(folder: Path = RESULTS) -> list[Table]:
-    """Three tables by rule: requests and likelihoods, each for all pairs together, and the right answers."""
-    asked, likely, rights = tables("units", folder)
-    together = [_columns(one, [row for row in one.rows if row[0] == "all"], but=("pair",)) for one in (asked, likely)]
-    return [*together, rights]
 
 
 def _named(table: Table) -> list[dict[str, Any]]:
@@ -269,21 +175,6 @@ def gateway_in_words(folder: Path = RESULTS) -> tuple[str, str]:
     return cost, f"Of {requests:,} requests, {lost} were lost and {wrong} were wrong."
 
 
-def batches_in_words(folder: Path = RESULTS) -> tuple[str, str]:
-    """The sentences on the batch page about prompts that begin alike and about memory."""
-    long, cached = map(_named, tables("batch", folder))
-    most = max(int(row["at a time"]) for row in cached)
-    shares = [row["share"].replace("%", " %") for row in cached if row["at a time"] == most]
-    alike = (
-        f"When lines were sent in the order of the file, the draft's server read {shares[0]} of its tokens from the "
-        f"cache, and the assistant's server read {shares[1]}. In the order of `cosd batch`, these shares were "
-        f"{shares[2]} and {shares[3]}."
-    )
-    megabytes = " to ".join(map(str, sorted({row["resident memory, MB"] for row in long})))
-    lines = f"{long[0]['lines written']} lines and also for {long[-1]['lines written']} lines"
-    return alike, f"`cosd batch` used {megabytes} MB of memory for {lines}."
-
-
 def all_tables(folder: Path = RESULTS) -> str:
     """The text of the page with all kept tables, by section."""
     parts = [_TABLES]
@@ -305,22 +196,6 @@ def time_and_price(folder: Path = RESULTS) -> Table:
         rows.append([name, str(seconds).split(" ", 1)[0], times_alone, asked, assistant_read, draft_read, drafted])
     columns = ["method", "seconds", "x draft alone", "requests to the assistant", "tokens the assistant reads"]
     return Table("", [*columns, "tokens the draft reads", "tokens it writes"], rows)
-
-
-def right_answers(folder: Path = RESULTS) -> Table:
-    """Right answers of the first pair, by model or verifier and by kind of question."""
-    whole, *_ = tables("trees", folder)
-    pair = whole.rows[0][0]
-    return _columns(whole, [row for row in whole.rows if row[0] == pair], but=("pair", "draft's tokens kept"))
-
-
-def excerpts(folder: Path = RESULTS) -> dict[str, str]:
-    """The figures that the README's two tables must contain: for each row, its figures in order."""
-    right = right_answers(folder)
-    whole = right.columns.index("all")
-    paid = time_and_price(folder)
-    found = {str(row[0]): f"{row[1]} | {row[whole]}" for row in right.rows}
-    return found | {str(row[0]): f"{row[2]} | {row[3]}" for row in paid.rows}
 
 
 def _columns(table: Table, rows: Sequence[Sequence[Any]], *, but: tuple[str, ...]) -> Table:

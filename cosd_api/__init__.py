@@ -46,7 +46,6 @@ from cosd_providers import Message, connect, probe
 from cosd_providers.deferred import deferred
 
 if TYPE_CHECKING:
-    from cosd_api.comparison.advising import advise
     from cosd_api.comparison.compare import compare
     from cosd_api.config.file import FusionConfig
     from cosd_api.forcing.samples import Example
@@ -95,7 +94,6 @@ __all__ = [
     "TraceError",
     "TreeVerifier",
     "Tuning",
-    "advise",
     "collect",
     "compare",
     "connect",
@@ -119,7 +117,6 @@ if not TYPE_CHECKING:
             "FusionConfig": "cosd_api.config.file",
             "Mixture": "cosd_api.methods.average",  # deprecated
             "Samples": "cosd_api.training.dataset",
-            "advise": "cosd_api.comparison.advising",
             "collect": "cosd_api.training.collect",
             "compare": "cosd_api.comparison.compare",
             "train_co_llm": "cosd_api.training.fit_deferral",  # deprecated

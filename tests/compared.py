@@ -10,7 +10,6 @@ from typing import Any
 
 from cosd_api import Example
 from cosd_api.comparison.compare import DEVELOPMENT, split
-from cosd_api.comparison.looks import in_order
 from cosd_providers.testing import ScriptedProvider
 
 __all__ = ["KINDS", "TRIO_KINDS", "examples", "in_turn", "pair", "trio"]
@@ -49,9 +48,8 @@ def examples(test: Sequence[str], held: Sequence[str], share: float = DEVELOPMEN
 
 
 def in_turn(kinds: Sequence[str], count: int) -> dict[str, Example]:
-    """Questions of these kinds in turn, in the order in which advice asks them."""
-    made = {one.key: one for one in (Example(prompt=f"Q{at}:", answer=" r") for at in range(count))}
-    return {f"{at} {kinds[at % len(kinds)]}": made[key] for at, key in enumerate(in_order(made))}
+    """Questions of these kinds in turn."""
+    return {f"{at} {kinds[at % len(kinds)]}": Example(prompt=f"Q{at}:", answer=" r") for at in range(count)}
 
 
 def pair(asked: Mapping[str, Example], **options: Any) -> tuple[ScriptedProvider, ScriptedProvider]:

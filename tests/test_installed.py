@@ -40,7 +40,6 @@ EXTRAS = (
     "cosd_api.__main__",
     "cosd_api.cli",
     "cosd_api.comparison.drawings",  # pages, as those of the report
-    "cosd_api.comparison.exports",
     "cosd_api.comparison.page",
     "cosd_api.demo",
     "cosd_api.gateway.answering",

@@ -66,7 +66,7 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "repository", "shown"),
     [
-        ("[tables](../benchmarks/lab)", REPOSITORY, f"[tables]({REPOSITORY}/tree/main/benchmarks/lab)"),
+        ("[tables](../benchmarks/results)", REPOSITORY, f"[tables]({REPOSITORY}/tree/main/benchmarks/results)"),
         ("[a](../README.md#servers)", REPOSITORY, f"[a]({REPOSITORY}/blob/main/README.md#servers)"),
         ("[a](../README.md#servers)", "", "a (`README.md`)"),
         ("[reference](../cosd_api/__init__.py)", REPOSITORY, "[reference](reference.md)"),

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 import virtual_time
-from cosd_api import Example, Fusion, advise, compare
+from cosd_api import Example, Fusion, compare
 from cosd_api.comparison import ComparisonEstimate
 from cosd_api.endpoints import Endpoints
 from cosd_api.speed import Speed, expected_time, measure_speeds
@@ -191,13 +191,6 @@ async def test_fewer_answers_than_could_be_at_the_same_time() -> None:
     estimate = await dry(compare, 2, baselines=False, concurrency=8)
     assert (estimate.answers, estimate.concurrency) == (6, 6)
     assert "with 6 answers at the same time" in str(estimate)
-
-
-async def test_advice_takes_all_looks() -> None:
-    estimate = await dry(advise, 30, methods=["average", "rerank"])
-    assert estimate.seconds is not None and estimate.later is not None
-    assert estimate.durations["draft"] == pytest.approx(30 * (0.6 + 7 * 0.1) / 4)
-    assert estimate.seconds == pytest.approx(sum(estimate.durations.values()))
 
 
 async def test_no_time_where_nothing_was_measured() -> None:

@@ -36,10 +36,6 @@ _COMMANDS = {
         "cosd_api.cli.compare:compare",
         "Find out, on your own questions, whether fusing two or more models is worth it.",
     ),
-    "advise": (
-        "cosd_api.cli.advise:advise",
-        "Find out from a hundred questions whether to fuse two or more models, and how.",
-    ),
     "collect": ("cosd_api.cli.training:collect", "Compare two models at every place of known answers."),
     "train-tree": (
         "cosd_api.cli.training:train",

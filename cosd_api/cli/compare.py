@@ -23,6 +23,7 @@ from cosd_api import Example
 from cosd_api.cli.comparing import ComparingOptions
 from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import with_options
+from cosd_api.comparison.advice import WORTH
 from cosd_api.comparison.compare import compare as compare_answers
 from cosd_api.comparison.prices import ComparisonEstimate
 from cosd_api.comparison.report import (
@@ -32,14 +33,14 @@ from cosd_api.comparison.result import (
     Comparison,
 )
 from cosd_api.comparison.settings import ComparisonOptions, Tally
-from cosd_api.extend import counted, duration, run_async
+from cosd_api.extend import counted, duration, paragraph, run_async, write_whole
 from cosd_api.report.terminal import visible
 from cosd_providers import Provider, ProviderError
 
-__all__ = ["Confirming", "Left", "compare", "resumable", "shown"]
+__all__ = ["Confirming", "Left", "compare"]
 
-ANSWERS, RESULT = "answers.jsonl", "comparison.json"
-"""The files in the folder of a comparison: the answers so far, and the result."""
+ANSWERS, RESULT, PAGE, SETTINGS = "answers.jsonl", "comparison.json", "report.html", "fusion.yaml"
+"""The files in the folder of a comparison: the answers so far, the result, its page, and the advised fusion."""
 _COUNTED = ("questions", "answered", "right", "failed", "billed", "asked", "spent", "money")
 _LINES = 10
 """The number of progress lines to print if standard error is not a terminal."""
@@ -61,8 +62,8 @@ def compare(
             "--out",
             "-o",
             metavar="FOLDER",
-            help="Folder for the answers, the result and a report as a page; created if it does not exist. The same "
-            "command resumes.",
+            help="Folder for the answers, the result, a page and the advised settings; created if it does not exist. "
+            "The same command resumes.",
             file_okay=False,
         ),
     ] = None,
@@ -80,23 +81,30 @@ def compare(
         bool,
         typer.Option("--pairs", help="Also fuse each pair of three models, to see if the third is worth its price."),
     ] = False,
+    advise: Annotated[
+        bool, typer.Option("--advise", help="Print only the paragraph of advice, and leave out the baselines.")
+    ] = False,
+    worth: Annotated[
+        float, typer.Option(min=0.001, max=1, metavar="GAIN", help="Least gain in accuracy that is worth fusing for.")
+    ] = WORTH,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
 ) -> None:
     """Find out, on your own questions, whether fusing two or more models is worth it.
 
     Each model answers alone. Then the models answer together with every method that the servers support, and each model
     in turn is the draft. Baseline methods answer, too. All answers are graded. The estimated cost and the progress go
-    to standard error, and the table to standard output. You are asked to confirm the cost unless you give --yes or
-    --max-billed-tokens. Without a terminal, one of these options is required, unless all answers are known from an
-    earlier run. Exit codes: 0 on success; 1 if a server failed, or the comparison is not complete; 2 for wrong usage or
-    an invalid file; 130 when interrupted.
+    to standard error, and the table to standard output; its last paragraph says whether to fuse the models, and how. If
+    fusing is advised, the folder of --out gets the settings file of that fusion, for cosd fuse --config. You are asked
+    to confirm the cost unless you give --yes or --max-billed-tokens. Without a terminal, one of these options is
+    required, unless all answers are known from an earlier run. Exit codes: 0 on success; 1 if a server failed, or the
+    comparison is not complete; 2 for wrong usage or an invalid file; 130 when interrupted.
     """
     with guarded(), ExitStack() as run:
         wanted = options.questions(questions, limit)
         scratch = None if out is not None else run.enter_context(TemporaryDirectory())
         path = (out or Path(scratch or "")) / ANSWERS
         settings, (draft, assistants) = options.settings(path), options.models()
-        own: _OwnOptions = {"development": development, "pairs": pairs}
+        own: _OwnOptions = {"development": development, "pairs": pairs, "baselines": not advise}
         confirming = Confirming.of(options, path if out is not None else None)
         folder = _folder(out) if out is not None and not options.dry_run else None
         with resumable(None if folder is None else folder / ANSWERS):
@@ -111,20 +119,29 @@ def compare(
             raise typer.Exit(0 if options.dry_run else 1)
         if folder is not None:
             (folder / RESULT).write_text(found.model_dump_json() + "\n", encoding="utf-8")
-            _export(found, folder, wanted)
-        print(found.model_dump_json() if as_json else visible(comparison_report(found)), flush=True)
+            write_whole(folder / PAGE, _page(found, wanted))
+        advice = found.advice(worth=worth)
+        if advise:
+            text = advice.model_dump_json() if as_json else visible(paragraph(str(advice)))
+        else:
+            text = found.model_dump_json() if as_json else visible(comparison_report(found, worth))
+        print(text, flush=True)
         if folder is not None:
             say(f"wrote {folder}")
+            if advice.decision == "fuse":
+                advice.save(folder / SETTINGS, draft=draft, assistant=assistants)
+                say(f"to use the advised fusion: cosd fuse --config {folder / SETTINGS}")
         if found.stopped is not None:
             say(f"not complete: {found.stopped}")
             raise typer.Exit(1)
 
 
 class _OwnOptions(TypedDict):
-    """The options of `cosd compare` that `cosd advise` does not have."""
+    """The arguments of `compare` besides its settings."""
 
     development: float | None
     pairs: bool
+    baselines: bool
 
 
 async def _compare(
@@ -151,11 +168,10 @@ async def _known(
     return await compare_answers(examples, draft=draft, assistant=assistants, **own, **settings)
 
 
-def _export(found: Comparison, folder: Path, examples: list[Example]) -> None:
-    """Write the report page, and the table and the answers in formats for other programs."""
-    from cosd_api.comparison.exports import write_exports  # noqa: PLC0415 - only needed here
+def _page(found: Comparison, examples: list[Example]) -> str:
+    from cosd_api.comparison.page import comparison_page  # noqa: PLC0415 - only needed here
 
-    write_exports(found, folder, examples)
+    return comparison_page(found, examples=examples)
 
 
 def _folder(out: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The options that `cosd compare` and `cosd advise` share: questions, servers, methods, limits and the grader."""
+"""The options of `cosd compare` besides its own: questions, servers, methods, limits and the grader."""
 
 from __future__ import annotations
 
@@ -55,14 +55,12 @@ class GraderOptions:
         ),
     ] = "exact"
     ignore_case: Annotated[bool, typer.Option("--ignore-case", help="For exact and contains.")] = False
-    pattern: Annotated[str | None, typer.Option(metavar="REGEX", help="For regex.")] = None
-    field: Annotated[str | None, typer.Option(metavar="PATH", help="For json: the field, e.g. result.0.name.")] = None
-    judge: Annotated[str | None, typer.Option(metavar="URL", help="For judge: the server of the model.")] = None
-    run_programs: Annotated[
-        bool, typer.Option("--run-programs", help="For program: run code that models write, on this machine.")
-    ] = False
+    command: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="For command: it gets an example and `text` as JSON."),
+    ] = None
     time_limit: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="For program: limit on the time of a program.")
+        float | None, typer.Option(metavar="SECONDS", help="For command: limit for one answer; 60 by default.")
     ] = None
 
     def made(self) -> Grader:

@@ -1,16 +1,36 @@
-"""Advice on whether and how to fuse models, derived from counts of right answers; the test is in `looks`."""
+"""Advice that follows from a finished comparison: fuse the models, use one of them alone, or undecided."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+import math
+import os
+import statistics
+from collections.abc import Iterator, Sequence
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import Field
 
-from cosd_api import RuleVerifier
-from cosd_api.comparison.looks import WORTH, Outcomes, SequentialTest, WaySeen
-from cosd_api.comparison.statistics import Estimated, wilson
-from cosd_api.extend import Record, counted, in_words, with_article
+from cosd_api import Fusion, RuleVerifier, SettingError
+from cosd_api.comparison.contestants import Contestant, method_of, model_names
+from cosd_api.comparison.standings import Standing
+from cosd_api.comparison.statistics import Estimated
+from cosd_api.extend import AnswerOptions, Record, Unit, counted, in_words, with_article
+from cosd_api.types import Endpoint
+from cosd_providers import Provider, connect
+
+if TYPE_CHECKING:
+    from cosd_api.comparison.result import Comparison
+
+WORTH = 0.05
+"""Default for the smallest gain in accuracy that makes fusing worthwhile."""
+
+_MANY = 0.25
+"""If more than this share of a model's wrong answers is confident, the default rule misses too many errors."""
+_POWER = 1.3
+"""Factor by which an interval must be shorter than the gain, so that four of five runs show it."""
+_LONG = 30  # settings with at least this many characters are left out of a sentence
+_WIDTH = 110
 
 
 class Doubts(Record):
@@ -21,13 +41,13 @@ class Doubts(Record):
         wrong: number of wrong answers among them.
         sure: number of wrong answers in which every token has a probability of at least `alpha`; a rule with this alpha
             asks no assistant about them.
-        alpha: the alpha of the default rule. Older records without this field used the paper's rule as the default.
+        alpha: the alpha of the default rule.
     """
 
     answers: int
     wrong: int
     sure: int
-    alpha: float = RuleVerifier.paper().alpha
+    alpha: float = RuleVerifier().alpha
 
 
 class Bill(Record):
@@ -46,225 +66,283 @@ class Bill(Record):
     money: float | None = None
 
 
-class WayTold(Record):
-    """The results of one way to fuse, as of the last look that tested it.
+class Advice(Record):
+    """Advice on whether to fuse two or more models; `str(advice)` puts it into words.
+
+    It is read off the differences of a comparison, whose intervals hold for all ways and models together: if no way to
+    fuse is better than the better model, at most 5 of 100 comparisons advise to fuse, however many ways are compared.
 
     Attributes:
-        name: name of the way to fuse.
-        questions: number of questions that all models had answered by that look.
-        right: number of right answers that this way gave to these questions.
-        against: the model over which this way gains least.
-        alone: number of right answers that the model `against` gave to these questions.
-        gain: gain in accuracy over the model `against`; see `Advice.gain`.
-        continued: whether the last look of the run still tested this way.
+        schema_version: version of this format.
+        decision: `"fuse"`; `"alone"` to use one model, because a gain of `worth` is excluded; `"undecided"` if the
+            comparison shows neither; or `"unknown"` if it is not complete, or compares no way to fuse.
+        model: the better model alone: `"draft"`, `"assistant"` or, with several assistants, a name such as `"assistant
+            1"`.
+        way: name of the advised way to fuse or, if none is advised, of the way that gains most; None without a way.
+        first: index of the model that should draft, in the order given: 0 is the draft.
+        settings: the method of the way to fuse, with its settings and its verifier.
+        questions: number of test questions.
+        tried: number of ways to fuse that were compared.
+        worth: the smallest gain in accuracy that makes fusing worthwhile.
+        right: number of right answers, for the way to fuse (`"fused"`) and for each model alone.
+        accuracy: share of right answers with 95 % intervals, under the same names.
+        gain: gain in accuracy over the model over which the way gains least, with its simultaneous interval.
+        upper: upper bound of the gains of all ways to fuse.
+        more: if `"undecided"`, the approximate number of further questions that would show the gain, or a gain of
+            `worth`.
+        bills: typical cost of an answer, under the names in `right`.
+        doubts: how often each model is unsure when it is wrong, keyed by the model's name.
+        draft: the draft's endpoint, as given.
+        assistant: the endpoint of the assistant, or of the first of several.
+        more_assistants: the endpoints of the other assistants.
+        unit: the unit, as it was given.
+        limits: limits of the measured answers; the settings file of the advised fusion contains them, too.
+        seed: seed for random draws.
+        stopped: the reason why the advice is unknown; None otherwise.
     """
 
-    name: str
-    questions: int
-    right: int
-    against: str
-    alone: int
-    gain: Estimated
-    continued: bool = True
-
-
-class AdviceCounts(Record):
-    """The decision of an `Advice`, and the numbers that it is based on, without the models' endpoints."""
-
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     decision: Literal["fuse", "alone", "undecided", "unknown"]
     model: str
     way: str | None = None
-    reverse: bool = False
-    first: str | None = None
+    first: int = 0
     settings: dict[str, Any] = Field(default_factory=dict[str, Any])
     questions: int
-    tested: int = 0
     tried: int
-    looks: int = 0
     worth: float = WORTH
-    equal: int = 0
-    audited: int = 0
-    disagreed: int = 0
     right: dict[str, int] = Field(default_factory=dict[str, int])
     accuracy: dict[str, Estimated] = Field(default_factory=dict[str, Estimated])
     gain: Estimated | None = None
     upper: float | None = None
     more: int | None = None
-    room: Estimated | None = None
-    ways: tuple[WayTold, ...] = ()
     bills: dict[str, Bill] = Field(default_factory=dict[str, Bill])
     doubts: dict[str, Doubts] = Field(default_factory=dict[str, Doubts])
+    draft: Endpoint
+    assistant: Endpoint
+    more_assistants: tuple[Endpoint, ...] = ()
+    unit: Unit | None = None
+    limits: dict[str, Any] = Field(default_factory=dict[str, Any])
+    seed: int = 0
+    stopped: str | None = None
+
+    def __str__(self) -> str:
+        if self.decision == "unknown":
+            return f"No advice: {self.stopped}."
+        words = {"fuse": _fuse, "alone": _alone, "undecided": _undecided}[self.decision]
+        return " ".join([*words(self), *_doubts(self)])
+
+    @property
+    def models(self) -> dict[str, Endpoint]:
+        """All endpoints, keyed by the names of the models."""
+        several = (self.draft, self.assistant, *self.more_assistants)
+        return dict(zip(model_names(len(several)), several, strict=True))
+
+    @property
+    def order(self) -> list[str]:
+        """The names of the models, in the order of the advised fusion."""
+        return Contestant("", "method", first=self.first).order([*self.models])
+
+    def fusion(self, *, draft: str | Provider, assistant: str | Provider | Sequence[str | Provider]) -> Fusion:
+        """Create the advised fusion; no request is sent yet.
+
+        Args:
+            draft: the draft, as it was given to `compare`; if another model should draft, it becomes an assistant.
+            assistant: the assistant, as it was given to `compare`, or all of the assistants in the same order.
+
+        Raises:
+            SettingError: the advice is not to fuse; the number of models differs from the advice; or the method has a
+                user-defined part, which the advice does not contain.
+        """
+        if self.decision != "fuse":
+            words = {"alone": f"use {with_article(self.model)} alone", "undecided": "undecided"}
+            reason = words.get(self.decision, f"unknown, as {self.stopped}")
+            raise SettingError(f"the advice is not to fuse these models ({reason}): there are no settings of a fusion")
+        others = [assistant] if isinstance(assistant, str | Provider) else [*assistant]
+        if 1 + len(others) != len(self.models):
+            words_ = f"the advice is on {len(self.models)} models, not {1 + len(others)}"
+            raise SettingError(f"{words_}: give the draft and the assistants as they were given to compare")
+        way = Contestant(self.way or "", "method", method_of(self.settings), self.first)
+        fusion = way.fusion([connect(one) if isinstance(one, str) else one for one in (draft, *others)], self.unit)
+        drawn = {"seed": self.seed} if fusion.settings.method.temperature else {}
+        fusion.limits = cast("AnswerOptions", {**self.limits, **drawn})
+        return fusion
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        draft: str | Provider,
+        assistant: str | Provider | Sequence[str | Provider],
+    ) -> None:
+        """Write the settings file of the advised fusion, with the advice as a comment above it; see `Fusion.save`.
+
+        Raises:
+            OSError: the file cannot be written.
+            SettingError: see `fusion`.
+        """
+        self.fusion(draft=draft, assistant=assistant).save(path, comment=fill(str(self), _WIDTH))
 
 
-def reasoned(
-    outcomes: Outcomes, trial: SequentialTest, worth: float, *, complete: bool, room: Estimated | None = None
-) -> dict[str, Any]:
-    """Compute the fields of `Advice` that follow from counts: the decision and the numbers that it is based on.
-
-    Args:
-        outcomes: outcomes of all models and of all ways to fuse.
-        trial: the test, with the looks that it has made.
-        worth: the smallest gain in accuracy that makes fusing worthwhile.
-        complete: False if the run was stopped before its last look, without a decision.
-        room: the largest possible gain, if it was so small that it decided the run; see `looks.room`.
-    """
-    last, fused = trial.last, trial.fused
-    decision: str = "alone" if room is not None else trial.verdict(worth)
-    best = (
-        fused
-        if fused is not None
-        else max(last.values(), key=lambda one: one.total / max(1, one.questions), default=None)
-    )
-    shown = {way: look.questions for look in trial.seen for way in look.ways}
-    asked = outcomes.questions
-    if fused is not None:
-        asked = outcomes.of(next(look.questions for look in trial.seen if look.fuse is not None))
-    elif best is not None and room is None:
-        asked = outcomes.of(shown[best.way])
-    model = outcomes.better(asked)
-    right = {name: outcomes.right(name, asked) for name in outcomes.alone}
-    found: dict[str, Any] = {
-        "decision": decision if complete else "unknown",
-        "model": model,
-        "tried": len({*trial.tried, *outcomes.ways}),
-        "looks": len(trial.seen),
-        "worth": worth,
-        "tested": len(asked),
-        "room": room,
-    }
-    if best is not None and best.questions and room is None and complete:
-        right["fused"] = outcomes.right(best.way, asked)
-        found |= {
-            "way": best.way,
-            "gain": best.gain(outcomes.counts(best.way, best.against, asked)),
-            "upper": max(one.upper for one in last.values()),
-            "more": best.more(worth) if decision == "undecided" else None,
+def advice_on(found: Comparison, worth: float) -> Advice:
+    """Read the advice off the differences of a comparison; see `Advice`."""
+    names = [*found.models]
+    ways = [
+        one
+        for one in found.standings
+        if one.kind == "method" and one.without is None and one.differences and _least(one) is not None
+    ]
+    best = _advised([one for one in ways if one.better_than_all], found)
+    decision = "fuse" if best is not None else "alone" if ways and _upper(ways) < worth else "undecided"
+    stopped = found.stopped
+    if stopped is None and not ways:
+        stopped = "no way to fuse these models has answered"
+    chosen = best or max(ways, key=lambda one: _gain(one).value, default=None)
+    about = {"fused": chosen, **{name: found[name] for name in names}}
+    known = {name: one for name, one in about.items() if one is not None and one.answered}
+    fields: dict[str, Any] = {}
+    if chosen is not None:
+        gain = _gain(chosen)
+        more = max(0.0, ((gain.high - gain.low) / 2 * _POWER / max(worth, gain.value)) ** 2 - 1)
+        fields = {
+            "way": chosen.name,
+            "first": names.index(chosen.first) if chosen.first else int(chosen.reverse),
+            "settings": chosen.settings,
+            "gain": gain,
+            "upper": _upper(ways),
+            "more": math.ceil(more * found.questions) if decision == "undecided" else None,
         }
-    there = {*trial.seen[-1].ways} if trial.seen else set[str]()
-    ways = [_told(outcomes, one, shown[one.way], one.way in there) for one in last.values() if one.questions]
-    ways.sort(key=lambda one: (-one.continued, -one.gain.value))
-    accuracy = {name: wilson(count, len(asked)) for name, count in right.items() if asked}
-    return {**found, "right": right, "accuracy": accuracy, "ways": tuple(ways)}
+    return Advice(
+        decision="unknown" if stopped is not None else cast("Any", decision),
+        model=found.better,
+        **fields,
+        questions=found.questions,
+        tried=len(ways),
+        worth=worth,
+        right={name: one.right for name, one in known.items()},
+        accuracy={name: one.accuracy for name, one in known.items()},
+        bills={name: _bill(found, one) for name, one in known.items()},
+        doubts={
+            name: Doubts(answers=least.answers, wrong=least.wrong, sure=least.confident_wrong, alpha=least.alpha)
+            for name, one in found.calibration.items()
+            if (least := one.least) is not None
+        },
+        draft=found.draft,
+        assistant=found.assistant,
+        more_assistants=found.more_assistants,
+        unit=found.unit,
+        limits={"max_tokens": found.max_tokens, **({"stop": [*found.stop]} if found.stop else {})},
+        seed=found.seed,
+        stopped=stopped,
+    )
 
 
-def _told(outcomes: Outcomes, one: WaySeen, questions: Sequence[str], there: bool) -> WayTold:
-    return WayTold(
-        name=one.way,
-        questions=one.questions,
-        right=outcomes.right(one.way, questions),
-        against=one.against,
-        alone=outcomes.right(one.against, questions),
-        gain=one.gain(outcomes.counts(one.way, one.against, questions)),
-        continued=there,
+def _least(one: Standing) -> str | None:
+    """The model over which a way gains least; None if a difference has no interval."""
+    if any(apart.interval is None for apart in one.differences.values()):
+        return None
+    return min(one.differences, key=lambda name: one.differences[name].value)
+
+
+def _gain(one: Standing) -> Estimated:
+    apart = one.differences[_least(one) or ""]
+    assert apart.interval is not None
+    return Estimated(apart.value, apart.low, apart.interval.high)
+
+
+def _upper(ways: Sequence[Standing]) -> float:
+    """The upper bound of the gains of all ways: each cannot gain more than it may gain over some model."""
+    return max(
+        min(
+            max(end.high for end in (apart.interval, apart.bounded) if end is not None)
+            for apart in one.differences.values()
+        )
+        for one in ways
+    )
+
+
+def _advised(ways: Sequence[Standing], found: Comparison) -> Standing | None:
+    """The cheapest way that is within one standard error of the way that gains most."""
+    if not ways:
+        return None
+    lead = max(ways, key=lambda one: (one.right, -(one.billed or 0)))
+    mine = {key: one.right for key, one in found.answers_of(lead.name).items()}
+
+    def near(one: Standing) -> bool:
+        theirs = found.answers_of(one.name)
+        differ = sum(key in theirs and theirs[key].right != right for key, right in mine.items())
+        return lead.right - one.right <= math.sqrt(differ)
+
+    return min((one for one in ways if near(one)), key=lambda one: (one.billed or 0, -one.right))
+
+
+def _bill(found: Comparison, one: Standing) -> Bill:
+    seconds = [known.seconds for known in found.answers_of(one.name).values() if known.seconds is not None]
+    return Bill(
+        requests=sum(one.requests.values()),
+        billed=one.billed or 0,
+        seconds=statistics.median(seconds) if seconds else None,
+        money=one.money,
     )
 
 
 # Words.
 
-_LONG = 30  # settings with at least this many characters are left out of a sentence
-_MANY = 0.25
-"""If more than this share of a model's wrong answers is confident, the default rule misses too many errors."""
 
-
-def advice_words(advice: AdviceCounts, models: Mapping[str, str], order: Sequence[str]) -> str:
-    """Put advice into words, as one paragraph.
-
-    Args:
-        advice: the advice.
-        models: the models' names on their servers, keyed by their names in the comparison.
-        order: the models' names in the comparison, in the order of the advised fusion.
-    """
-    if advice.decision == "fuse":
-        sentences = _fuse(advice, models, order)
-    elif advice.decision == "alone":
-        sentences = _alone(advice, models)
-    else:
-        sentences = _undecided(advice, models)
-    return " ".join([*sentences, *_audit(advice), *_doubts(advice, models)])
-
-
-def _fuse(advice: AdviceCounts, models: Mapping[str, str], order: Sequence[str]) -> Iterator[str]:
-    first, *others = (f"{with_article(name)} ({models[name]})" for name in order)
+def _fuse(advice: Advice) -> Iterator[str]:
+    first, *others = (f"{with_article(name)} ({advice.models[name].model})" for name in advice.order)
     assert advice.gain is not None
     yield "Fuse them."
     yield f"Let {first} draft and {in_words(others)} assist, by {_method(advice)}."
     yield (
         f"That gains at least {_points(advice.gain.low)} over the better model alone ({with_article(advice.model)}): "
-        f"of {counted(advice.tested, 'question')} it had {_right(advice, 'fused')} right, and that model "
+        f"of {counted(advice.questions, 'question')} it had {_right(advice, 'fused')} right, and that model "
         f"{_right(advice, advice.model)}."
     )
     yield (
-        f"The error is at most 5 %, with {_counted(advice)}; the gain seen, {_signed(advice.gain.value)}, "
-        "tends to be too large, as it was picked for being large."
+        f"The error is at most 5 %, with {counted(advice.tried, 'way')} counted; the gain seen, "
+        f"{_signed(advice.gain.value)}, tends to be too large, as it was picked for being large."
     )
     yield from _cost(advice)
 
 
-def _alone(advice: AdviceCounts, models: Mapping[str, str]) -> Iterator[str]:
-    yield f"Use {with_article(advice.model)} ({models[advice.model]}) alone."
-    if advice.room is not None:
-        share = round(advice.room.value * advice.tested)
-        yield (
-            f"No way to fuse gains {_points(advice.worth)} or more: that model was wrong, and the models' texts "
-            f"differ, at only {share} of {counted(advice.tested, 'question')} (at most "
-            f"{_points(advice.room.high)} of all questions)."
-        )
-    elif advice.gain is not None and advice.upper is not None:
-        gain = advice.gain.value
-        seen = (
-            f"is {_points(-gain)} behind" if gain < 0 else f"seems to gain {_points(gain)}" if gain else "gains nothing"
-        )
-        most = f", and none gains more than {_points(advice.upper)}" if advice.upper >= 0 else ""
-        yield (
-            f"No way to fuse gains {_points(advice.worth)} or more: the best of {advice.tried}, {_method(advice)}, "
-            f"{seen}{most}."
-        )
-    yield from _rights(advice, models)
+def _alone(advice: Advice) -> Iterator[str]:
+    assert advice.gain is not None and advice.upper is not None
+    gain = advice.gain.value
+    seen = f"is {_points(-gain)} behind" if gain < 0 else f"seems to gain {_points(gain)}" if gain else "gains nothing"
+    most = f", and none gains more than {_points(advice.upper)}" if advice.upper >= 0 else ""
+    yield f"Use {with_article(advice.model)} ({advice.models[advice.model].model}) alone."
+    yield (
+        f"No way to fuse gains {_points(advice.worth)} or more: the best of {advice.tried}, {_method(advice)}, "
+        f"{seen}{most}."
+    )
+    yield from _rights(advice)
 
 
-def _undecided(advice: AdviceCounts, models: Mapping[str, str]) -> Iterator[str]:
-    yield f"Undecided. Use {with_article(advice.model)} ({models[advice.model]}) alone for now."
-    if advice.gain is None:
-        yield f"None of {_ways(advice)} could be compared with the models."
-    else:
-        gain = advice.gain
-        seen = f"{_signed(gain.value)}, between {_signed(gain.low)} and {_signed(gain.high)}"
-        yield (
-            f"Of {_ways(advice)} the best is {_method(advice)}, with {_right(advice, 'fused')} of "
-            f"{counted(advice.tested, 'question')} right: {seen} points. With an error of at most 5 % "
-            f"({_counted(advice)}) that shows no gain, and it does not exclude one of {_points(advice.worth)}."
-        )
-    yield from _rights(advice, models)
+def _undecided(advice: Advice) -> Iterator[str]:
+    assert advice.gain is not None
+    gain, tried = advice.gain, counted(advice.tried, "way")
+    yield f"Undecided. Use {with_article(advice.model)} ({advice.models[advice.model].model}) alone for now."
+    yield (
+        f"Of {tried} to fuse the best is {_method(advice)}, with {_right(advice, 'fused')} of "
+        f"{counted(advice.questions, 'question')} right: {_signed(gain.value)}, between {_signed(gain.low)} and "
+        f"{_signed(gain.high)} points. With an error of at most 5 % ({tried} counted) that shows no gain, and it does "
+        f"not exclude one of {_points(advice.worth)}."
+    )
+    yield from _rights(advice)
     if advice.more:
         yield f"About {_rounded(advice.more)} more questions would decide: add them to the file and ask again."
 
 
-def _rights(advice: AdviceCounts, models: Mapping[str, str]) -> Iterator[str]:
-    others = [f"{with_article(name)} alone {_right(advice, name)}" for name in models if name != advice.model]
+def _rights(advice: Advice) -> Iterator[str]:
+    others = [f"{with_article(name)} alone {_right(advice, name)}" for name in advice.models if name != advice.model]
     mine = f"{with_article(advice.model)} alone had {_right(advice, advice.model)} right"
-    yield f"Of {counted(advice.tested, 'question')} {mine}, {in_words(others)}."
+    yield f"Of {counted(advice.questions, 'question')} {mine}, {in_words(others)}."
 
 
-def _audit(advice: AdviceCounts) -> Iterator[str]:
-    if advice.disagreed:
-        yield (
-            f"If all models wrote the same text, ways are assumed to write it, too. Of {advice.audited} answers to "
-            f"such questions that were requested as a check, {advice.disagreed} had another grade: distrust this "
-            "advice, and compare instead."
-        )
-
-
-def _right(advice: AdviceCounts, name: str) -> str:
+def _right(advice: Advice, name: str) -> str:
+    if name not in advice.right:
+        return "none"
     return f"{advice.right[name]} ({advice.accuracy[name].value:.0%})"
-
-
-def _ways(advice: AdviceCounts) -> str:
-    return counted(advice.tried, "way") + " to fuse"
-
-
-def _counted(advice: AdviceCounts) -> str:
-    return f"{counted(advice.tried, 'way')} and {counted(advice.looks, 'look')} counted"
 
 
 def _number(share: float) -> str:
@@ -288,7 +366,7 @@ def _rounded(number: int) -> str:
     return f"{-(-number // unit) * unit:,}"
 
 
-def _method(advice: AdviceCounts) -> str:
+def _method(advice: Advice) -> str:
     """The method and its settings in words; settings with long values are left out."""
     settings = advice.settings
     name, own = str(settings["method"]), dict(settings.get("options") or {})
@@ -303,7 +381,7 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _cost(advice: AdviceCounts) -> Iterator[str]:
+def _cost(advice: Advice) -> Iterator[str]:
     fused, alone = advice.bills.get("fused"), advice.bills.get(advice.model)
     if fused is None or alone is None:
         return
@@ -317,11 +395,11 @@ def _cost(advice: AdviceCounts) -> Iterator[str]:
     yield f"{words}."
 
 
-def _doubts(advice: AdviceCounts, models: Iterable[str]) -> Iterator[str]:
+def _doubts(advice: Advice) -> Iterator[str]:
     """Yield sentences that say whether the models are unsure when they are wrong, and what to try if they are sure."""
     missed: list[str] = []
     alpha = next((f"{one.alpha:g}" for one in advice.doubts.values()), "")
-    for name in models:
+    for name in advice.models:
         one, subject = advice.doubts.get(name), with_article(name).capitalize()
         if one is None:
             yield f"{subject} does not report its probabilities: where it doubts is not known."

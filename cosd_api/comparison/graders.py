@@ -3,42 +3,36 @@
 from __future__ import annotations
 
 import inspect
+import json
+import shlex
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from math import ceil
 from pathlib import Path
 from typing import Any, cast
 
-import regex
+import anyio
 
 from cosd_api import Example, GradingError, SettingError
 from cosd_api.comparison.grading import (
     BaseGrader,
     Grader,
-    json_answer,
-    json_value,
     last_number,
     letter,
     normalized,
 )
-from cosd_api.comparison.judge import JUDGE_QUESTION, JudgeGrader
-from cosd_api.comparison.programs import ProgramGrader, ProgramLimits
 from cosd_api.extend import check_positive, suggestion
 from cosd_api.training.answers import is_right
-from cosd_providers import Provider
 
 __all__ = [
     "GRADERS",
     "ChoiceGrader",
+    "CommandGrader",
     "ContainsGrader",
     "ExactGrader",
     "FunctionGrader",
-    "JsonGrader",
     "LastNumberGrader",
-    "RegexGrader",
     "check_grader",
     "grader_named",
 ]
@@ -48,14 +42,11 @@ GRADERS: Mapping[str, str] = {
     "contains": "the example's target, or its answer, appears in the answer as whole words",
     "last-number": "the last number of the answer equals that of the reference",
     "choice": "the answer chooses the letter of the reference",
-    "regex": "the last match of a pattern equals the reference",
-    "json": "a field of the JSON in the answer equals the reference",
-    "program": "the example's tests pass when the answer is run as a Python program",
-    "judge": "a model finds the answer right",
+    "command": "your command exits with 0",
 }
 """The library's graders, and their rules in words. `module:function` means a user-defined function."""
 
-_PATTERN_SECONDS = 2.0
+_SHOWN = 300  # maximum number of characters shown of what a command said
 
 
 @dataclass(frozen=True)
@@ -179,85 +170,45 @@ class ChoiceGrader(ReadingGrader):
         return None
 
 
-class RegexGrader(ReadingGrader):
-    """A grader that compares the last match of a pattern in the answer with the reference, normalizing white space.
+class CommandGrader(BaseGrader):
+    """A grader that runs a command of the user, as this user and without a sandbox.
+
+    The command reads a JSON object with the fields of the example and `text`, the answer, on standard input. It exits
+    with 0 if the answer is right, and with 1 if it is wrong.
 
     Args:
-        pattern: a regular expression in the syntax of the package `regex`. If it has groups, the first group is
-            compared, otherwise the whole match.
+        command: the command with its arguments, as in a shell; no shell reads it.
+        seconds: time limit for one answer.
 
     Raises:
-        SettingError: the pattern is invalid.
+        SettingError: the command is empty, or the limit is not above 0.
     """
 
-    def __init__(self, pattern: str) -> None:
-        try:
-            self._pattern = regex.compile(pattern)
-        except (regex.error, TypeError) as error:
-            raise SettingError(f"pattern must be a regular expression: {error}") from None
-        self.name = f"regex {pattern}"
+    def __init__(self, command: str, seconds: float = 60) -> None:
+        check_positive("time_limit", seconds)
+        self._command, self._seconds = shlex.split(command), seconds
+        self.name = f"command {command}"
+        if not self._command:
+            raise SettingError("the grader command needs a command, such as command='python grade.py'")
 
-    def reads(self, example: Example, text: str) -> str | None:  # noqa: ARG002
-        """Extract the match, normalized.
+    async def __call__(self, example: Example, text: str) -> bool:
+        """Run the command.
 
         Raises:
-            GradingError: matching takes too long.
+            GradingError: the command cannot be started, takes too long, or exits with another code than 0 or 1.
         """
+        given = json.dumps(example.model_dump(mode="json") | {"text": text})
         try:
-            found = deque(self._pattern.finditer(text, timeout=_PATTERN_SECONDS), maxlen=1)
+            with anyio.fail_after(self._seconds):
+                done = await anyio.run_process(self._command, input=given.encode(), check=False)
         except TimeoutError:
-            words = f"the pattern takes longer than {_PATTERN_SECONDS:g} s on an answer of {len(text):,} characters"
-            raise GradingError(f"{words}: write it without repetitions inside of repetitions") from None
-        part = found[0][1 if self._pattern.groups else 0] if found else None
-        return None if part is None else normalized(part)
-
-    def _wanted(self, example: Example) -> str:
-        return normalized(example.target or example.answer)
-
-
-class JsonGrader(ReadingGrader):
-    """A grader that compares the JSON value in the answer, or one of its fields, with the reference.
-
-    See `grading.json_value` for how the value is found. A reference that is not JSON counts as a string. If a field is
-    named, the reference is the value of the field, or an object that contains the field.
-
-    Args:
-        field: path of keys and zero-based array indexes, joined by dots, such as `result.0.name`; None for the whole
-            value.
-
-    Raises:
-        SettingError: the path is empty.
-    """
-
-    def __init__(self, field: str | None = None) -> None:
-        if field is not None and (not isinstance(field, str) or not all(field.split("."))):
-            raise SettingError(f"field must be a path such as answer or result.0.name, not {field!r}")
-        self._path = () if field is None else tuple(field.split("."))
-        self.name = "json" if field is None else f"json {field}"
-
-    def check(self, example: Example) -> None:
-        """Check that the reference is JSON, unless a field is named."""
-        if not self._path and self.reads(example, example.answer) is None:
-            raise SettingError(
-                "the grader json compares whole values, so that the answer must be JSON; or name a field"
-            )
-
-    def reads(self, example: Example, text: str) -> str | None:  # noqa: ARG002
-        """Extract the value as JSON, in a canonical form."""
-        try:
-            return json_answer(json_value(text), self._path)
-        except ValueError:
-            return None
-
-    def _wanted(self, example: Example) -> str | None:
-        reference = example.target or example.answer
-        try:
-            value = json_value(reference)
-        except ValueError:
-            return json_answer(reference)
-        if self._path and isinstance(value, dict) and (inside := json_answer(value, self._path)) is not None:
-            return inside
-        return json_answer(value)
+            raise GradingError(f"{self.name} takes longer than {self._seconds:g} s") from None
+        except OSError as error:
+            raise GradingError(f"{self.name} cannot be started: {error.strerror}") from error
+        if done.returncode in (0, 1):
+            return done.returncode == 0
+        said = next(iter(done.stderr.decode(errors="replace").strip().splitlines()[-1:]), "nothing")[:_SHOWN]
+        raise GradingError(f"{self.name} exited with {done.returncode}, not with 0 or 1, and said: {said}")
 
 
 _Verdict = Callable[[Example, str], bool | Awaitable[bool]]
@@ -310,42 +261,22 @@ def check_grader(given: object) -> Grader:
 
 
 def grader_named(
-    name: str,
-    *,
-    ignore_case: bool = False,
-    pattern: str | None = None,
-    field: str | None = None,
-    judge: str | Provider | None = None,
-    judge_question: str | None = None,
-    run_programs: bool = False,
-    time_limit: float | None = None,
+    name: str, *, ignore_case: bool = False, command: str | None = None, time_limit: float | None = None
 ) -> Grader:
     """Make one of the library's graders, or a grader from a user-defined function.
 
     Args:
         name: one of `GRADERS`, or `module:function` for a function of an example and a text.
         ignore_case: whether to ignore case; for `exact` and `contains`.
-        pattern: the regular expression; required by `regex`.
-        field: path of the field to compare; for `json`.
-        judge: the judging model, as the URL of a server or a provider; required by `judge`.
-        judge_question: the judge's question, with `{question}`, `{reference}` and `{answer}`; for `judge`.
-        run_programs: True to allow programs that models wrote to run on this machine; required by `program`.
-        time_limit: seconds for one program, by default the limit of `ProgramLimits`; for `program`.
+        command: the command; required by `command`.
+        time_limit: seconds for one answer, 60 by default; for `command`.
 
     Raises:
         SettingError: the name is unknown, a required setting is missing, or the grader does not support a given
             setting.
     """
-    given: dict[str, Any] = {
-        "ignore_case": ignore_case or None,
-        "pattern": pattern,
-        "field": field,
-        "judge": judge,
-        "judge_question": judge_question,
-        "run_programs": run_programs or None,
-        "time_limit": time_limit,
-    }
-    given = {setting: value for setting, value in given.items() if value is not None}
+    settings = {"ignore_case": ignore_case or None, "command": command, "time_limit": time_limit}
+    given = {setting: value for setting, value in settings.items() if value is not None}
     taken, make = _made(name)
     for setting in given:
         if setting not in taken:
@@ -361,10 +292,7 @@ def _made(name: str) -> tuple[tuple[str, ...], Callable[..., Grader]]:
         "contains": (("ignore_case",), ContainsGrader),
         "last-number": ((), LastNumberGrader),
         "choice": ((), ChoiceGrader),
-        "regex": (("pattern",), _regex),
-        "json": (("field",), JsonGrader),
-        "program": (("run_programs", "time_limit"), _program),
-        "judge": (("judge", "judge_question"), _judge),
+        "command": (("command", "time_limit"), _command),
     }
     if name in makers:
         return makers[name]
@@ -374,26 +302,8 @@ def _made(name: str) -> tuple[tuple[str, ...], Callable[..., Grader]]:
     raise SettingError(f"no grader is named {name!r}{more}")
 
 
-def _regex(pattern: str | None = None) -> Grader:
-    if pattern is None:
-        raise SettingError(r"the grader regex needs a pattern, such as pattern=r'#### (\S+)'")
-    return RegexGrader(pattern)
-
-
-def _program(*, run_programs: bool = False, time_limit: float | None = None) -> Grader:
-    if not run_programs:
-        words = "the grader program runs what models wrote, on this machine and as this user"
-        raise SettingError(f"{words}: read what its sandbox does not prevent, then allow it with run_programs=True")
-    if time_limit is None:
-        return ProgramGrader()
-    check_positive("time_limit", time_limit)
-    return ProgramGrader(ProgramLimits(seconds=time_limit, cpu_seconds=ceil(time_limit)))
-
-
-def _judge(judge: str | Provider | None = None, judge_question: str = JUDGE_QUESTION) -> Grader:
-    if judge is None:
-        raise SettingError("the grader judge needs a model: judge=URL, or a provider")
-    return JudgeGrader(judge, question=judge_question)
+def _command(command: str = "", time_limit: float = 60) -> Grader:
+    return CommandGrader(command, time_limit)
 
 
 def _imported(name: str) -> _Verdict:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from string import ascii_uppercase
 from types import TracebackType
-from typing import Any, Protocol, Self, cast, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import regex
 
@@ -226,99 +225,3 @@ def _named(text: str, choices: Sequence[str]) -> str | None:
         if not any(options[at] != options[other] and within(options[at], options[other]) for other in there)
     ]
     return ascii_uppercase[largest[0]] if len(largest) == 1 else None
-
-
-# JSON.
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-_DECODER = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal, parse_constant=_refuse)
-
-
-def json_value(text: str) -> Any:
-    """Parse the whole text as JSON, or else its first fenced block, or else its first object or array.
-
-    Numbers are returned as `decimal.Decimal`.
-
-    Raises:
-        ValueError: the text contains no JSON value.
-    """
-    for candidate in (text, code_block(text)):
-        if candidate is not None:
-            try:
-                return _DECODER.decode(candidate)
-            except (ValueError, RecursionError):
-                pass
-    for start in _starts(text):
-        try:
-            return _DECODER.raw_decode(text, start)[0]
-        except (ValueError, RecursionError):
-            continue
-    raise ValueError("there is no JSON in the text")
-
-
-def _starts(text: str) -> Iterator[int]:
-    """Yield the first `_TRIED` offsets at which an object or array may begin, even those inside a broken value."""
-    return (found.start() for _, found in zip(range(_TRIED), regex.finditer(r"[{\[]", text), strict=False))
-
-
-_TRIED = 100  # limited, because each attempt may read to the end of the text
-
-
-def json_answer(value: Any, path: Sequence[str] = ()) -> str | None:
-    """Format a value, or its field at a path, in a canonical form; None if the field is missing.
-
-    Objects are sorted by key, numbers are written as plain decimals (1.0 as 1), and strings are normalized.
-
-    Args:
-        value: a value returned by `json_value`.
-        path: keys of objects, and zero-based indexes of array elements.
-    """
-    for step in path:
-        if isinstance(value, Mapping):
-            fields = cast("Mapping[str, Any]", value)
-            if step not in fields:
-                return None
-            value = fields[step]
-        elif isinstance(value, list) and step.isdecimal():
-            elements = cast("Sequence[Any]", value)
-            if int(step) >= len(elements):
-                return None
-            value = elements[int(step)]
-        else:
-            return None
-    try:
-        return _spelt(value)
-    except RecursionError:
-        return None
-
-
-def _spelt(value: Any) -> str:
-    match value:
-        case Decimal():
-            return _decimal(value)
-        case str():
-            return json.dumps(normalized(value), ensure_ascii=False)
-        case dict():
-            fields = sorted(cast("dict[str, Any]", value).items())
-            return "{" + ",".join(f"{_spelt(name)}:{_spelt(one)}" for name, one in fields) + "}"
-        case list():
-            return "[" + ",".join(map(_spelt, cast("Sequence[Any]", value))) + "]"
-        case _:
-            return json.dumps(value)
-
-
-# Programs.
-
-_FENCE = regex.compile(
-    r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(?P<code>.*?)(?:^[ \t]*\1[ \t]*$|\Z)", regex.DOTALL | regex.MULTILINE
-)
-
-
-def code_block(text: str) -> str | None:
-    """Extract the first fenced block of a Markdown text, even if the block is not closed; None without a block."""
-    found = _FENCE.search(text)
-    return found["code"] if found is not None else None

@@ -15,7 +15,6 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError
 
 from cosd_api import Example, FusionResult, SettingError, __version__
-from cosd_api.comparison.looks import LookLine
 from cosd_api.comparison.prices import Price
 from cosd_api.extend import DRAFT, Probability, Record, Seconds, data_of, readable, unreadable, with_article
 from cosd_api.training.json_lines import (
@@ -310,8 +309,9 @@ class _GradeLine(Record):
         return self.right, self.error
 
 
-_KINDS: Mapping[object, type[_Line | _GradeLine | LookLine]] = {"grade": _GradeLine, "look": LookLine}
+_KINDS: Mapping[object, type[_Line | _GradeLine]] = {"grade": _GradeLine}
 """The class for each type of line; lines of all other types are answers."""
+_LOOK = "look"  # lines of the sequential test of earlier versions, which are skipped
 
 
 def grading_key(example: Example, grader: str) -> str:
@@ -365,7 +365,6 @@ class Journal:
         answers: answers without their grades, keyed by the key of the text.
         grades: for each text, its grades, keyed by the identity of the grading; questions with the same prompt share a
             text.
-        looks: the completed looks of `advise`, in order.
         failed: keys of the texts whose last line reported a failure when the file was read.
         billed: number of tokens billed by all lines, including failed answers.
 
@@ -381,7 +380,6 @@ class Journal:
         self._write = write
         self._regrade = regrade
         self._there: dict[tuple[str, str], tuple[bool | None, str | None]] = {}  # grades or errors in the file
-        self.looks: list[LookLine] = []
         self.failed: set[str] = set()
         self.billed = 0
         self._path = path
@@ -420,12 +418,6 @@ class Journal:
             self._appender.write(line.model_dump_json(exclude_none=True))
         self._there[line.grading] = line.found
 
-    def look(self, line: LookLine) -> None:
-        """Add a completed look."""
-        self.looks.append(line)
-        if self._appender is not None:
-            self._appender.write(line.model_dump_json())
-
     def _take(self, answer: GradedAnswer, *, spent: bool) -> None:
         self.billed += answer.billed if spent else 0
         if answer.type != "answer":
@@ -450,14 +442,13 @@ class Journal:
         first, *rest = lines.lines
         self._check(path, first)
         for line in rest:
+            if line.fields.get("type") == _LOOK:
+                continue
             kind = _KINDS.get(line.fields.get("type"), _Line)
             try:
                 found = kind.model_validate(line.fields)
             except ValidationError as error:
                 raise line_error(path, line.number, problem(error, [*kind.model_fields]) + _REPAIR) from None
-            if isinstance(found, LookLine):
-                self.looks.append(found)
-                continue
             grade = found if isinstance(found, _GradeLine) else _GradeLine.of_answer(found)
             if isinstance(found, _Line):
                 spent = found.key not in self.answers if found.spent is None else found.spent

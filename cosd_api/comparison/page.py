@@ -1,17 +1,15 @@
-"""Self-contained HTML pages without scripts or external files: `comparison_page(found)` and `advice_page(advice)`."""
+"""A self-contained HTML page without scripts or external files: `comparison_page(found)`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from xml.etree.ElementTree import Element
 
-from cosd_api import Example, SettingError
+from cosd_api import Example
 from cosd_api.comparison.contestants import LeftOut
 from cosd_api.comparison.contrasts import PairedDifference
 from cosd_api.comparison.drawings import accuracy_bar, calibration_plot, frontier_plot, places_bar, share
-from cosd_api.comparison.looks import LEAST_QUESTIONS
 from cosd_api.comparison.questions import prompt_text, questions_by_key
 from cosd_api.comparison.report import (
     about_standings,
@@ -27,7 +25,6 @@ from cosd_api.comparison.report import (
     same_texts,
 )
 from cosd_api.comparison.result import (
-    Advice,
     Comparison,
     standing_of,
 )
@@ -52,11 +49,6 @@ from cosd_api.report.html.elements import Child, element, in_line, seconds, visi
 _FUSED = ("method", "baseline")
 _MOST_ROWS = 50  # maximum number of questions shown, for each kind of difference
 _LONGEST = 600  # maximum number of characters shown of a text
-_ABOUT_ADVICE = "From one look at all test questions, with an error of at most 4 % over all ways together."
-_NO_ADVICE = (
-    f"There is no advice here: it needs at least {LEAST_QUESTIONS} test questions that {{all}} models have answered, "
-    "preferably a hundred."
-)
 
 
 def comparison_page(
@@ -96,12 +88,9 @@ def _document(title: str, top: Element, sections: Iterable[Element], version: st
 def _sections(found: Comparison, examples: Mapping[str, Example]) -> Iterator[Element]:
     if found.warnings:
         yield warnings(found.warnings)
-    if (words := _advice(found)) is not None:
-        yield section("Advice", element("p", None, visible(words)), note(_ABOUT_ADVICE))
+    yield section("Advice", element("p", None, visible(str(found.advice()))))
     shown = [note(in_line(words)) for words in findings(found)]
     notes = [*shown, _about_results(found), _about_the_best()]
-    if words is None and found.stopped is None:
-        notes.append(note(_NO_ADVICE.format(all="all" if found.more_assistants else "both")))
     yield section("Results", _results_table(found), *notes)
     yield section("Quality and cost", frontier_plot(found))
     replaced = [one for one in rows_of(found) if one.replaced is not None]
@@ -116,19 +105,6 @@ def _sections(found: Comparison, examples: Mapping[str, Example]) -> Iterator[El
     if found.left_out:
         yield section("Left out", _left_out_table(found.left_out))
     yield section("Endpoints", _endpoints_table(found))
-
-
-def _advice(found: Comparison) -> str | None:
-    """Derive advice from a comparison, in words; None if the comparison is not complete or has too few questions."""
-    if found.stopped is not None:
-        return None
-    try:
-        return str(found.advice())
-    except SettingError:
-        return None
-
-
-# The headline.
 
 
 def _roles(models: Sequence[str], grader: str) -> Element:
@@ -342,80 +318,3 @@ def _left_out_table(left_out: Iterable[LeftOut]) -> Element:
 def _endpoints_table(found: Comparison) -> Element:
     rows = [endpoint_cells(one) for one in found.models.values()]
     return table(("", "model", "endpoint", "server"), rows, range(0), "Endpoints")
-
-
-# Advice.
-
-
-def advice_page(advice: Advice, *, title: str | None = None) -> str:
-    """Write the report of `advise` as an HTML document: the advice, the results, the ways to fuse, and the failures.
-
-    Args:
-        advice: the advice; `Advice.model_validate_json(text)` reads a saved one.
-        title: the headline; by default, a question about fusing these models.
-    """
-    title = title or f"Fuse these{' two' * (not advice.more_assistants)} models?"
-    top = header(
-        "advice",
-        title,
-        _roles([one.model for one in advice.models.values()], advice.grader),
-        *(element("p", "under", in_line(limits_in_words(part))) for part in advice.parts[:1]),
-        element("ul", "figures", *_advice_figures(advice)),
-    )
-    return _document(title, top, _advice_sections(advice), advice.library_version)
-
-
-def _advice_figures(advice: Advice) -> Iterator[Element]:
-    decisions = {
-        "fuse": "fuse them",
-        "alone": f"{with_article(advice.model)} alone",
-        "undecided": "undecided",
-        "unknown": "not known yet",
-    }
-    yield figure(decisions[advice.decision], "is the advice")
-    if (better := advice.accuracy.get(advice.model)) is not None:
-        yield figure(share(better.value), f"right by the better model alone ({advice.model})")
-    if (fused := advice.accuracy.get("fused")) is not None and advice.gain is not None:
-        yield figure(share(fused.value), f"right by {in_line(advice.way or '')}")
-        yield figure(f"{100 * advice.gain.value:+z.1f}", f"points of gain ({_interval(advice.gain)})")
-    yield figure(f"{advice.billed_tokens:,}", "tokens billed for the advice")
-
-
-def _advice_sections(advice: Advice) -> Iterator[Element]:
-    if notes := dict.fromkeys([*advice.notes, *chain.from_iterable(part.warnings for part in advice.parts)]):
-        yield warnings(notes)
-    yield section("Advice", element("p", None, visible(str(advice))))
-    for part in advice.parts:
-        if any(one.kind == "method" for one in part.standings):
-            yield section("Results", _results_table(part), _about_results(part), _about_the_best())
-            yield section("Quality and cost", frontier_plot(part))
-        else:
-            yield section("The models alone", _results_table(part), _about_results(part))
-            if advice.ways:
-                yield _ways(advice)
-        if part.failures:
-            yield section("Failed", _failures_table(part.failures))
-    if advice.left_out:
-        yield section("Left out", _left_out_table(advice.left_out))
-    for part in advice.parts:
-        yield section("Endpoints", _endpoints_table(part))
-
-
-def _ways(advice: Advice) -> Element:
-    """Make the section with the ways to fuse."""
-    heads = ("", "questions", "right", "better model", "gain", "interval", "")
-    rows = [
-        [
-            in_line(one.name),
-            f"{one.questions}",
-            f"{one.right}",
-            f"{one.alone} ({one.against})",
-            f"{100 * one.gain.value:+z.1f}",
-            _interval(one.gain),
-            "" if one.continued else "dropped",
-        ]
-        for one in advice.ways
-    ]
-    words = "Each way at its last look, next to the model over which it gains least. "
-    words += "The low ends of the intervals hold for all ways and looks together."
-    return section("Ways to choose from", note(words), table(heads, rows, range(1, 6), "Ways to choose from"))

@@ -150,18 +150,13 @@ class ComparisonEstimate(Record):
         contestants: tokens billed for each contestant, keyed by name.
         unforeseen: contestants whose remaining answers cannot be forecast (see `Method.cost`); the costs exclude them.
         known: number of answers that are already in the journal.
-        answers: number of answers still to come; for `advise`, the number that is needed if every look is made and all
-            ways to fuse continue.
+        answers: number of answers still to come.
         requests: number of requests to all endpoints.
         billed_tokens: number of tokens billed by all endpoints.
         length: number of tokens in an answer, for the likely values: the mean of the answers in the journal, or the
             maximum number if there are none.
         money: lower bound, likely value and upper bound of the price; None if no prices are given.
         most: the limit on billed tokens, including the tokens in the journal; None if there is no limit.
-        later: for `advise`, the part of `billed_tokens` that is billed after the first look. The lower bound is 0,
-            because the first look may decide. The likely number counts the models alone and half of the ways to fuse;
-            the upper bound counts all of them. Most ways to fuse skip questions to which all models write the same
-            text, but the estimate cannot know which questions these will be.
         seconds: estimated duration, from speeds measured on a few tokens of each model. None if no speed was measured;
             only a dry run measures speeds.
         durations: seconds that each contestant adds to `seconds`, keyed by name.
@@ -179,7 +174,6 @@ class ComparisonEstimate(Record):
     length: int
     money: tuple[float, float, float] | None = None
     most: int | None = None
-    later: Range | None = None
     seconds: float | None = None
     durations: dict[str, float] = Field(default_factory=dict[str, float])
     concurrency: int = 1
@@ -191,8 +185,6 @@ class ComparisonEstimate(Record):
         words += f" ({self.known:,} more are known)" if self.known else ""
         words += f": about {tokens.expected:,} billed tokens{self._basis_of_tokens()} ({_between(tokens)})"
         words += f" in about {counted(requests.expected, 'request')}"
-        if self.later is not None and self.later.high:
-            words += f"; {self.later.expected:,} of them ({_between(self.later)}) after the first look"
         if self.money is not None:
             low, expected, high = self.money
             bound = f", at most {high:,.4g}" if high <= _USEFUL * expected else ""
@@ -348,46 +340,6 @@ async def estimated(
         durations=durations if speeds else {},
         concurrency=at_once,
         assumptions=tuple(assumptions),
-    )
-
-
-def with_later(first: ComparisonEstimate, models: ComparisonEstimate, ways: ComparisonEstimate) -> ComparisonEstimate:
-    """Combine the estimates for `advise`: for the first look, and for later looks, which may not be needed.
-
-    Args:
-        first: the estimate for the first look, with all models and all ways to fuse.
-        models: the estimate for all models on the questions of later looks.
-        ways: the estimate for all ways to fuse on the questions of later looks, although only about half continue.
-    """
-
-    def later(alone: _Bound, each: _Bound, *, whole: bool = True) -> _Bound:
-        half = each[1] / 2
-        return 0, alone[1] + (round(half) if whole else half), alone[2] + each[2]
-
-    tokens = later(_bound(models.billed_tokens), _bound(ways.billed_tokens))
-    money = None
-    if first.money is not None and models.money is not None and ways.money is not None:
-        money = _total([first.money, later(models.money, ways.money, whole=False)])
-    durations: dict[str, float] = {}
-    for part, share in ((first, 1.0), (models, 1.0), (ways, 0.5)):
-        for name, took in part.durations.items():
-            durations[name] = durations.get(name, 0.0) + share * took
-    seconds = [one.seconds for one in (first, models) if one.seconds is not None]  # both include reading the questions
-    seconds.append(sum(ways.durations.values()) / 2)
-    return first.model_copy(
-        update={
-            "questions": first.questions + models.questions,
-            "known": first.known + models.known + ways.known,
-            "answers": first.answers + models.answers + ways.answers,
-            "unforeseen": tuple(dict.fromkeys([*first.unforeseen, *ways.unforeseen])),
-            "requests": _range(_total([_bound(first.requests), later(_bound(models.requests), _bound(ways.requests))])),
-            "billed_tokens": _range(_total([_bound(first.billed_tokens), tokens])),
-            "later": _range(tokens),
-            "money": money,
-            "seconds": sum(seconds) if durations else None,
-            "durations": durations,
-            "assumptions": tuple(dict.fromkeys([*first.assumptions, *models.assumptions])),
-        }
     )
 
 

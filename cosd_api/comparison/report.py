@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from cosd_api.comparison.advice import WORTH
 from cosd_api.comparison.contestants import LeftOut
 from cosd_api.comparison.contrasts import PairedDifference, ThirdModel
 from cosd_api.comparison.standings import FailedAnswer, ModelCalibration, Standing
@@ -55,8 +56,8 @@ def row_name(one: Standing, same: Mapping[str, Sequence[Standing]]) -> str:
     return name + (" *" if one.on_frontier else "")
 
 
-def comparison_report(found: Comparison) -> str:
-    """Format the comparison as a table followed by sentences."""
+def comparison_report(found: Comparison, worth: float = WORTH) -> str:
+    """Format the comparison as a table followed by sentences; the last paragraph is the advice (see `Advice`)."""
     standings, same = rows_of(found), same_texts(found)
     more = optional_columns(standings)
     heads = [*heads_of(found), *more]
@@ -81,6 +82,8 @@ def comparison_report(found: Comparison) -> str:
         parts += [f"  {'; '.join(names)}: {reason}" for reason, names in by_reason(found.left_out).items()]
     if found.stopped is not None:
         parts += ["", f"Not complete: {found.stopped}."]
+    else:
+        parts += ["", _filled(str(found.advice(worth=worth)))]
     return with_notes("\n".join(parts), found.warnings)
 
 

@@ -1,4 +1,4 @@
-"""One run of `compare` or `advise`: it reuses known answers, requests the missing ones, and grades and stores them."""
+"""One run of `compare`: it reuses known answers, requests the missing ones, and grades and stores them."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class JournalAnswers:
 
 @dataclass
 class ComparisonRun:
-    """One run of `compare` or `advise`: it asks the models, and grades and stores the answers.
+    """One run of `compare`: it asks the models, and grades and stores the answers.
 
     Attributes:
         models: the open endpoints of the models.

@@ -1,4 +1,4 @@
-"""Settings and progress reports that `compare` and `advise` have in common."""
+"""Settings of a comparison, and reports on its progress."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Tally:
 
 
 class ComparisonOptions(TypedDict, total=False):
-    """Keyword arguments that `compare` and `advise` share, besides the questions and the models; see `compare`."""
+    """Keyword arguments of `compare`, besides the questions and the models."""
 
     methods: Chosen
     both_ways: bool

@@ -40,8 +40,7 @@ class Example(Strict):
             except for white space. `tune_answers` and graders use the target; decision samples do not.
         ends: whether the answer must end after the reference. If False, more text may follow.
         choices: texts of the options A, B, C, ... of a multiple-choice question, for the grader `choice`.
-        tests: Python source for the grader `program`. It is run after the answer's program, and raises an error if that
-            program is wrong.
+        tests: source of a program's tests, for a grader that runs a command.
         group: name of a subject that several questions share, such as a fact that they ask for in different wordings.
             Comparisons and advice count the questions of a group as one piece of evidence. The models are not sent the
             name.

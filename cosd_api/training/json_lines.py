@@ -58,7 +58,7 @@ _KINDS: Mapping[str, str] = {
     "array": "one JSON array, not an object on each line",
     "result": "the result of a fusion, as cosd fuse --json prints it",
     "comparison": "the result of a comparison, as cosd compare writes it",
-    "advice": "advice, as cosd advise --json prints it",
+    "advice": "advice, as cosd compare --advise --json prints it",
     "examples": "a file of examples, which cosd collect takes",
 }
 

@@ -202,13 +202,11 @@ def rows_of(args: argparse.Namespace, table: Table, pair: str, found: Found) -> 
     kept: list[Row] = []
     for one in rows:
         missing = [task for task in one.tasks if not (args.data / f"{task}.jsonl").exists()]
-        programs = any(TASKS[task].grader == "program" for task in one.tasks) and not args.run_programs
+        programs = any(TASKS[task].grader == "command" for task in one.tasks) and not args.run_programs
         if missing:
             words = f"there is no {args.data / missing[0]}.jsonl; convert.py makes it"
         elif programs:
-            words = (
-                "it runs model-written programs here, as you: read docs/graders.md, then allow it with --run-programs"
-            )
+            words = "it runs model-written programs here, as you and without a sandbox: allow it with --run-programs"
         else:
             kept.append(one)
             continue

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+import shlex
 import string
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from cosd_api import Example
 from cosd_api.comparison.graders import grader_named
 from cosd_api.comparison.grading import Grader
 from cosd_api.comparison.journal import GradedAnswer
 
+RUN_TESTS = shlex.join([sys.executable, str(Path(__file__).with_name("run_tests.py"))])
 CODE_ENDS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 
 
@@ -113,7 +117,7 @@ class Task:
     stop: tuple[str, ...] = ()
 
     def judge(self) -> str | Grader | Callable[[Example, str], bool]:
-        return grader_named("program", run_programs=True) if self.grader == "program" else self.grader
+        return grader_named("command", command=RUN_TESTS) if self.grader == "command" else self.grader
 
 
 LANGUAGES = {"en": "English", "zh": "Chinese", "es": "Spanish", "fr": "French", "de": "German", "ru": "Russian"}
@@ -122,7 +126,7 @@ SUBJECTS = {"algebra": "Algebra", "counting_and_probability": "Count-prob", "pre
 TASKS: Mapping[str, Task] = {
     "mmlu": Task("MMLU", "choice", 64, ("\n\n",)),
     "gsm8k": Task("GSM8K", "last-number", 256, ("Question:",)),
-    "humaneval": Task("HumanEval", "program", 512, CODE_ENDS),
+    "humaneval": Task("HumanEval", "command", 512, CODE_ENDS),
     "hellaswag": Task("HellaSwag", "choice", 64, ("\n\n",)),
     "truthfulqa": Task("TruthfulQA", "choice", 64, ("\n\n",)),
     "alpacaeval": Task("AlpacaEval", anything, 512),

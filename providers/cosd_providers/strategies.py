@@ -1,7 +1,8 @@
 """Strategies for asking an assistant about several places in one text, and their counts in the ledger.
 
 With the same model, all strategies give the same answers, but they differ in requests, tokens and time. Each engine
-selects a strategy by a fixed rule that is based on measurements (docs/benchmark.md); `strategy=` overrides the rule.
+selects a strategy by a fixed rule that is based on measurements (benchmarks/results/finished.md); `strategy=` overrides
+the rule.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from benchmarks import client
 from benchmarks.cpu import Bare, Case, Measured
 from benchmarks.simulated import Speeds, simulated
 
-TRAFFIC = Measured(300.0, 1.5, 0.1, 0.2, 8.0, 100.0, 1.6, 700.0, "httpx")
+TRAFFIC = Measured(300.0, 1.5, 0.1, 0.2, 8.0, 1.6, 700.0, "httpx")
 
 
 def test_bare_traffic_is_of_the_least_costs() -> None:

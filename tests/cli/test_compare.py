@@ -17,12 +17,13 @@ from rich.live import Live
 from typer.testing import Result
 
 from commands import Scripted, cosd, start_scripted, words
-from compared import examples, pair, trio
-from cosd_api import Example
+from compared import examples, in_turn, pair, trio
+from cosd_api import Example, Fusion, RuleVerifier
 from cosd_api.cli.compare import Confirming, Left, _table  # pyright: ignore[reportPrivateUsage]
-from cosd_api.comparison import Comparison
+from cosd_api.comparison import Advice, Comparison
 from cosd_api.comparison.settings import Tally
 from cosd_api.training.file_lock import lock
+from cosd_providers.connect import Connection
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")
 
@@ -64,8 +65,8 @@ def test_the_table_and_the_folder(scripted: Scripted, questions: Path, tmp_path:
     assert (found["cosd"].right, found.stopped) == (3, None)
     assert len((folder / "answers.jsonl").read_text().splitlines()) == 1 + 2 * len(found.answers)
     assert "small</b> as the draft" in (folder / "report.html").read_text()
-    assert (folder / "table.csv").read_text().count("\n") == 1 + len(found.standings)
-    assert (folder / "results.jsonl").read_text().count("\n") == len(found.answers)
+    assert "Undecided. Use the assistant (large) alone for now." in words(done)
+    assert not (folder / "fusion.yaml").exists()
     lines = done.stderr.splitlines()
     assert lines[0].startswith("cosd: 24 answers to 5 questions: about ")
     assert lines[-2].startswith("cosd: 24 of 24 answers, ") and lines[-1] == f"cosd: wrote {folder}"
@@ -73,6 +74,28 @@ def test_the_table_and_the_folder(scripted: Scripted, questions: Path, tmp_path:
     again = compare(questions, "--yes", "--out", str(folder), "--json")
     assert sum(one.requests for one in scripted.providers.values()) == sent
     assert json.loads(again.stdout)["spent_tokens"] == 0
+
+
+def test_advice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One paragraph, without baselines; and the settings file of the advised fusion."""
+    asked = in_turn(("surer", "draft"), 30)
+    draft, assistant = pair(asked)
+    monkeypatch.setattr(
+        "cosd_api.cli.options.connect", Scripted({"http://draft": draft, "http://one": assistant}).connect
+    )
+    urls = {id(draft): "http://draft", id(assistant): "http://one"}
+    monkeypatch.setattr("cosd_api.config.saving.connection_of", lambda one: Connection(urls[id(one)], {}))
+    path, folder = tmp_path / "questions.jsonl", tmp_path / "out"
+    path.write_text("".join(one.model_dump_json(include={"prompt", "answer"}) + "\n" for one in asked.values()))
+    done = compare(path, "--yes", "--advise", "--out", str(folder), methods="cosd,cosd-1-1")
+    assert done.exit_code == 0, done.stderr
+    begins = "Fuse them. Let the draft (small) draft and the assistant (large) assist, by cosd with the verifier rule"
+    assert words(done).startswith(begins) and "random gate" not in (folder / "comparison.json").read_text()
+    assert f"cosd: to use the advised fusion: cosd fuse --config {folder / 'fusion.yaml'}" in done.stderr
+    assert (folder / "fusion.yaml").read_text().startswith("# Fuse them. ")
+    assert Fusion.load(folder / "fusion.yaml").settings.verifier == RuleVerifier(alpha=1, beta=1)
+    again = compare(path, "--yes", "--advise", "--json", "--out", str(folder), "--worth", "0.9", methods="cosd")
+    assert Advice.model_validate_json(again.stdout).decision == "alone"
 
 
 def test_two_assistants(questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,11 +285,9 @@ def test_other_names_of_fields(scripted: Scripted, tmp_path: Path) -> None:
             ("--methods", "nope"),
             "cosd-1-1, cosd-paper, cosd-0.97-1, cosd-agreement, cosd-diff, cosd-match, cosd-surprise",
         ),
-        (("--grader", "regex"), "pattern"),
-        (("--grader", "exact", "--pattern", "x"), "pattern"),
-        (("--grader", "program", "--run-programs", "--time-limit", "0"), "time_limit must be a number above 0"),
-        (("--grader", "program", "--run-programs", "--time-limit", "0"), "time_limit must be"),
-        (("--grader", "exact", "--time-limit", "0"), "time_limit is a setting of the grader program, not of exact"),
+        (("--grader", "command"), "the grader command needs a command, such as command='python grade.py'"),
+        (("--grader", "exact", "--time-limit", "0"), "time_limit is a setting of the grader command, not of exact"),
+        (("--worth", "0"), "Invalid value for '--worth': Input should be greater than or equal to 0.001"),
         (("--prices", "draft=1"), "'draft=1' is not NAME=READ,WRITTEN, as in draft=0.2,0.6"),
         (("--prices", "nowhere.json"), "nowhere.json: No such file or directory"),
     ],

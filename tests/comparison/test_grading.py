@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
 from decimal import Decimal
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_api.comparison.grading import code_block, json_answer, json_value, last_number, letter, normalized
+from cosd_api.comparison.grading import last_number, letter, normalized
 
 
 def test_normalized_texts_differ_in_neither_spaces_nor_accents() -> None:
@@ -87,14 +84,11 @@ def test_every_spelling_of_a_number_is_read_alike(number: Decimal) -> None:
 
 @given(st.text(st.characters(codec="utf-8")))
 def test_any_text_can_be_read(text: str) -> None:
-    last_number(text), letter(text), letter(text, ("yes", "no")), code_block(text)
-    with suppress(ValueError):
-        json_answer(json_value(text), ("a",))
+    last_number(text), letter(text), letter(text, ("yes", "no"))
 
 
 def test_a_number_that_would_fill_the_memory_is_not_written_out() -> None:
     assert len(last_number("9" * 5000) or "") == 5000
-    assert len(json_answer(json_value("1e99999999")) or "") < 20
 
 
 OPTIONS = ("Lima", "Quito", "New Lima", "La Paz")
@@ -148,57 +142,3 @@ def test_letters_without_known_choices() -> None:
 )
 def test_every_form_of_a_letter(option: str, form: str) -> None:
     assert letter(form.format(option), OPTIONS) == option
-
-
-@pytest.mark.parametrize(
-    ("text", "path", "found"),
-    [
-        ('{"a": 1.0}', "a", "1"),
-        ('{"a": "x  y"}', "a", '"x y"'),
-        ('Sure:\n```json\n{"a": {"b": [3, 4]}}\n```\nDone.', "a.b.1", "4"),
-        ('The result {"a": null} and more', "a", "null"),
-        ('Set {1, 2}, then {"a": true}', "a", "true"),
-        ('{"b": 1, "a": [1.50, "é"]}', "", '{"a":[1.5,"é"],"b":1}'),
-        ("[1, 2, 3]", "2", "3"),
-        ("[1, 2, 3]", "3", None),
-        ("[1]", "x", None),
-        ('{"a": 1}', "b", None),
-        ('{"a": 1}', "a.b", None),
-        ("17", "", "17"),
-    ],
-)
-def test_json_answers(text: str, path: str, found: str | None) -> None:
-    keys = [name for name in path.split(".") if name]
-    assert json_answer(json_value(text), keys) == found
-
-
-@pytest.mark.parametrize("text", ["no JSON", "{", "NaN", '{"a": Infinity}', "[" * 100_000, '{"a":' * 10_000])
-def test_text_without_json(text: str) -> None:
-    with pytest.raises(ValueError, match="no JSON"):
-        json_value(text)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(st.characters(codec="utf-8")),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc"), inner, max_size=3),
-)
-
-
-@given(JSON)
-def test_json_is_read_alike_however_it_is_written(value: Any) -> None:
-    spellings = {
-        json_answer(json_value(written))
-        for written in (
-            json.dumps(value),
-            json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False),
-            f"```json\n{json.dumps(value)}\n```",
-        )
-    }
-    assert len(spellings) == 1 and None not in spellings
-
-
-def test_the_first_block_is_the_program() -> None:
-    assert code_block("Here:\n```python\nx = 1\n```\nand\n```\ny\n```") == "x = 1\n"
-    assert code_block("~~~\na\n```\nb\n~~~") == "a\n```\nb\n"
-    assert code_block("```\nnot closed") == "not closed"
-    assert code_block("x = 1") is None

@@ -1,4 +1,4 @@
-"""The pages about a comparison and about advice: what is in them, and that whatever somebody wrote is text in them."""
+"""The page about a comparison: what is in it, and that whatever somebody wrote is text in it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ from typing import Any
 
 import pytest
 
-from compared import in_turn, pair
-from cosd_api import Example, Message, advise, compare
-from cosd_api.comparison import Advice
-from cosd_api.comparison.page import advice_page, comparison_page
-from cosd_providers import ConnectError
-from cosd_providers.testing import Fault
+from cosd_api import Example, Message
+from cosd_api.comparison.page import comparison_page
 from sample_comparison import EXAMPLES, KEYS, sample_comparison
 from seen import Seen
 
@@ -26,6 +22,7 @@ def test_the_page_has_every_section_and_the_numbers() -> None:
     assert seen.texts["h1"] == ["Mine?"] and seen.texts["title"][0] == "Mine?"
     assert seen.texts["h2"] == [
         "Notes",
+        "Advice",
         "Results",
         "Quality and cost",
         "Who was right at the replaced places",
@@ -90,21 +87,12 @@ def test_the_row_of_a_contestant() -> None:
         assert words in cells, words
 
 
-def test_what_it_advises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A complete comparison of enough questions; one that stopped, or has few, has no advice."""
-    few = Seen(comparison_page(sample_comparison(stopped=None)))
-    why = "There is no advice here: it needs at least 20 test questions that both models have answered, preferably a "
-    why += "hundred."
-    assert "Advice" not in few.texts["h2"] and why in few.texts["p"]
-    monkeypatch.setattr("cosd_api.comparison.looks.LEAST_QUESTIONS", 5)
+def test_what_it_advises() -> None:
     stopped = Seen(comparison_page(sample_comparison()))
-    assert "Advice" not in stopped.texts["h2"] and why not in stopped.texts["p"]
+    assert "No advice: the limit of tokens is reached." in stopped.texts["p"]
     seen = Seen(comparison_page(sample_comparison(stopped=None)))
-    assert seen.texts["h2"][:3] == ["Notes", "Advice", "Results"] and why not in seen.texts["p"]
-    assert any(text.startswith("Undecided. Use the assistant (large) alone for now. ") for text in seen.texts["p"])
-    assert (
-        "From one look at all test questions, with an error of at most 4 % over all ways together." in seen.texts["p"]
-    )
+    assert seen.texts["h2"][:3] == ["Notes", "Advice", "Results"]
+    assert any(text.startswith("Undecided. Use the draft (small) alone for now. ") for text in seen.texts["p"])
 
 
 def test_a_contestant_without_answers_has_an_empty_row() -> None:
@@ -154,7 +142,7 @@ def test_a_comparison_that_has_hardly_begun() -> None:
         "answers": (),
     }
     seen = Seen(comparison_page(found.model_copy(update={"standings": nothing, **less})))
-    assert seen.texts["h2"] == ["Results", "Quality and cost", "Endpoints"]
+    assert seen.texts["h2"] == ["Advice", "Results", "Quality and cost", "Endpoints"]
     assert "No answer is complete yet." in seen.texts["p"]
 
 
@@ -182,81 +170,3 @@ def test_nothing_is_loaded_no_script_runs_and_the_policy_says_so() -> None:
     wanted = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     assert policy.startswith(f"default-src 'none'; style-src 'sha256-{wanted}'; script-src 'none'; ")
     assert "url(" not in style and "@import" not in style
-
-
-# Advice.
-
-
-async def advice_on(*kinds: str, down: tuple[int, ...] = (), **options: Any) -> Advice:
-    questions = in_turn(kinds, 40)
-    draft, assistant = pair(questions)
-    draft.faults = [Fault(ConnectError("it is down"), request=at) for at in down]
-    given: dict[str, Any] = {"methods": ["cosd", "cool"], "both_ways": False, "max_tokens": 4, **options}
-    return await advise(questions.values(), draft=draft, assistant=assistant, concurrency=1, **given)
-
-
-async def test_the_page_has_the_advice_the_test_and_all_ways() -> None:
-    advice = await advice_on("fixed", "draft")
-    seen = Seen(advice_page(advice, title="Mine?"))
-    assert seen.texts["h1"] == ["Mine?"]
-    assert seen.texts["h2"] == ["Advice", "The models alone", "Ways to choose from", "Endpoints"]
-    assert str(advice) in seen.texts["p"]
-    assert "fuse them is the advice" in seen.texts["li"]
-    assert any(text.startswith("Each way at its last look, next to") for text in seen.texts["p"])
-    models, ways, _ = seen.texts["table"]
-    assert "cosd" not in models and ways.index("cosd") < ways.index("cool")
-    assert seen.texts["p"].count("answers of at most 4 tokens, seed 0") == 1
-    assert advice_page(Advice.model_validate_json(advice.model_dump_json())) == advice_page(advice)
-
-
-async def test_undecided_and_one_model_alone() -> None:
-    seen = Seen(advice_page(await advice_on("both", "neither")))
-    assert seen.texts["h2"] == ["Advice", "The models alone", "Ways to choose from", "Endpoints"]
-    assert "undecided is the advice" in seen.texts["li"]
-    seen = Seen(advice_page(await advice_on("both", "neither", worth=0.3)))
-    assert "the draft alone is the advice" in seen.texts["li"]
-
-
-async def test_a_way_that_was_dropped_and_notes() -> None:
-    advice = await advice_on("fixed", "draft")
-    ways = (advice.ways[0], advice.ways[1].model_copy(update={"continued": False}))
-    seen = Seen(advice_page(advice.model_copy(update={"ways": ways, "notes": (MARKUP,)})))
-    assert seen.texts["h2"][0] == "Notes" and "img" not in seen.tags
-    assert [text.endswith("dropped") for text in seen.texts["tr"] if text.startswith(("cosd", "cool"))] == [False, True]
-
-
-async def test_what_failed_and_what_was_left_out() -> None:
-    advice = await advice_on("fixed", "draft", down=(1,), methods=["cosd", "average"], unit="word")
-    seen = Seen(advice_page(advice))
-    assert seen.texts["h2"][-3:] == ["Failed", "Left out", "Endpoints"]
-    assert [text for text in seen.texts["tr"] if "it is down" in text] == ["draft1 questionsmall: it is down"]
-    assert any(text.startswith("average") for text in seen.texts["tr"])
-
-
-async def test_it_was_stopped() -> None:
-    advice = await advice_on("fixed", "draft", max_billed_tokens=30)
-    seen = Seen(advice_page(advice))
-    assert "not known yet is the advice" in seen.texts["li"]
-    assert any(text.startswith("No advice yet: max_billed_tokens=30 is reached") for text in seen.texts["p"])
-
-
-@pytest.mark.extended
-async def test_a_comparison_that_advised() -> None:
-    questions = {
-        **in_turn(("fixed", "draft"), 20),
-        **{f"{at} both": Example(prompt=f"P{at}:", answer=" r") for at in range(9)},
-    }
-    draft, assistant = pair(questions)
-    found = await compare(questions.values(), draft=draft, assistant=assistant, methods=["cosd"], max_tokens=4)
-    seen = Seen(advice_page(found.advice()))
-    assert seen.texts["h2"][:2] == ["Advice", "Results"]
-    assert "random gate" in seen.texts["table"][0]
-
-
-async def test_text_on_the_page_of_advice_stays_text() -> None:
-    advice = await advice_on("fixed", "draft")
-    endpoint = advice.draft.model_copy(update={"model": MARKUP, "engine": MARKUP})
-    part = advice.parts[0].model_copy(update={"draft": endpoint, "warnings": (MARKUP,), "grader": MARKUP})
-    hostile = advice.model_copy(update={"draft": endpoint, "grader": MARKUP, "way": MARKUP, "parts": (part,) * 2})
-    seen = Seen(advice_page(hostile, title=MARKUP))
-    assert "img" not in seen.tags and "script" not in seen.tags and seen.texts["h1"] == [MARKUP]

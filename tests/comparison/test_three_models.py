@@ -1,4 +1,4 @@
-"""`compare` and `advise` with a draft and two assistants: numbers by hand, `fuse`'s own texts, what is left out."""
+"""`compare` with a draft and two assistants: numbers by hand, `fuse`'s own texts, what is left out."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from compared import examples, in_turn, trio
-from cosd_api import Average, CoSD, Example, Fusion, RuleVerifier, SettingError, Speculative, advise, compare, fuse
+from cosd_api import Average, CoSD, Example, Fusion, RuleVerifier, SettingError, Speculative, compare, fuse
 from cosd_api.comparison import Advice, Comparison, ComparisonEstimate
 from cosd_api.comparison.contestants import VARIANTS
-from cosd_api.comparison.exports import answers_jsonl, standings_csv
-from cosd_api.comparison.page import advice_page, comparison_page
+from cosd_api.comparison.page import comparison_page
 from cosd_api.comparison.statistics import PairedCounts
 from cosd_api.methods.base import METHODS, Method, method_named
 from cosd_providers import ConnectError
@@ -195,11 +194,6 @@ async def test_reports_name_every_model() -> None:
     assert "Calibration of assistant 2: mean probability" in text
     assert "</b> as the draft, <b>large</b> and <b>other</b> as the assistants · graded by exact" in page
     assert "Differences are to each model alone" in page
-    head, *rows = standings_csv(found).splitlines()
-    assert {f"{kind}_{name}" for kind in ("requests", "read") for name in ("draft", "assistant_2")} <= {
-        *head.split(",")
-    }
-    assert len(rows) == len(found.standings) and len(answers_jsonl(found).splitlines()) == len(found.answers)
 
 
 async def test_if_the_third_is_worth_its_price(tmp_path: Path) -> None:
@@ -228,9 +222,12 @@ async def test_if_the_third_is_worth_its_price(tmp_path: Path) -> None:
 async def test_advice_on_three_models(tmp_path: Path) -> None:
     asked = in_turn(("first", "second", "draft"), 40)
     turned, *others = reversed(trio(asked))  # the one that should draft is the last that is given
-    found = await advise(asked.values(), draft=turned, assistant=others, methods=["cosd"], max_tokens=4)
-    assert (found.decision, found.way, found.first) == ("fuse", "cosd, assistant 2 first", "assistant 2")
-    assert (found.tried, found.tested, found.right["fused"]) == (3, 20, 20)
+    made = await compare(
+        asked.values(), draft=turned, assistant=others, methods=["cosd"], baselines=False, max_tokens=4
+    )
+    found = made.advice()
+    assert (found.decision, found.way, found.first) == ("fuse", "cosd, assistant 2 first", 2)
+    assert (found.tried, found.questions, found.right["fused"]) == (3, 40, 40)
     assert {*found.right} == {*found.accuracy} == {*NAMES, "fused"} and found.gain is not None and found.gain.low > 0
     text = str(found)
     assert text.startswith(
@@ -238,7 +235,6 @@ async def test_advice_on_three_models(tmp_path: Path) -> None:
     )
     assert "The draft alone was wrong in " in text and "Assistant 1 alone was wrong in " in text
     assert Advice.model_validate_json(found.model_dump_json()) == found
-    assert "<b>other</b> as the draft, <b>large</b> and <b>small</b> as the assistants" in advice_page(found)
     path = tmp_path / "fusion.yaml"
     found.save(path, draft="http://other", assistant=["http://large", "http://small"])
     loaded = Fusion.load(path).endpoints
@@ -251,9 +247,10 @@ async def test_three_models_of_which_one_is_as_good_alone() -> None:
     made = [Example(prompt=f"Q{at}:", answer=" r") for at in range(60)]
     asked = {f"{at} {'none' if at % 2 else 'all'}": one for at, one in enumerate(made)}
     draft, *others = trio(asked)
-    found = await advise(asked.values(), draft=draft, assistant=others, methods=["cosd"], max_tokens=4)
+    comparing = compare(asked.values(), draft=draft, assistant=others, methods=["cosd"], baselines=False, max_tokens=4)
+    found = (await comparing).advice(worth=0.2)
     assert (found.decision, found.model) == ("alone", "draft")
-    assert "Use the draft (small) alone. No way to fuse gains 5 points or more: the best of 3, cosd with" in str(found)
+    assert "Use the draft (small) alone. No way to fuse gains 20 points or more: the best of 3, cosd with" in str(found)
     assert re.search(
         r"the draft alone had \d+ \(\d+%\) right, assistant 1 alone \d+ \(\d+%\) and assistant 2 alone \d+ \(\d+%\)\.",
         str(found),

@@ -14,7 +14,7 @@ import pytest
 
 import recitals
 from asked import draft
-from benchmarks import cancelled
+from cancelled import check_cancelling
 from cosd_providers import ContextLengthError, DraftEnd, ModelChoiceError, Question, UnsupportedError, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.llama_cpp import LlamaCpp
@@ -259,4 +259,4 @@ async def test_few_tokens_are_generated_after_a_cancellation(
 ) -> None:
     """The server's own count; on a busy machine it may hear late of a stream that was left, but not each time."""
     monkeypatch.setenv("COSD_HTTP", http)
-    await cancelled.check(sums_url)
+    await check_cancelling(sums_url)

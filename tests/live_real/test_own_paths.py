@@ -7,19 +7,36 @@ minds.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import httpx
 import pytest
 
-from benchmarks.units import ruled
-from cosd_api import Fusion, FusionResult, RuleVerifier
-from cosd_providers import Provider, connect
+from cosd_api import Fusion, FusionResult, RuleVerifier, paths
+from cosd_providers import Provider, Token, connect
 from cosd_providers.strategies import Strategy
+from cosd_providers.text import whole
 from live_real.alone import LENGTH, NOISE, Alone, lead_over
 from live_real.prompts import PROMPTS
 
 NEAR = 64  # characters within which a place is encoded
+
+
+@contextmanager
+def common_boundaries() -> Iterator[None]:
+    """End units and replacements at every common boundary of the two encodings, not only where words end."""
+
+    def between_characters(tokens: Sequence[Token], count: int) -> bool:
+        data = b"".join(token.data for token in tokens[:count])
+        return whole(data) == len(data)
+
+    with (
+        patch.object(paths, "ends_unit", lambda _text, _at: True),
+        patch.object(paths, "completes", between_characters),
+    ):
+        yield
 
 
 def parts(url: str, ids: Sequence[int | None], text: str) -> int | None:
@@ -94,7 +111,7 @@ async def test_a_genuine_pair_with_units_of_one_token_writes_what_the_rule_for_t
     One answer of four may part where a server that reads many tokens at once has other numbers (see `lead_over`).
     """
     prompts = [PROMPTS[n] for n in (0, 10, 20, 33)]  # none has emoji: parts of a character are one unit
-    with ruled("common boundaries, of replacements too"):
+    with common_boundaries():
         units = await fused(shorter, assistant, prompts, RuleVerifier.paper())
     async with Fusion(draft=shorter, assistant=assistant, verifier=RuleVerifier.paper()) as fusion:
         tokens = [await fusion.generate([{"role": "user", "content": one}], max_tokens=LENGTH) for one in prompts]

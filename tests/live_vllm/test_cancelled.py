@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import cancelled
+from cancelled import check_cancelling
 from cosd_api.demo.servers import Pair
 
 
@@ -14,4 +14,4 @@ async def test_few_tokens_are_generated_after_a_cancellation(
 ) -> None:
     """The server's own count; on a busy machine it may hear late of a stream that was left, but not each time."""
     monkeypatch.setenv("COSD_HTTP", http)
-    await cancelled.check(vllm_pair.sums)
+    await check_cancelling(vllm_pair.sums)

@@ -9,13 +9,12 @@ from typing import Any, ClassVar
 import pytest
 
 from commands import cosd
-from cosd_api import Fusion, FusionResult, SettingError, advise, compare, fuse
+from cosd_api import Fusion, FusionResult, SettingError, compare, fuse
 from cosd_api.cli.spending import bounded
 from cosd_api.comparison import ComparisonEstimate
 from cosd_api.decoding.commands import Contender, DecidedSegment
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import FusionError
-from cosd_api.extend import Method
 from cosd_api.methods.base import Written
 from cosd_api.methods.cost import Bounds, Cost, Plan, Reading
 from cosd_api.report.html import page
@@ -129,20 +128,12 @@ async def test_a_bill_that_nobody_knows_pays_for_no_baseline() -> None:
     assert {*estimate.contestants} == {"draft", "assistant"}
 
 
-@pytest.mark.parametrize("methods", [["cosd", Shout()], [Shout()]])
-async def test_advice(methods: list[str | Method]) -> None:
-    seen: list[ComparisonEstimate] = []
-
-    def confirm(estimate: ComparisonEstimate) -> bool:
-        seen.append(estimate)
-        return True
-
-    found = await advise(QUESTIONS, **models(), methods=methods, max_tokens=9, confirm=confirm)
-    assert seen[0].unforeseen == ("shout", "shout, reversed")
-    assert seen[0].later is not None and seen[0].later.expected > 0  # the models alone
-    assert found.way == "shout"
+async def test_advice() -> None:
+    _, found = await compared([Shout()])
+    advice = found.advice().model_copy(update={"decision": "fuse"})
+    assert advice.way == "shout"
     with pytest.raises(SettingError, match="'shout', is one of your own, which is not in the advice"):
-        found.fusion(**models())
+        advice.fusion(**models())
 
 
 def test_a_settings_file_does_not_hold_it(tmp_path: Path) -> None:

@@ -114,7 +114,8 @@ _NO_STATES = "Start it with --embeddings --pooling none; builds that then refuse
 _SHORT = 800
 """The size in bytes of the longest prompt for which a list is assumed to be faster than single requests.
 
-In the measurements of docs/benchmark.md, a list is faster after a prompt of 35 tokens, but not after one of 450.
+In our measurements (benchmarks/results/finished.md), a list is faster after a prompt of 35 tokens, but not after one
+of 450.
 """
 
 _M = TypeVar("_M", bound=BaseModel)
