@@ -379,7 +379,7 @@ async def test_extra_body() -> None:
     provider = Tgi(URL, extra_body={"adapter_id": "mine"}, http_client=server.client())
     await draft(provider, limit=1)
     assert asked(server, "/generate_stream")[0]["parameters"]["adapter_id"] == "mine"
-    with pytest.raises(ValueError, match=r"extra_body cannot set temperature, truncate: decoding is greedy"):
+    with pytest.raises(ValueError, match=r"extra_body cannot set temperature, truncate: the fusion sets it itself"):
         Tgi(URL, extra_body={"temperature": 0.7, "truncate": 5})
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from pydantic import PlainSerializer
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Context
 from cosd_providers.engine import miscounted
-from cosd_providers.engines.openai.dialects import Dialect
+from cosd_providers.engines.openai.dialects import GREEDY, NEUTRAL, Dialect
 from cosd_providers.engines.openai.logprobs import CheckedAligner, Listing
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Conversation, bill, rest_of, steps
 from cosd_providers.errors import (
@@ -58,6 +59,16 @@ _FILLER = "one two three four five six seven eight " * 8  # 64 words
 _GROWN = 32  # a lower bound for the number of tokens in the filler
 _REMEMBERED = 64  # number of prompts to remember
 _NUMBER = re.compile(r"\d+")
+
+_DISPENSABLE = (
+    *("continuous_usage_stats", "include_usage", "stream_options"),
+    *(name for name in (*GREEDY, *NEUTRAL) if name != "temperature"),
+)
+"""Fields that no answer depends on: they ask for the bill, or have the value that is the protocol's default.
+
+If a server refuses such a field by name, requests are sent without it from then on.
+"""
+
 _NO_FIELDS: Mapping[str, object] = {}
 
 
@@ -113,6 +124,7 @@ class OpenAIFacts:
         most: the largest number of tokens that the server lists at a position; None unless the server has refused a
             larger number.
         spaced: whether strings of listed tokens keep the space before a word.
+        refused: names of dispensable fields that the server has refused.
     """
 
     model: str
@@ -126,6 +138,7 @@ class OpenAIFacts:
     tokenizer: str | None = None
     most: int | None = None
     spaced: bool = False
+    refused: Annotated[set[str], PlainSerializer(sorted)] = field(default_factory=set[str])
 
 
 class OpenAIClient:
@@ -240,21 +253,28 @@ class OpenAIClient:
         return answer
 
     async def _posted(self, body: Mapping[str, object], usage: Usage) -> Any:
-        """Send a request, and send it again with fewer alternatives if the server refuses their number."""
-        try:
-            return await self._transport.post(self.path, body, usage=usage)
-        except InvalidRequestError as error:
-            if not self._lists_fewer(body, error):
-                raise
-        return await self._transport.post(self.path, {**body, **self.shown(_number(body))}, usage=usage)
+        """Send a request, and send it again with less if the server refuses something that is dispensable."""
+        while True:
+            try:
+                return await self._transport.post(self.path, body, usage=usage)
+            except InvalidRequestError as error:
+                body = self._reduced(body, error)
 
-    def _lists_fewer(self, body: Mapping[str, object], error: InvalidRequestError) -> bool:
-        """Return True if the server refuses this number of alternatives, after noting the number that it allows."""
-        asked, says = _number(body), str(error)
-        if asked <= TIES or "logprobs" not in says:
-            return False
-        self.facts.most = max((n for n in map(int, _NUMBER.findall(says)) if TIES <= n < asked), default=TIES)
-        return True
+    def _reduced(self, body: Mapping[str, object], error: InvalidRequestError) -> Mapping[str, object]:
+        """Return the request without what the server refuses, and remember it: alternatives, or a dispensable field.
+
+        Raises:
+            InvalidRequestError: `error`, which names nothing of this kind.
+        """
+        asked, says = _number(body), str(error.args[0])
+        if asked > TIES and "logprobs" in says:
+            self.facts.most = max((n for n in map(int, _NUMBER.findall(says)) if TIES <= n < asked), default=TIES)
+            return {**body, **self.shown(asked)}
+        for name in _DISPENSABLE:
+            if re.search(rf"\b{name}\b", says) and (less := _without(body, {name})) != body:
+                self.facts.refused.add(name)
+                return less
+        raise error
 
     @asynccontextmanager
     async def stream(
@@ -270,22 +290,17 @@ class OpenAIClient:
         """Send a request like `one`, but stream the answer as events; `attempt` is as in `Transport.stream`."""
         options = self.dialect.stream_options
         more = {"stream_options": dict(options)} if options else {}
-        body = {**self.body(prefix, limit), **self._listed(alternatives), **fields, "stream": True, **more}
+        whole_body = {**self.body(prefix, limit), **self._listed(alternatives), **fields, "stream": True, **more}
+        body = _without(whole_body, self.facts.refused)
         async with AsyncExitStack() as stack:
             keep = self.dialect.keep_alive
             stream = partial(self._transport.stream, self.path, usage=usage, keep_alive=keep, attempt=attempt)
 
-            async def again() -> AsyncIterator[dict[str, Any]]:
+            async def begin(body: Mapping[str, object]) -> AsyncIterator[dict[str, Any]]:
                 await stack.aclose()  # the server may handle only one request at a time
-                return await stack.enter_async_context(stream({**body, **self._listed(alternatives)}))
+                return await stack.enter_async_context(stream(body))
 
-            try:
-                found = await stack.enter_async_context(stream(body))
-            except InvalidRequestError as error:
-                if not self._lists_fewer(body, error):
-                    raise
-                found = await again()
-            events = self._answers(found, body, again)
+            events = self._answers(begin, body)
             if not self.dialect.shows_parts:
                 whole = partial(self.one, prefix, limit, usage, fields, alternatives=alternatives, check=False)
                 events = _whole_characters(events, stack, whole, self.endpoint)
@@ -294,22 +309,24 @@ class OpenAIClient:
 
     async def _answers(
         self,
-        events: AsyncIterator[dict[str, Any]],
+        begin: Callable[[Mapping[str, object]], Awaitable[AsyncIterator[dict[str, Any]]]],
         body: Mapping[str, object],
-        again: Callable[[], Awaitable[AsyncIterator[dict[str, Any]]]],
     ) -> AsyncGenerator[Answer]:
-        """Parse the events; if the server refuses the number of alternatives, send a second request with fewer."""
-        begun = False
-        try:
-            async for event in events:
-                begun = True
-                yield self.read(event)
-            return
-        except InvalidRequestError as error:
-            if begun or not self._lists_fewer(body, error):
-                raise
-        async for event in await again():
-            yield self.read(event)
+        """Parse the events; if the server refuses something that is dispensable, send the request again without it.
+
+        Some servers refuse a stream in its first event.
+        """
+        while True:
+            begun = False
+            try:
+                async for event in await begin(body):
+                    begun = True
+                    yield self.read(event)
+                return
+            except InvalidRequestError as error:
+                if begun:
+                    raise
+                body = self._reduced(body, error)
 
     def read(self, data: object) -> Answer:
         """Parse a whole answer, or an event of a stream."""
@@ -335,7 +352,8 @@ class OpenAIClient:
     def body(self, prefix: Prefix, limit: int) -> dict[str, object]:
         """Build the body of a greedy request that asks for the most probable tokens at each position."""
         dialect = self.dialect
-        common = {**dialect.extra, **self._extra, "model": self.facts.model, **dialect.greedy, **dialect.whole}
+        greedy = _without(dialect.greedy, self.facts.refused)
+        common = {**dialect.extra, **self._extra, "model": self.facts.model, **greedy, **dialect.whole}
         common["max_tokens"] = max(limit, dialect.least)
         if self.api == "completions":
             return {**common, "prompt": prefix.whole, **self.shown()}
@@ -509,6 +527,15 @@ def _key(prefix: Prefix) -> bytes:
 def is_too_long(error: InvalidRequestError | ContextLengthError) -> bool:
     """True if a lower limit may help: some servers refuse a request whose prompt and answer do not fit together."""
     return isinstance(error, ContextLengthError) or "max_tokens" in str(error) or "max_completion" in str(error)
+
+
+def _without(body: Mapping[str, object], names: AbstractSet[str]) -> dict[str, object]:
+    """Strip fields from a request, and from its `stream_options`, which are left out if nothing remains of them."""
+    less = {name: value for name, value in body.items() if name not in names}
+    if isinstance(options := less.pop("stream_options", None), Mapping):
+        kept = {name: value for name, value in options.items() if name not in names}
+        less |= {"stream_options": kept} if kept else {}
+    return less
 
 
 def _number(body: Mapping[str, object]) -> int:
