@@ -24,10 +24,11 @@ from pydantic import PlainSerializer
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Context
+from cosd_providers.drafting import billed
 from cosd_providers.engine import miscounted
 from cosd_providers.engines.openai.dialects import GREEDY, NEUTRAL, Dialect
 from cosd_providers.engines.openai.logprobs import CheckedAligner, Listing
-from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Conversation, bill, rest_of, steps
+from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Conversation, rest_of, steps
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -39,7 +40,7 @@ from cosd_providers.greedy import TIES, Position
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
 from cosd_providers.text import sendable
-from cosd_providers.token_counts import Recent
+from cosd_providers.token_counts import Counts, Recent
 from cosd_providers.tokenizers import Tokenizer, beside, count
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import SURE_ENDS
@@ -58,6 +59,8 @@ _LONG = 2000  # bytes; a shorter text fits into any context
 _FILLER = "one two three four five six seven eight " * 8  # 64 words
 _GROWN = 32  # a lower bound for the number of tokens in the filler
 _REMEMBERED = 64  # number of prompts to remember
+_ADDED = 8  # tokens that the server may add to a text
+_WRAPPED = 32  # tokens that a chat template may add to a conversation
 _NUMBER = re.compile(r"\d+")
 
 _DISPENSABLE = (
@@ -189,6 +192,7 @@ class OpenAIClient:
         self._extra = extra
         self._checked = Recent[bytes, int](_REMEMBERED)
         self._counted = Recent[bytes, int](_REMEMBERED)
+        self._read = Counts(_WRAPPED if api == "chat" else _ADDED)
 
     @property
     def path(self) -> str:
@@ -241,10 +245,13 @@ class OpenAIClient:
             ContextLengthError: `check` is set, and the server read only a part of the prefix.
         """
         body = {**self.body(prefix, limit), **self._listed(alternatives), **fields}
-        answer = self.read(await self._posted(body, usage))
+        with billed(usage, partial(self.size, prefix)) as bill:
+            answer = self.read(await self._posted(body, usage))
+            answer.report(bill)
+            bill.whole = True
         if len(answer.choices) != 1:
             raise ResponseError(f"{len(answer.choices)} answers to one prompt", endpoint=self.endpoint)
-        bill(usage, answer.usage)
+        self.note_size(prefix, answer.usage)
         if check:
             await self.check_read(prefix, answer.usage)
         [choice] = answer.choices
@@ -423,38 +430,54 @@ class OpenAIClient:
         if self.dialect.list_bills_first:
             await self.count_first(prefixes)
         try:
-            found = await self._posted(body, usage)
+            with billed(usage, partial(self._sizes, prefixes)) as bill:
+                answer = self.read(await self._posted(body, usage))
+                answer.report(bill)
+                bill.whole = True
+                if self.dialect.list_bills_first:
+                    self.note_size(prefixes[0], answer.usage)
+                    bill.read, bill.whole = 0, False
+                    bill.written = sum(len(steps(choice)) for choice in answer.choices)
         except (InvalidRequestError, ServerError) as error:
             if facts.lists or error.status not in (400, 422, 500):
                 raise
             facts.lists = False
             return None
-        answer = self.read(found)
         choices = sorted(answer.choices, key=lambda choice: choice.index)
         if [choice.index for choice in choices] != [*range(len(prefixes))]:
-            bill(usage, answer.usage)
             if facts.lists:
                 raise miscounted(len(prefixes), len(choices), self.endpoint)
             facts.lists = False
             return None
-        bill(usage, self._of_all(answer, prefixes))
         if facts.lists is None and len({choice.written for choice in choices}) > 1:
             alone = (await self.one(prefixes[-1], limit, usage)).choices[0]
             facts.lists = alone.written == choices[-1].written
         return None if facts.lists is False else choices
 
-    def _of_all(self, answer: Answer, prefixes: Sequence[Prefix]) -> Billed | None:
-        """The usage of a list. If the server bills only the first prompt, the total is counted or estimated."""
-        billed = answer.usage
-        if billed is None or not self.dialect.list_bills_first:
-            return billed
-        if self.tokenizer is not None:
-            read = sum(self.count(prefix) or 0 for prefix in prefixes)
-        else:
-            sizes = [len(prefix.whole.encode()) for prefix in prefixes]
-            read = round(billed.prompt_tokens * sum(sizes) / max(sizes[0], 1))
-        written = (len(choice.logprobs.content or ()) if choice.logprobs else 1 for choice in answer.choices)
-        return Billed(prompt_tokens=read, completion_tokens=sum(written))
+    # The bill.
+
+    def note_size(self, prefix: Prefix, reported: Billed | None) -> None:
+        """Remember the number of tokens that the server reads for a prefix, if it reports it."""
+        if reported is not None and reported.prompt_tokens:
+            self._read.add(self._sent(prefix), reported.prompt_tokens)
+
+    def size(self, prefix: Prefix) -> tuple[int, bool]:
+        """The number of tokens that the server reads for a prefix, and whether it is an estimate, which is upwards."""
+        known, estimated = self._read.upward(self._sent(prefix))
+        counted = self.count(prefix) if estimated else None
+        # The server may add a beginning of sequence to what a local tokenizer counts.
+        return known if counted is None else counted + 1, estimated
+
+    def _sizes(self, prefixes: Sequence[Prefix]) -> tuple[int, bool]:
+        sizes = [self.size(prefix) for prefix in prefixes]
+        return sum(tokens for tokens, _ in sizes), any(estimated for _, estimated in sizes)
+
+    def _sent(self, prefix: Prefix) -> str:
+        """The text of a request, with the roles of its messages."""
+        if self.api == "completions":
+            return prefix.whole
+        messages = self.conversation.messages(prefix.prompt, prefix.text, _NO_FIELDS)
+        return "".join(f"{one['role']}\n{one['content']}\n" for one in messages)
 
     # Checks that the server reads the whole prompt.
 
