@@ -19,11 +19,11 @@ from cosd_providers.greedy import Choice, Draft
 from cosd_providers.http.retries import resumed
 from cosd_providers.usage import Usage
 
-__all__ = ["Bill", "DraftRequests", "IdsDraft", "IdsStream", "Next", "billed", "streamed"]
+__all__ = ["DraftRequests", "IdsDraft", "IdsStream", "Next", "RequestBill", "billed", "streamed"]
 
 
 @dataclass(slots=True)
-class Bill:
+class RequestBill:
     """The tokens of one request, as far as they are known.
 
     Attributes:
@@ -40,8 +40,8 @@ class Bill:
 
 
 @contextmanager
-def billed(usage: Usage, size: Callable[[], tuple[int, bool]]) -> Iterator[Bill]:
-    """Bill a request, however it ends.
+def billed(usage: Usage, size: Callable[[], tuple[int, bool]]) -> Iterator[RequestBill]:
+    """RequestBill a request, however it ends.
 
     A server that has begun to answer has read the prompt, and bills it, even if the stream is closed before the server
     reports the number. A request that was sent and then given up may have been read, so it counts as read. A request
@@ -51,7 +51,7 @@ def billed(usage: Usage, size: Callable[[], tuple[int, bool]]) -> Iterator[Bill]
         usage: the ledger.
         size: returns the number of prompt tokens if the server has not reported it, and whether it is an estimate.
     """
-    bill, before, refused = Bill(), usage.requests + usage.retries, False
+    bill, before, refused = RequestBill(), usage.requests + usage.retries, False
     try:
         yield bill
     except (ConnectError, StatusError):

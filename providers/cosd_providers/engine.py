@@ -543,7 +543,7 @@ async def ask_only(transport: Transport, kind: type[_M], path: str, *, looks: st
             raise
         words = f"this does not look like {looks}"
         hint = (
-            f"Give the URL of {url}, without /v1; behind a proxy that passes only /v1 give engine='openai', and for"
+            f"Give the URL of {url}, without /v1; if a proxy passes only /v1, give engine='openai', and for"
             " another kind of server its own engine or none."
         )
         raise UnsupportedError(words, endpoint=transport.endpoint, hint=hint) from error

@@ -101,9 +101,9 @@ class Counts:
     def upward(self, text: str) -> tuple[int, bool]:
         """The number of tokens of `text`, and whether it is an estimate.
 
-        An estimate is rather too high than too low. It allows a token for each of the first 32 bytes; behind them, for
+        An estimate is rather too high than too low. It allows a token for each of the first 32 bytes; after them, for
         each byte of digits, punctuation, indentation and scripts other than ASCII, and for every two ASCII letters or
-        spaces. Texts that were counted make it more exact: behind its beginning, a text gets the density of the densest
+        spaces. Texts that were counted make it more exact: after its beginning, a text gets the density of the densest
         of them and a quarter more, and what it shares with the beginning of a counted text is not estimated.
         """
         known = self.exact(text)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cosd_providers import ResponseError
-from cosd_providers.drafting import Bill
+from cosd_providers.drafting import RequestBill
 from cosd_providers.engines.openai.wire import Answer, Candidate, Completion, ModelList, Step, steps
 from cosd_providers.greedy import prob
 from cosd_providers.parsing import parse
@@ -84,12 +84,12 @@ def test_usage() -> None:
     data = {"usage": {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}}
     shown = {"choices": [LEGACY]}
     for answer, expected in (
-        (data, Bill(5, 2, 4)),
-        ({**shown, "usage": {"prompt_tokens": 1, "prompt_tokens_details": None}}, Bill(1, 2)),
-        ({**shown, "usage": {"prompt_tokens": 0, "completion_tokens": 1}}, Bill(0, 1)),
-        (shown, Bill(0, 2)),
+        (data, RequestBill(5, 2, 4)),
+        ({**shown, "usage": {"prompt_tokens": 1, "prompt_tokens_details": None}}, RequestBill(1, 2)),
+        ({**shown, "usage": {"prompt_tokens": 0, "completion_tokens": 1}}, RequestBill(0, 1)),
+        (shown, RequestBill(0, 2)),
     ):
-        bill = Bill()
+        bill = RequestBill()
         parse(Answer, answer, "http://gpu").report(bill)
         assert bill == expected
 

@@ -43,7 +43,7 @@ def test_what_was_counted_makes_estimates_more_exact() -> None:
     assert counts.upward(unseen)[0] == first - 6
     counts.add(PROSE * 10, 190)
     assert 180 < counts.upward(unseen)[0] < 0.7 * first
-    assert counts.upward(f"{PROSE * 10}It was") == (190 + 4 + 6, True)  # what goes on behind a counted text
+    assert counts.upward(f"{PROSE * 10}It was") == (190 + 4 + 6, True)  # what continues a counted text
     assert counts.upward(PROSE * 9) == (194, True)  # the beginning of a counted text
     dense = "zq9 " * 50
     counts.add(dense, 200)

@@ -21,7 +21,7 @@ server's source from 0.12.11 to 0.34, and users' reports as of November 2026:
 - If another client omits `shift: false`, or sends a different `num_ctx`, the server loads the model again. The next
   request from this adapter makes the server load it once more.
 - The last event reports the number of prompt tokens. Some versions do not count cached tokens, so that too few tokens
-  are billed. If a draft is closed early, the adapter counts the received tokens as billed.
+  are billed. If a draft is closed early, the adapter bills the received tokens, and estimates the prompt's.
 - No route renders the chat templates, which are written in Go. So conversations need a template from the user.
 - The server breaks off a stream in which one token is repeated (30 times, or 100 times in later versions).
 """

@@ -27,7 +27,7 @@ are recorded in the server's own tests:
   accepts ids.
 - `/generate_stream` reports errors as events of the stream, after a status of 200.
 - Only the last event of a stream reports the number of prompt tokens. Because a draft may be closed earlier, its prompt
-  tokens are counted separately.
+  tokens are counted separately, or estimated if the text is long and resembles a counted text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from pydantic import BaseModel
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Capabilities, Context, Piece, Proposal, Question, ServerInfo, Token
-from cosd_providers.drafting import Bill, IdsDraft, Next, billed
+from cosd_providers.drafting import IdsDraft, Next, RequestBill, billed
 from cosd_providers.engine import (
     NO_TEMPLATE,
     Engine,
@@ -378,7 +378,7 @@ class TgiClient:
                 yield events
 
     async def _events(
-        self, data: Any, events: AsyncIterator[dict[str, Any]], text: str, limit: int, bill: Bill, usage: Usage
+        self, data: Any, events: AsyncIterator[dict[str, Any]], text: str, limit: int, bill: RequestBill, usage: Usage
     ) -> AsyncGenerator[TgiEvent]:
         last = 0
         while data is not None:

@@ -10,7 +10,7 @@ from math import ceil
 from secrets import randbelow
 
 from cosd_providers.contract import Context, DraftEnd, Token
-from cosd_providers.drafting import Bill, billed
+from cosd_providers.drafting import RequestBill, billed
 from cosd_providers.engine import broken_off, nothing_to_continue, silent
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_long
 from cosd_providers.engines.openai.logprobs import CheckedAligner
@@ -260,7 +260,7 @@ class _Stream:
             self.finish = choice.finish_reason
         return tokens
 
-    def report(self, bill: Bill) -> None:
+    def report(self, bill: RequestBill) -> None:
         """Write the usage into the bill of the request; without a usage, only the number of tokens received."""
         bill.written = self._aligner.count
         if self.billed is not None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field
 
-from cosd_providers.drafting import Bill
+from cosd_providers.drafting import RequestBill
 from cosd_providers.greedy import prob
 from cosd_providers.messages import Message
 from cosd_providers.parsing import unless_none
@@ -207,7 +207,7 @@ class Answer(BaseModel):
     choices: Annotated[list[Completion], unless_none([])] = []
     usage: Billed | None = None
 
-    def report(self, bill: Bill) -> None:
+    def report(self, bill: RequestBill) -> None:
         """Write the usage into the bill of the request; without a number of tokens written, count the tokens shown."""
         usage = self.usage or Billed()
         if usage.prompt_tokens:
