@@ -30,13 +30,13 @@ class RequestBill:
         read: number of prompt tokens that the server reported; 0 if it has not reported any.
         written: number of tokens written: as reported, or else the number received.
         cached: number of prompt tokens from the server's cache, as reported.
-        whole: whether the answer was read to its end.
+        final: whether no report can come any more: the answer was read to its end, or the server refuses to report.
     """
 
     read: int = 0
     written: int = 0
     cached: int = 0
-    whole: bool = False
+    final: bool = False
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def billed(usage: Usage, size: Callable[[], tuple[int, bool]]) -> Iterator[Reque
         elif usage.requests + usage.retries > before and not refused:
             read, estimated = size()
             usage.bill(read, bill.written, estimated=estimated)
-            usage.unreported += bill.whole and estimated
+            usage.unreported += bill.final and estimated
 
 
 class DraftRequests(Protocol):

@@ -14,6 +14,7 @@ import toys
 from adapters import TEXT, TOY, Local
 from asked import draft
 from breaking import Break, Breaking, waiting
+from cosd_api import fuse
 from cosd_providers import (
     ContextLengthError,
     DraftEnd,
@@ -242,7 +243,26 @@ async def test_a_server_that_never_reports_is_billed_by_estimate() -> None:
     await draft(provider, "Q a", usage=usage)
     assert (usage.requests, usage.unreported, usage.completion_tokens) == (2, 1, 3)
     assert usage.prompt_tokens == usage.estimated_tokens >= len(server.model.encode(b"Q a"))
-    assert (await left(provider)).unreported == 0  # nothing is known of a stream that was left
+    assert (await left(provider)).unreported == 1  # the server has refused to report it
+    _, provider = fake({"Q a": [" b", " c"]})
+    assert (await left(provider)).unreported == 0  # the report would have come later
+
+
+async def test_a_fusion_says_that_a_bill_is_an_estimate_because_the_server_does_not_report_it() -> None:
+    script: dict[str, list[Any]] = {"Q a": [" b", " c"]}
+    warnings = {}
+    for refuses in ([], ["stream_options"]):
+        (_, writer), (_, other) = fake(script, refuses=refuses), fake(script)
+        result = await fuse("Q a", draft=writer, assistant=other, unit="word")
+        assert result.text == " b c"
+        warnings[bool(refuses)] = [one for one in result.warnings if "how many tokens" in one]
+        spent = result.usage["draft"]
+    assert warnings[False] == []
+    [told] = warnings[True]
+    assert told == (
+        f"draft does not always report how many tokens it reads: {spent.estimated_tokens} of the {spent.prompt_tokens} "
+        "prompt tokens in its usage are estimated from the length of the text; limits and prices count them"
+    )
 
 
 async def test_what_is_asked_after_a_break(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -395,7 +395,7 @@ class TgiClient:
         with suppress(ProviderError):  # the answer is complete, even if the connection now breaks
             async for _ in events:  # no event follows, but reading the end frees the connection
                 pass
-        bill.read, bill.whole = await self._reported(text, event.details.input_length) or 0, True
+        bill.read, bill.final = await self._reported(text, event.details.input_length) or 0, True
         await self._check_end(text, limit, event, usage)
         yield event
 

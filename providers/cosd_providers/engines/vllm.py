@@ -303,7 +303,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
                         if completion.text or finish is not None:
                             yield IdAnswer(held, completion.text, finish == "stop", whole=single)
                             held, single = [], True
-            bill.whole = done
+            bill.final = done
             if not done:
                 raise broken_off(endpoint)
 

@@ -213,6 +213,11 @@ class OpenAIClient:
         """True if the server is known to draw from the model's own distribution and to report raw probabilities."""
         return self.facts.probs and self.dialect.sampling is not None
 
+    @property
+    def asks_usage(self) -> bool:
+        """False if the server has refused to report the usage of a stream."""
+        return not self.facts.refused & {"stream_options", "include_usage"}
+
     def without_probs(self) -> Self:
         """Return a view of this client that requests no probabilities."""
         view = copy(self)
@@ -248,7 +253,7 @@ class OpenAIClient:
         with billed(usage, partial(self.size, prefix)) as bill:
             answer = self.read(await self._posted(body, usage))
             answer.report(bill)
-            bill.whole = True
+            bill.final = True
         if len(answer.choices) != 1:
             raise ResponseError(f"{len(answer.choices)} answers to one prompt", endpoint=self.endpoint)
         self.note_size(prefix, answer.usage)
@@ -433,10 +438,10 @@ class OpenAIClient:
             with billed(usage, partial(self._sizes, prefixes)) as bill:
                 answer = self.read(await self._posted(body, usage))
                 answer.report(bill)
-                bill.whole = True
+                bill.final = True
                 if self.dialect.list_bills_first:
                     self.note_size(prefixes[0], answer.usage)
-                    bill.read, bill.whole = 0, False
+                    bill.read, bill.final = 0, False
                     bill.written = sum(len(steps(choice)) for choice in answer.choices)
         except (InvalidRequestError, ServerError) as error:
             if facts.lists or error.status not in (400, 422, 500):

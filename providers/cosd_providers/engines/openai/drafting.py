@@ -165,6 +165,7 @@ class Drafting:
             asked: dict[str, int] = {"attempt": attempt, "alternatives": self._options.alternatives}
             async with self._client.stream(prefix, limit, self._usage, self._drawn(), **asked) as events:
                 async for event in events:
+                    bill.final = not self._client.asks_usage
                     tokens = stream.feed(event)
                     stream.report(bill)
                     for token in tokens:
@@ -177,7 +178,7 @@ class Drafting:
                         return
             if stream.finish is None:
                 raise broken_off(self._client.endpoint)
-            bill.whole = True
+            bill.final = True
 
     def _drawn(self) -> Mapping[str, object]:
         """The fields for drawing tokens; empty for greedy decoding."""
