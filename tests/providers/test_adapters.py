@@ -34,7 +34,7 @@ from asked import (
     inquiries,
 )
 from breaking import Break, Breaking, breaks, waiting
-from cosd_providers import DraftEnd, ProviderError, Token, UnsupportedError, Usage, connect
+from cosd_providers import DraftEnd, ProviderError, Question, Token, UnsupportedError, Usage, connect
 from cosd_providers.contract import Context, token_count
 from drawn import examples
 
@@ -309,6 +309,30 @@ class TestAdapter:
                 with pytest.raises(ProviderError):
                     await draft(case.make(partial(refusing, case, refusal)), prompt, limit=9, usage=usage)
             assert (usage.prompt_tokens, usage.completion_tokens) == (0, 0)
+
+    @over()
+    async def test_a_question_that_is_given_up_is_billed(self, case: Case, prompt: str) -> None:
+        told, usage, asked, hangs = Usage(), Usage(), anyio.Event(), False
+        questions = [Question(0, (b"a",))]
+        assume(case.shows((await draft(case.expected, prompt, limit=44))[:-1]))
+        await case.make().propose(Context(prompt, b""), questions, usage=told)
+        assume(told.requests == 1 and told.estimated_tokens == 0)
+
+        async def hang(request: httpx.Request) -> httpx.Response:
+            if hangs and request.method == "POST" and "token" not in request.url.path:
+                asked.set()
+                await anyio.sleep_forever()
+            answer: httpx.Response = case.server.handle(request)
+            return answer
+
+        provider = case.make(hang)
+        await provider.describe()
+        hangs = True
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(provider.propose, Context(prompt, b""), questions, usage=usage))
+            await asked.wait()
+            group.cancel_scope.cancel()
+        assert usage.prompt_tokens >= told.prompt_tokens
 
     async def test_sampled_tokens_follow_the_distribution(self, engine: Engine) -> None:
         """By a chi-squared test with 4 degrees of freedom, which 18.5 exceeds once in a thousand times.
