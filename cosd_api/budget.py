@@ -14,6 +14,9 @@ from cosd_providers.usage import Usage
 BYTES = 4
 """Assumed number of bytes of text per token, until a measured number is known."""
 
+_DENSE = 2
+"""Assumed number of bytes per token for the bill of a call whose provider bills nothing, if no number is measured."""
+
 _SPILL = 16
 """Number of tokens by which one answer may exceed its share, because its questions count only when they are billed."""
 _ROOM = 2
@@ -74,6 +77,8 @@ class Spending(Usage):
         ledger.requests += self.requests
         ledger.retries += self.retries
         ledger.bill(self.prompt_tokens, self.completion_tokens, self.cached_tokens)
+        ledger.estimated_tokens += self.estimated_tokens
+        ledger.unreported += self.unreported
         for strategy, places in self.strategies.items():
             ledger.answered_by(strategy, places)
 
@@ -86,9 +91,9 @@ class Budget:
     reads. The size of that text is converted into tokens at the rate of the endpoint's earlier bills. Before an
     endpoint's first bill, the rate is four bytes per token, and a question's text counts only once, however many places
     the question is about. If the draft's endpoint can count the tokens of the prompt, that count gives the draft's
-    first rate. A request that is never billed, because the server reports nothing or because the request was cancelled,
-    keeps its estimate. Therefore an answer can exceed a limit by the cost of its requests in flight, or because an
-    estimate was too low. If an estimate was too high, the answer ends a little early.
+    first rate. A call for which its provider bills nothing, e.g. because it was cancelled, is billed with its estimate.
+    Therefore an answer can exceed a limit by the cost of its requests in flight, or because an estimate was too low. If
+    an estimate was too high, the answer ends a little early.
 
     Args:
         ledgers: the ledgers of the draft and the assistants, in this order.
@@ -105,19 +110,7 @@ class Budget:
         self._max_billed_tokens = max_billed_tokens
         self._under_way: list[Spending] = []
         self.counts_tokens = max_billed_tokens is not None
-        self._never_billed = [0] * len(ledgers)  # estimated tokens
-        self._unreported = [0] * len(ledgers)  # estimated tokens read by complete calls that did not report them
         self._rates: dict[int, float] = {}  # billed tokens per byte of text
-
-    @property
-    def unreported(self) -> list[int]:
-        """For each endpoint, an estimate of the tokens that it read without reporting them; 0 if it reports them."""
-        return [0 if ledger.prompt_tokens else n for ledger, n in zip(self._ledgers, self._unreported, strict=True)]
-
-    @property
-    def never_billed(self) -> list[int]:
-        """For each endpoint, an estimate of the tokens in completed calls that will never be billed."""
-        return [*self._never_billed]
 
     def expect(self, prompt: int, size: int, *, counted: bool) -> None:
         """Check, before any request is sent, that the limits allow an answer of at least one token.
@@ -159,12 +152,14 @@ class Budget:
             raise
         finally:
             self._under_way.remove(call)
-            call.settle()
-            if call.prompt_tokens and whole and not (drafts and call.requests + call.retries > 1):
+            known = call.prompt_tokens and not call.estimated_tokens
+            if known and whole and not (drafts and call.requests + call.retries > 1):
                 self._rates[endpoint] = call.prompt_tokens / max(1, sum(sizes))
-            elif not call.prompt_tokens and not refused:
-                self._never_billed[endpoint] += call.unbilled
-                self._unreported[endpoint] += call.guess if whole and call.requests else 0
+            elif not call.prompt_tokens and call.requests + call.retries and not refused:
+                read = -(-max(sizes, default=0) // _DENSE) if rate is None else call.guess
+                call.bill(read, max(0, call.written - call.completion_tokens), estimated=True)
+                call.unreported += whole
+            call.settle()
 
     def answered_by(self, endpoint: int, strategy: str) -> None:
         """Count one place that was answered with the given strategy."""
@@ -189,11 +184,14 @@ class Budget:
         """
         if self._max_billed_tokens is None:
             return
-        billed = sum(one.prompt_tokens + one.completion_tokens for one in (*self._ledgers, *self._under_way))
-        guessed = sum(self._never_billed) + sum(call.unbilled for call in self._under_way)
+        everything = (*self._ledgers, *self._under_way)
+        billed = sum(one.prompt_tokens + one.completion_tokens for one in everything)
+        guessed = sum(call.unbilled for call in self._under_way)
         if billed + guessed >= self._max_billed_tokens:
+            estimated = sum(one.estimated_tokens for one in everything)
+            some = f", {estimated} of them by estimate" if estimated else ""
             more = f", and about {guessed} more were read or written without a bill so far" if guessed else ""
-            words = f"max_billed_tokens={self._max_billed_tokens} is reached ({billed} were billed{more})"
+            words = f"max_billed_tokens={self._max_billed_tokens} is reached ({billed} were billed{some}{more})"
             raise _reached("max_billed_tokens", words)
 
 

@@ -273,7 +273,8 @@ def prompt_tokens(turns: Sequence[RenderedPrompt], spans: Sequence[RequestSpan])
     for span in sorted(spans, key=lambda one: (one.who, one.at)):
         usage = span.usage
         wrote = span.kind in ("draft", "hedge") and not span.other_prompt
-        if not wrote or usage is None or not usage.prompt_tokens or usage.requests > 1:
+        known = usage is not None and usage.prompt_tokens and not usage.estimated_tokens
+        if not wrote or usage is None or not known or usage.requests > 1:
             continue
         if not span.at or span.ids is not None:
             return max(1, usage.prompt_tokens - (span.ids or 0))

@@ -212,7 +212,7 @@ async def _found(
         warnings=(
             *facts.warnings_for(prompt),
             *(warning for turn in turns for warning in turn.warnings),
-            *notes.unreported(dict(zip(names, budget.unreported, strict=True))),
+            *notes.unreported(_usage(ledgers), [name for name, one in ledgers.items() if one.unreported]),
         ),
         draft=facts.draft,
         assistants=facts.assistants,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from cosd_api.decoding.commands import Loss
 from cosd_api.records import DRAFT, EndpointUsage, FusedToken
@@ -40,32 +40,37 @@ def losses(lost: Mapping[int, Loss], names: Sequence[str], tokens: Sequence[Fuse
     return notes
 
 
-def unreported(read: Mapping[str, int]) -> list[str]:
-    """A warning for each endpoint that does not report the number of tokens read, with an estimate of this number."""
+def unreported(usage: Mapping[str, EndpointUsage], names: Collection[str]) -> list[str]:
+    """A warning for each endpoint that does not report the tokens that it reads, with the part of its bill that is
+    estimated.
+
+    Args:
+        usage: usage of each endpoint, by name.
+        names: the endpoints that did not report the tokens of a whole answer.
+    """
     return [
-        f"{name} does not report how many tokens it has read: about {tokens}, estimated from the length of the text, "
-        "are missing from its bill; max_billed_tokens counts the estimate"
-        for name, tokens in read.items()
-        if tokens
+        f"{name} does not always report how many tokens it reads: {one.estimated_tokens} of the {one.prompt_tokens} "
+        "prompt tokens in its usage are estimated from the length of the text; limits and prices count them"
+        for name, one in usage.items()
+        if name in names and one.estimated_tokens
     ]
 
 
-def cost(usage: Mapping[str, EndpointUsage], read: Mapping[str, int], verifier: Verifier | None) -> list[str]:
+def cost(usage: Mapping[str, EndpointUsage], verifier: Verifier | None) -> list[str]:
     """A warning with remedies if asking cost many times as much as drafting. A cached token counts as 0.1 tokens.
 
     Args:
         usage: usage of each endpoint, by name.
-        read: estimated number of tokens that each endpoint has read without reporting them.
         verifier: the verifier of the method; None if it has none.
     """
     mine, others = usage[DRAFT], [one for name, one in usage.items() if name != DRAFT]
-    drafting, asking = _weight([mine]) + read[DRAFT], _weight(others)
+    drafting, asking = _weight([mine]), _weight(others)
     if not drafting or asking <= _TIMES * drafting:
         return []
     asked, cached = sum(one.billed_tokens for one in others), sum(one.cached_tokens for one in others)
-    drafted = f"{mine.billed_tokens + read[DRAFT]}"
-    if read[DRAFT]:
-        drafted += " (what it has read is an estimate)"
+    drafted = f"{mine.billed_tokens}"
+    if mine.estimated_tokens:
+        drafted += " (partly an estimate)"
     elif mine.cached_tokens:
         drafted += f" ({mine.cached_tokens} of them from a cache)"
     tenth = ", which count a tenth" if cached or mine.cached_tokens else ""

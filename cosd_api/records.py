@@ -352,6 +352,8 @@ class EndpointUsage(Record):
         prompt_tokens: number of tokens read, as the server counts them, including cached tokens.
         completion_tokens: number of tokens written.
         cached_tokens: number of prompt tokens that came from the server's cache.
+        estimated_tokens: the part of `prompt_tokens` that is an estimate, rather too high than too low, because the
+            server did not report it, as when a stream was closed before its end.
         first_token_seconds: seconds from the first request to the first token or the first answer to a question.
         busy_seconds: time during which at least one request was in progress.
         strategies: number of places that an assistant answered, by the strategy with which it was asked, such as
@@ -363,6 +365,7 @@ class EndpointUsage(Record):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    estimated_tokens: int = 0
     first_token_seconds: Seconds | None = None
     busy_seconds: Seconds = 0.0
     strategies: dict[str, int] = Field(default_factory=dict[str, int])

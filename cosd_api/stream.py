@@ -67,7 +67,6 @@ class FusionStream:
         self._past = past
         self._turns: list[RenderedPrompt] = []
         self._ledgers = [Usage() for _ in range(1 + len(endpoints.assistants))]
-        self._budget: Budget | None = None
         self._all: list[FusedToken] = []
         self._read = 0  # number of tokens that the caller has read
         self._news = asyncio.Event()  # set when a token arrives, and when the answer ends
@@ -90,12 +89,6 @@ class FusionStream:
     def usage(self) -> dict[str, EndpointUsage]:
         """The usage that each endpoint has billed so far, which is final as soon as the stream is left."""
         return {name: EndpointUsage.of(one) for name, one in zip(self._names, self._ledgers, strict=True)}
-
-    @property
-    def never_billed(self) -> dict[str, int]:
-        """For each endpoint, an estimate of the tokens that it used but never billed, as in cancelled requests."""
-        guessed = self._budget.never_billed if self._budget is not None else [0] * len(self._ledgers)
-        return dict(zip(self._names, guessed, strict=True))
 
     @property
     def _names(self) -> list[str]:
@@ -185,10 +178,10 @@ class FusionStream:
         if work is None:  # preparation failed, so there is no run
             assert error is not None
             raise error
-        facts, budget, run = work
+        facts, _, run = work
         if error is not None:
             run.stop_here(_finish(error))  # has no effect on a complete answer
-        result = self._build(facts, budget, run)
+        result = self._build(facts, run)
         self._span.answered(result)
         raises = ("error", "budget") if self._limits.on_budget == "raise" else ("error",)
         if error is not None and result.finish_reason in raises:
@@ -256,7 +249,6 @@ class FusionStream:
             room=self._room,
             lateness=endpoints.lateness,
         )
-        self._budget = budget
         return facts, budget, settings.method.start(job)
 
     async def _fuse(self, budget: Budget, run: Run) -> None:
@@ -313,7 +305,7 @@ class FusionStream:
             self._all.append(token)
         self._news.set()
 
-    def _build(self, facts: Facts, budget: Budget, run: Run) -> FusionResult:
+    def _build(self, facts: Facts, run: Run) -> FusionResult:
         assert run.finished is not None
         total = time.perf_counter() - self._began
         report, calls = run.report(), run.calls
@@ -321,7 +313,7 @@ class FusionStream:
         judged = sure + report.replaced
         method = self._settings.method
         names, everybody, usage = self._endpoints.names, self._names, self.usage
-        unreported = dict(zip(everybody, budget.unreported, strict=True))
+        unreported = [name for name, one in zip(everybody, self._ledgers, strict=True) if one.unreported]
         return FusionResult(
             text=sendable(report.text) if self._parts else readable(report.text),
             finish_reason=run.finished.finish_reason,
@@ -356,8 +348,8 @@ class FusionStream:
                 *notes.reencoded(calls.reencoded),
                 *notes.unanswered(report.unanswered),
                 *notes.losses(report.lost, names, self._all),
-                *notes.unreported(unreported),
-                *(notes.cost(usage, unreported, method.judge) if report.judged else ()),
+                *notes.unreported(usage, unreported),
+                *(notes.cost(usage, method.judge) if report.judged else ()),
                 *report.warnings,
                 *self._notes,
             ),

@@ -58,7 +58,8 @@ class FakeOpenAI:
         chat_repeats: the answer that continues a message repeats it.
         listed: the models of `/v1/models`; None for no such route.
         most: the most probable tokens that it lists; None for any number.
-        late: a stream that asks for more is refused by its first event, after a status of 200.
+        refuses: fields that are refused by name, also inside `stream_options`.
+        late: a stream that is refused is refused by its first event, after a status of 200.
         changes: fields to overwrite in every choice that has text or entries, for faults.
         template: text before and after every prompt of `/v1/completions`.
         trims: white space at the end of a message is lost.
@@ -87,6 +88,7 @@ class FakeOpenAI:
     bills_first: bool = False
     listed: list[dict[str, Any]] | None = field(default_factory=lambda: [{"id": "toy"}])
     most: int | None = None
+    refuses: Sequence[str] = ()
     late: bool = False
     changes: dict[str, Any] = field(default_factory=dict)
     template: tuple[str, str] = ("", "")
@@ -112,9 +114,7 @@ class FakeOpenAI:
         self.requests.append((request.url.path, body))
         if body is not None and self.probs == "refused" and "logprobs" in body:
             return _error(400, "property 'logprobs' is unsupported")
-        if body is not None and self.most is not None and self._count(body) > self.most:
-            asked = f"Requested sample logprobs of {self._count(body)}"
-            refused = _error(400, f"{asked}, which is greater than max allowed: {self.most}")
+        if body is not None and (refused := self._refusal(body)) is not None:
             if not (self.late and body.get("stream")):
                 return refused
             text = f"data: {refused.text}\n\ndata: [DONE]\n\n"
@@ -137,6 +137,15 @@ class FakeOpenAI:
                 prompts = [before + prompt + after for prompt in prompts]
                 return self._answer(body, prompts if self.lists == "yes" else prompts[:1], "")
         return _error(404, "Not Found")
+
+    def _refusal(self, body: dict[str, Any]) -> httpx.Response | None:
+        """The refusal of a field, or of the number of alternatives; None if everything is accepted."""
+        for name in {*body, *body.get("stream_options", ())} & {*self.refuses}:
+            return _error(400, f"Unrecognized request argument supplied: {name}")
+        if self.most is None or self._count(body) <= self.most:
+            return None
+        asked = f"Requested sample logprobs of {self._count(body)}"
+        return _error(400, f"{asked}, which is greater than max allowed: {self.most}")
 
     def _templated(self, messages: list[dict[str, Any]]) -> str:
         """The text of a conversation; a last message of the assistant is continued."""

@@ -65,7 +65,8 @@ class BatchSummary(Record):
             rows.append(", ".join(part for part in (f"{self.seconds:,.1f} s", rate, speed, kept) if part))
         for name, one in self.total_usage.items():
             cached = f" ({one.cached_tokens:,} cached)" if one.cached_tokens else ""
-            read = f"{one.prompt_tokens:,} tokens read{cached}"
+            estimated = f" ({one.estimated_tokens:,} estimated)" if one.estimated_tokens else ""
+            read = f"{one.prompt_tokens:,} tokens read{cached}{estimated}"
             rows.append(f"{name}: {read}, {one.completion_tokens:,} written, {counted(one.requests, 'request')}")
         if self.money is not None:
             rows.append(f"price: {self.money:,.4g}")

@@ -21,12 +21,14 @@ class LineUsage(Record):
         prompt_tokens: the number of tokens read, including tokens from a cache.
         completion_tokens: the number of tokens written.
         cached_tokens: the number of tokens read from the server's cache; 0 if the server does not report this number.
+        estimated_tokens: the part of `prompt_tokens` that is an estimate, because the server did not report it.
         requests: the number of generation requests, including retries.
     """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    estimated_tokens: int = 0
     requests: int = 0
 
     @classmethod
@@ -36,6 +38,7 @@ class LineUsage(Record):
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
+            estimated_tokens=usage.estimated_tokens,
             requests=usage.requests + usage.retries,
         )
 

@@ -50,7 +50,6 @@ class Exchange:
         first_seconds: seconds from the start of the request to its first text; None if no text was written.
         tokens: number of tokens in all answers together.
         usage: requests and billed tokens of each endpoint.
-        never_billed: estimated number of tokens that each endpoint processed but did not bill.
         results: the complete answers.
         gaps: seconds between successive tokens of a stream.
         last: time of the most recent token of a stream; None before its first token.
@@ -69,7 +68,6 @@ class Exchange:
     first_seconds: float | None = None
     tokens: int = 0
     usage: dict[str, EndpointUsage] = field(default_factory=dict[str, EndpointUsage])
-    never_billed: dict[str, int] = field(default_factory=dict[str, int])
     results: list[FusionResult] = field(default_factory=list[FusionResult])
     gaps: list[float] = field(default_factory=list[float])
     last: float | None = None
@@ -77,8 +75,8 @@ class Exchange:
 
     @property
     def billed(self) -> int:
-        """Number of billed tokens, plus the estimated number of tokens that were processed but not billed."""
-        return sum(one.billed_tokens for one in self.usage.values()) + sum(self.never_billed.values())
+        """Number of billed tokens of all endpoints."""
+        return sum(one.billed_tokens for one in self.usage.values())
 
     def sent_text(self) -> None:
         """Record the time of the first text; later calls have no effect."""
@@ -96,8 +94,6 @@ class Exchange:
     def account(self, stream: FusionStream) -> None:
         """Add the cost of an answer, however it ended."""
         _add(self.usage, stream.usage)
-        for name, tokens in stream.never_billed.items():
-            self.never_billed[name] = self.never_billed.get(name, 0) + tokens
 
     def log(self) -> None:
         """Write the request's line to the access log, as a JSON object."""
@@ -116,7 +112,7 @@ class Exchange:
             first = None if self.first_seconds is None else round(self.first_seconds, 6)
             billed = {name: one.billed_tokens for name, one in self.usage.items()}
             line |= {"model": self.model, "stream": self.stream, "first_seconds": first, "tokens": self.tokens}
-            line |= {"billed": billed, "never_billed": sum(self.never_billed.values())}
+            line |= {"billed": billed, "estimated": sum(one.estimated_tokens for one in self.usage.values())}
             if unverified := sum(one.unverified_tokens for one in self.results):
                 line["unverified_tokens"] = unverified
         _log.info("%s", json.dumps({name: one for name, one in line.items() if one not in ("", None)}))
@@ -126,5 +122,5 @@ def _add(total: dict[str, EndpointUsage], more: Mapping[str, EndpointUsage]) -> 
     """Add the usage of each endpoint to its total."""
     for name, one in more.items():
         known = total.get(name, EndpointUsage())
-        counts = ("requests", "retries", "prompt_tokens", "completion_tokens", "cached_tokens")
+        counts = ("requests", "retries", "prompt_tokens", "completion_tokens", "cached_tokens", "estimated_tokens")
         total[name] = EndpointUsage(**{each: getattr(known, each) + getattr(one, each) for each in counts})

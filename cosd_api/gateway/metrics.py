@@ -35,13 +35,19 @@ class GatewayMetrics:
         self._in_flight = Gauge("cosd_in_flight", "Requests for answers in progress.", model, registry=of)
         self._tokens = Counter(
             "cosd_tokens",
-            "Tokens that endpoints billed; kind never_billed is an estimate for requests cancelled before their bill.",
+            "Tokens that endpoints billed.",
             [*model, "endpoint", "kind"],
             registry=of,
         )
         self._cached = Counter(
             "cosd_cached_tokens",
             "Billed prompt tokens that came from a cache.",
+            [*model, "endpoint"],
+            registry=of,
+        )
+        self._estimated = Counter(
+            "cosd_estimated_tokens",
+            "Billed prompt tokens that are an estimate, because the endpoint did not report them.",
             [*model, "endpoint"],
             registry=of,
         )
@@ -107,11 +113,8 @@ class GatewayMetrics:
             if exchange.error:
                 self._refused_keys.labels(key, exchange.error).inc()
         for endpoint, one in exchange.usage.items():
-            kinds = {
-                "prompt": one.prompt_tokens,
-                "completion": one.completion_tokens,
-                "never_billed": exchange.never_billed.get(endpoint, 0),
-            }
+            kinds = {"prompt": one.prompt_tokens, "completion": one.completion_tokens}
+            self._estimated.labels(model, endpoint).inc(one.estimated_tokens)
             self._cached.labels(model, endpoint).inc(one.cached_tokens)
             for kind, tokens in kinds.items():
                 self._tokens.labels(model, endpoint, kind).inc(tokens)

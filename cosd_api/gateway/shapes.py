@@ -62,6 +62,7 @@ def facts(result: FusionResult) -> dict[str, Any]:
                 "prompt_tokens": one.prompt_tokens,
                 "completion_tokens": one.completion_tokens,
                 "cached_tokens": one.cached_tokens,
+                "estimated_tokens": one.estimated_tokens,
                 "requests": one.requests + one.retries,
             }
             for name, one in result.usage.items()

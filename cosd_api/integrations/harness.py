@@ -41,7 +41,7 @@ Where = Callable[[int], str]
 
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _OF_DRAWS = ("top_p", "top_k", "min_p", "typical_p", "seed")
-_COUNTED = ("requests", "retries", "prompt_tokens", "completion_tokens", "cached_tokens")
+_COUNTED = ("requests", "retries", "prompt_tokens", "completion_tokens", "cached_tokens", "estimated_tokens")
 _BESIDE = 4
 """Number of tokens that a request may have in addition to its text, such as the beginning of sequence."""
 

@@ -101,6 +101,7 @@ class RecordedSpan(FusionSpan):
                 "input_tokens": one.prompt_tokens,
                 "output_tokens": one.completion_tokens,
                 "cached_tokens": one.cached_tokens,
+                "estimated_tokens": one.estimated_tokens,
                 "billed_tokens": one.billed_tokens,
             }
             self._span.set_attributes({names.usage_of(name, what): count for what, count in counts.items()})
@@ -178,13 +179,14 @@ def _facts(sent: RequestSpan) -> Attributes:
             names.FINISH_REASONS: None if finish is None else [finish],
         }
     if (usage := sent.usage) is not None:
-        billed = usage.prompt_tokens or usage.completion_tokens  # most servers report no usage for a cancelled stream
+        billed = usage.prompt_tokens or usage.completion_tokens  # a request that was refused has no usage
         found |= {
             names.HTTP_REQUESTS: usage.requests,
             names.RETRIES: usage.retries,
             names.INPUT_TOKENS: usage.prompt_tokens if billed else None,
             names.OUTPUT_TOKENS: usage.completion_tokens if billed else None,
             names.CACHED_TOKENS: usage.cached_tokens or None,
+            names.ESTIMATED: usage.estimated_tokens or None,
         }
     return found
 

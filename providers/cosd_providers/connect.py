@@ -358,9 +358,10 @@ class _AdapterFactory:
     def __getstate__(self) -> Mapping[str, Any]:
         return {**self.__dict__, "settings": {**self.settings, **dict.fromkeys(_SECRET)}}
 
-    def __call__(self, engine: str) -> Provider:
-        kind = adapter_class(engine)
-        options = dict(self.options) if engine in ADAPTERS else {"dialect": engine, **self.options}
+    def __call__(self, engine: str, *, over_v1: bool = False) -> Provider:
+        kind = adapter_class("openai" if over_v1 else engine)
+        dialect = {} if engine in ADAPTERS and not over_v1 else {"dialect": engine if engine in DIALECTS else "openai"}
+        options = {**dialect, **self.options}
         for name in options.keys() - inspect.signature(kind).parameters.keys():
             raise TypeError(f"{name!r} is not an option of the engine {engine!r}")
         provider: Any = kind(self.endpoint, **self.settings, **options)

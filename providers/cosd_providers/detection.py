@@ -33,6 +33,7 @@ from cosd_providers.contract import (
 )
 from cosd_providers.errors import (
     InvalidRequestError,
+    ProviderError,
     ProviderTimeoutError,
     ResponseError,
     StatusError,
@@ -56,6 +57,9 @@ _ROUTES = {
     "/openapi.json": ("paths./extras/tokenize/count", "llama-cpp-python"),
 }
 """Routes that only one engine has, each with a field of its answer and the engine. A dot separates nested fields."""
+
+_NO_ROUTE = (401, 403, 404, 405, 501)
+"""The statuses with which servers and proxies answer a route that they do not have or do not let through."""
 
 _NAME_IT = "Or name the engine: engine='openai' for connect, --engine openai for cosd probe."
 _NO_STATES = "llama.cpp's own server does, started with --embeddings --pooling none."
@@ -110,6 +114,14 @@ async def _ask(transport: Transport, path: str, *, strict: bool = True) -> dict[
     return cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
 
 
+def _lacks_a_route(error: ProviderError) -> bool:
+    """True if an adapter failed because a route of its engine is missing or not let through."""
+    cause = error.__cause__ if isinstance(error, UnsupportedError) else error
+    if isinstance(cause, ResponseError):
+        return not cause.retryable
+    return isinstance(cause, StatusError) and cause.status in _NO_ROUTE
+
+
 class DetectedProvider:
     """A provider that detects which adapter its server needs when it is first used, and delegates to that adapter.
 
@@ -117,7 +129,8 @@ class DetectedProvider:
 
     Args:
         transport: sends the requests for the detection.
-        make: a function that creates the adapter for an engine.
+        make: a function that creates the adapter for an engine; with `over_v1`, an adapter that uses only the server's
+            OpenAI-compatible routes.
         model: the model's name, which becomes part of `name`.
         own_messages: messages that the adapter from `make` puts before every conversation (`messages.OwnMessages`).
     """
@@ -125,7 +138,7 @@ class DetectedProvider:
     def __init__(
         self,
         transport: Transport,
-        make: Callable[[str], Provider],
+        make: Callable[..., Provider],
         model: str | None,
         own_messages: tuple[Message, ...] = (),
     ) -> None:
@@ -175,7 +188,17 @@ class DetectedProvider:
         return adapter
 
     async def _find(self) -> Provider:
-        return self._make(await detect(self._transport))
+        engine = await detect(self._transport)
+        adapter = self._make(engine)
+        try:
+            await adapter.describe()
+        except (UnsupportedError, StatusError, ResponseError) as error:
+            if _lacks_a_route(error):
+                async with adapter:  # closes its connections
+                    return self._make(engine, over_v1=True)
+            if not isinstance(error, UnsupportedError):  # the adapter itself gives its reasons at each use
+                raise
+        return adapter
 
     async def _enter(self, adapter: Provider) -> None:
         loop = current_token()

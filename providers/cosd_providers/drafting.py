@@ -8,16 +8,62 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from cosd_providers.contract import DraftEnd, Token
-from cosd_providers.errors import ContextLengthError
+from cosd_providers.errors import ConnectError, ContextLengthError, StatusError
 from cosd_providers.greedy import Choice, Draft
 from cosd_providers.http.retries import resumed
+from cosd_providers.usage import Usage
 
-__all__ = ["DraftRequests", "IdsDraft", "IdsStream", "Next", "streamed"]
+__all__ = ["DraftRequests", "IdsDraft", "IdsStream", "Next", "RequestBill", "billed", "streamed"]
+
+
+@dataclass(slots=True)
+class RequestBill:
+    """The tokens of one request, as far as they are known.
+
+    Attributes:
+        read: number of prompt tokens that the server reported; 0 if it has not reported any.
+        written: number of tokens written: as reported, or else the number received.
+        cached: number of prompt tokens from the server's cache, as reported.
+        final: whether no report can come any more: the answer was read to its end, or the server refuses to report.
+    """
+
+    read: int = 0
+    written: int = 0
+    cached: int = 0
+    final: bool = False
+
+
+@contextmanager
+def billed(usage: Usage, size: Callable[[], tuple[int, bool]]) -> Iterator[RequestBill]:
+    """RequestBill a request, however it ends.
+
+    A server that has begun to answer has read the prompt, and bills it, even if the stream is closed before the server
+    reports the number. A request that was sent and then given up may have been read, so it counts as read. A request
+    that the server refused does not count.
+
+    Args:
+        usage: the ledger.
+        size: returns the number of prompt tokens if the server has not reported it, and whether it is an estimate.
+    """
+    bill, before, refused = RequestBill(), usage.requests + usage.retries, False
+    try:
+        yield bill
+    except (ConnectError, StatusError):
+        refused = not bill.written
+        raise
+    finally:
+        if bill.read:
+            usage.bill(bill.read, bill.written, bill.cached)
+        elif usage.requests + usage.retries > before and not refused:
+            read, estimated = size()
+            usage.bill(read, bill.written, estimated=estimated)
+            usage.unreported += bill.final and estimated
 
 
 class DraftRequests(Protocol):

@@ -503,7 +503,7 @@ def checked_extra(extra_body: Mapping[str, object] | None, owned: AbstractSet[st
     extra = dict(extra_body or {})
     taken = sorted(owned & set(extra))
     if taken:
-        raise ValueError(f"extra_body cannot set {', '.join(taken)}: decoding is greedy, and the fusion sets it")
+        raise ValueError(f"extra_body cannot set {', '.join(taken)}: the fusion sets it itself")
     try:
         json.dumps(extra, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -545,7 +545,10 @@ async def ask_only(transport: Transport, kind: type[_M], path: str, *, looks: st
         if error.retryable:  # a broken connection proves nothing about the kind of server
             raise
         words = f"this does not look like {looks}"
-        hint = f"Give the URL of {url}, without /v1; for another server leave out engine."
+        hint = (
+            f"Give the URL of {url}, without /v1; if a proxy passes only /v1, give engine='openai', and for"
+            " another kind of server its own engine or none."
+        )
         raise UnsupportedError(words, endpoint=transport.endpoint, hint=hint) from error
 
 

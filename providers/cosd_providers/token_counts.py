@@ -6,6 +6,8 @@ be answered without another request, because the text after the prompt has at mo
 
 from __future__ import annotations
 
+import math
+import string
 from collections import OrderedDict
 from typing import Self, TypeVar
 
@@ -15,6 +17,10 @@ _REMEMBERED = 64
 _SPECIAL = 8  # allowance for special tokens around a text, and for changed tokens where two texts join
 _CUT = 24  # allowance in tokens for a text that is cut inside a token
 _CLOSE = 256  # tokens; a count that is already known to this precision is not stored
+_JOINT = 4  # tokens that an estimate allows for other tokens where two texts join, or where a text is cut
+_MARGIN = 1.25  # ratio of an estimate to the densest text that was counted
+_SHORT = 32  # bytes; a text as short as this may have a token for each of them
+_SOFT = (string.ascii_letters + " ").encode()
 
 
 _K = TypeVar("_K")
@@ -45,10 +51,16 @@ class Recent(OrderedDict[_K, _V]):
 
 
 class Counts:
-    """The token counts of recent texts."""
+    """The token counts of recent texts.
 
-    def __init__(self) -> None:
+    Args:
+        special: the largest expected number of special tokens around a text.
+    """
+
+    def __init__(self, special: int = _SPECIAL) -> None:
         self._known = Recent[str, int](_REMEMBERED)
+        self._special = special
+        self._densest = 0.0  # largest number of tokens per weight (`_weight`) in a counted text
 
     def exact(self, text: str) -> int | None:
         """The number of tokens of `text`, including special tokens; None if it has not been counted."""
@@ -57,6 +69,11 @@ class Counts:
     def add(self, text: str, count: int) -> None:
         """Store the number of tokens in `text`."""
         self._known.keep(text, count)
+        size = _size(text)
+        if size == 1:  # a letter is one token, and the others are special
+            self._special = min(self._special, count)
+        if size > _SHORT:
+            self._densest = max(self._densest, count / _weight(text.encode("utf-8", "replace")))
 
     def seen(self, text: str, count: int) -> None:
         """Store a count from a server's answer, unless it is already known approximately."""
@@ -81,20 +98,44 @@ class Counts:
                 return True
         return False
 
-    def about(self, text: str) -> int | None:
-        """Estimate the number of tokens in `text` from a counted text with the same beginning; None if none has it."""
+    def upward(self, text: str) -> tuple[int, bool]:
+        """The number of tokens of `text`, and whether it is an estimate.
+
+        An estimate is rather too high than too low. It allows a token for each of the first 32 bytes; after them, for
+        each byte of digits, punctuation, indentation and scripts other than ASCII, and for every two ASCII letters or
+        spaces. Texts that were counted make it more exact: after its beginning, a text gets the density of the densest
+        of them and a quarter more, and what it shares with the beginning of a counted text is not estimated.
+        """
         known = self.exact(text)
         if known is not None:
-            return known
+            return known, False
+        least = self._special + self._at_most(text)
+        for other, count in self._known.items():
+            shared = _shared(other, text)
+            if shared:
+                least = min(least, count + _JOINT + self._at_most(text[shared:]))
+        return least, True
+
+    def _at_most(self, text: str) -> int:
+        """Estimate the number of tokens of a text without special tokens, upwards."""
+        data = text.encode("utf-8", "replace")
+        density = self._densest * _MARGIN or 1.0
+        return min(len(data), len(data[:_SHORT]) + math.ceil(density * _weight(data[_SHORT:])))
+
+    def resembles(self, text: str) -> bool:
+        """Test whether at least three quarters of `text` are the beginning of a counted text of similar length."""
         best = max(self._known, key=lambda other: _shared(other, text), default="")
-        shared = _shared(best, text)
-        if not shared or 4 * shared < 3 * max(len(text), len(best)):
-            return None
-        return round(self._known[best] * len(text) / len(best))
+        return 4 * _shared(best, text) >= 3 * max(len(text), len(best), 1)
 
 
 def _size(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
+
+
+def _weight(data: bytes) -> float:
+    """Return the size of a text in which ASCII letters and spaces between words count half a byte."""
+    hard = data.replace(b"  ", b"\n\n").translate(None, _SOFT)
+    return (len(data) + len(hard)) / 2
 
 
 def _shared(one: str, other: str) -> int:

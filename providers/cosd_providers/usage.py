@@ -18,6 +18,9 @@ class Usage:
         prompt_tokens: tokens read by the model, including cached tokens.
         completion_tokens: tokens written by the model.
         cached_tokens: prompt tokens that the server took from its cache.
+        estimated_tokens: the part of `prompt_tokens` that is an estimate, because the server did not report it and it
+            is not known otherwise. An estimate is rather too high than too low.
+        unreported: number of whole answers whose prompt tokens the server did not report.
         first_token_seconds: seconds from the first request to the first token or answer; None until then.
         busy_seconds: seconds during which at least one request was in flight.
         strategies: number of questions answered by each strategy, e.g. `{"list": 12}`; empty for a draft.
@@ -29,6 +32,8 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    estimated_tokens: int = 0
+    unreported: int = 0
     first_token_seconds: float | None = None
     busy_seconds: float = 0.0
     strategies: dict[str, int] = field(default_factory=dict[str, int])
@@ -58,9 +63,12 @@ class Usage:
             self.guard()
         self.retries += 1
 
-    def bill(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> None:
-        """Add the tokens of an answer: the numbers read, written, and taken from the server's cache."""
+    def bill(
+        self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0, *, estimated: bool = False
+    ) -> None:
+        """Add the tokens of an answer: the numbers read (known or `estimated`), written, and taken from the cache."""
         self.prompt_tokens += prompt_tokens
+        self.estimated_tokens += prompt_tokens if estimated else 0
         self.completion_tokens += completion_tokens
         self.cached_tokens += cached_tokens
 

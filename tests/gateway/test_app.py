@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import threading
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -15,8 +16,8 @@ import pytest
 from cosd_api import Fusion, SettingError
 from cosd_api.gateway import ClientKey, bodies
 from cosd_api.gateway.metrics import GatewayMetrics
-from cosd_providers import ConnectError
-from cosd_providers.testing import ScriptedProvider
+from cosd_providers import ConnectError, Usage
+from cosd_providers.testing import ScriptedProvider, TextModel
 from lima import FUSED, assistant, draft
 from visits import Visit, opened, until, visit
 
@@ -311,7 +312,7 @@ async def test_the_log_has_a_line_for_each_request_and_no_text(caplog: pytest.Lo
     assert {**good, "time": 0, "seconds": 0, "first_seconds": 0, "billed": 0} == {
         "time": 0, "request_id": "mine", "client": "team", "method": "POST", "path": TEXT, "status": 200,
         "outcome": "ok", "seconds": 0, "model": "fused", "stream": True, "first_seconds": 0, "tokens": 10, "billed": 0,
-        "never_billed": 0,
+        "estimated": 0,
     }  # fmt: skip
     assert (bad["status"], bad["outcome"], bad["error"]) == (400, "error", "400")
     assert (unknown["status"], unknown["error"], "path" in unknown) == (401, "invalid_api_key", False)
@@ -344,6 +345,32 @@ async def test_metrics_count_what_was_answered() -> None:
         assert value is None or float(values[line]) == value
     kept, replaced = (float(values[f'cosd_draft_tokens_{one}_total{{model="fused"}}']) for one in ("kept", "replaced"))
     assert kept / (kept + replaced) == pytest.approx(cosd["acceptance_rate"])
+
+
+class Silent(ScriptedProvider):
+    """Reports nothing of what it reads."""
+
+    async def generate(self, *args: Any, usage: Usage, **kwargs: Any) -> Any:
+        async with aclosing(super().generate(*args, usage=usage, **kwargs)) as stream:
+            async for item in stream:
+                usage.prompt_tokens = 0
+                yield item
+
+
+async def test_estimated_tokens_count_for_keys_and_are_shown() -> None:
+    keys = {KEY: ClientKey(name="a", billed_tokens_per_minute=200)}
+    more: dict[str, Any] = {"headers": {"authorization": f"Bearer {KEY}"}}
+    prompt = "Q" * 400
+    writer, other = Silent(TextModel({prompt: [" a", " b"]})), ScriptedProvider(TextModel({prompt: [" a", " b"]}))
+    async with opened(Fusion(draft=writer, assistant=other, ask="contestable"), keys=keys) as app:
+        first = await visit(app, TEXT, {**BODY, "prompt": prompt}, **more)
+        second = await visit(app, TEXT, {**BODY, "prompt": prompt}, **more)
+        metrics = (await visit(app, "/metrics", **more)).body.decode()
+    usage = first.json["cosd"]["usage"]["draft"]
+    assert usage["prompt_tokens"] == usage["estimated_tokens"] == 200
+    assert "203 tokens were billed for this key in the last minute, and 200 are allowed" in second.error["message"]
+    assert 'cosd_estimated_tokens_total{endpoint="draft",model="fused"} 200.0' in metrics
+    assert 'cosd_key_billed_tokens_total{key="a"} 203.0' in metrics
 
 
 class Down(ScriptedProvider):

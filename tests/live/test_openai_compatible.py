@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -61,6 +62,22 @@ async def test_draft(url: str, dialect: str) -> None:
         assert usage.completion_tokens == requests * plain["tokens_predicted"] - (requests - 1)
         *first, end = await draft(provider, MIXED, limit=5)
         assert ([token.data for token in first], end) == ([token.data for token in tokens[:5]], DraftEnd("limit"))
+
+
+@pytest.mark.parametrize("way", [{"api": "completions", "dialect": "openai"}, {"api": "chat", "dialect": "llama.cpp"}])
+async def test_a_draft_that_is_left_is_billed(url: str, way: dict[str, Any]) -> None:
+    """The server reports what it has read only at the end of a stream, which never comes."""
+    prompts = [MIXED, "Q: Add 3 and 4.\nA:", "int main(void) { return 17; }", "Überraschung! Привет, 東京 🙂"]
+    async with OpenAICompatible(url, **way) as provider:
+        for prompt in prompts:
+            read = ask(url, templated(url, prompt) if way["api"] == "chat" else prompt, n_predict=1)["tokens_evaluated"]
+            for known in (False, True):
+                usage = Usage()
+                async with aclosing(provider.generate(Context(prompt, b""), max_tokens=40, usage=usage)) as tokens:
+                    await anext(tokens)
+                assert usage.prompt_tokens == read if known else read <= usage.prompt_tokens <= 3 * read
+                assert usage.estimated_tokens == (0 if known else usage.prompt_tokens)
+                await draft(provider, prompt, limit=1)  # a request that is read to its end
 
 
 async def test_messages(url: str) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -32,7 +34,7 @@ from asked import (
     inquiries,
 )
 from breaking import Break, Breaking, breaks, waiting
-from cosd_providers import Token, UnsupportedError, Usage, connect
+from cosd_providers import DraftEnd, ProviderError, Question, Token, UnsupportedError, Usage, connect
 from cosd_providers.contract import Context, token_count
 from drawn import examples
 
@@ -262,6 +264,75 @@ class TestAdapter:
         assert usage.requests == whole.requests or case.by_ids or not case.same_requests or breaking.happened > 1
         assert usage.retries <= breaking.happened
         assert usage.completion_tokens >= whole.completion_tokens or breaking.happened
+        assert usage.prompt_tokens >= whole.prompt_tokens
+
+    @over(taken=st.integers(1, 6))
+    async def test_a_draft_that_is_left_is_billed(self, case: Case, prompt: str, taken: int) -> None:
+        """The server never says what it has read: it is known, or estimated upwards and marked as an estimate."""
+        assume(case.shows((await draft(case.expected, prompt, limit=44))[:-1]))
+        told = Usage()
+        await draft(case.make(), prompt, limit=1, usage=told)
+        assume(told.requests == 1 and told.estimated_tokens == 0)
+        provider, left = case.make(), Usage()
+        async with aclosing(provider.generate(Context(prompt, b""), max_tokens=9, usage=left)) as items:
+            given = [await anext(items)]
+            while len(given) < taken and not isinstance(given[-1], DraftEnd):
+                given.append(await anext(items))
+        assert left.prompt_tokens >= told.prompt_tokens
+        assert left.requests > 1 or left.estimated_tokens or left.prompt_tokens == told.prompt_tokens
+        assert left.completion_tokens >= sum(isinstance(one, Token) and bool(one.data) for one in given)
+
+    @over()
+    async def test_a_draft_that_is_given_up_before_its_first_token_is_billed(self, case: Case, prompt: str) -> None:
+        """The server may have read the prompt. If it could not be asked at all, or refuses, nothing is billed."""
+        told, usage, asked = Usage(), Usage(), anyio.Event()
+        await draft(case.make(), prompt, limit=1, usage=told)
+        assume(told.requests == 1 and told.estimated_tokens == 0)
+
+        async def hang(request: httpx.Request) -> httpx.Response:
+            if streams(request):
+                asked.set()
+                await anyio.sleep_forever()
+            answer: httpx.Response = case.server.handle(request)
+            return answer
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(draft, case.make(hang), prompt, limit=9, usage=usage))
+            await asked.wait()
+            group.cancel_scope.cancel()
+        assert usage.prompt_tokens >= told.prompt_tokens
+        assert usage.estimated_tokens or usage.prompt_tokens == told.prompt_tokens
+        for refusal in (httpx.Response(401), httpx.ConnectError("")):
+            usage = Usage()
+            with pytest.MonkeyPatch.context() as patch:
+                waiting(patch)
+                with pytest.raises(ProviderError):
+                    await draft(case.make(partial(refusing, case, refusal)), prompt, limit=9, usage=usage)
+            assert (usage.prompt_tokens, usage.completion_tokens) == (0, 0)
+
+    @over()
+    async def test_a_question_that_is_given_up_is_billed(self, case: Case, prompt: str) -> None:
+        told, usage, asked, hangs = Usage(), Usage(), anyio.Event(), False
+        questions = [Question(0, (b"a",))]
+        assume(case.shows((await draft(case.expected, prompt, limit=44))[:-1]))
+        await case.make().propose(Context(prompt, b""), questions, usage=told)
+        assume(told.requests == 1 and told.estimated_tokens == 0)
+
+        async def hang(request: httpx.Request) -> httpx.Response:
+            if hangs and request.method == "POST" and "token" not in request.url.path:
+                asked.set()
+                await anyio.sleep_forever()
+            answer: httpx.Response = case.server.handle(request)
+            return answer
+
+        provider = case.make(hang)
+        await provider.describe()
+        hangs = True
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(provider.propose, Context(prompt, b""), questions, usage=usage))
+            await asked.wait()
+            group.cancel_scope.cancel()
+        assert usage.prompt_tokens >= told.prompt_tokens
 
     async def test_sampled_tokens_follow_the_distribution(self, engine: Engine) -> None:
         """By a chi-squared test with 4 degrees of freedom, which 18.5 exceeds once in a thousand times.
@@ -296,6 +367,21 @@ class TestAdapter:
         copy = pickle.loads(data)
         assert copy.name == provider.name == "m@gpu:1"
         assert repr(copy) == repr(provider)
+
+
+def streams(request: httpx.Request) -> bool:
+    """True for a request for a draft."""
+    return b'"stream":true' in request.content.replace(b" ", b"") or request.url.path == "/generate_stream"
+
+
+def refusing(case: Case, refusal: httpx.Response | Exception, request: httpx.Request) -> httpx.Response:
+    """The stand-in, but for its drafts."""
+    if not streams(request):
+        answer: httpx.Response = case.server.handle(request)
+        return answer
+    if isinstance(refusal, Exception):
+        raise refusal
+    return httpx.Response(refusal.status_code)
 
 
 async def rereads(case: Case, prompt: str, limit: int) -> bool:

@@ -73,6 +73,14 @@ async def test_engines(routes: Mapping[str, Any], engine: str) -> None:
     assert await detect(Transport(URL, http_client=server(routes))) == engine
 
 
+async def test_a_fault_of_the_server_itself_is_not_taken_for_a_proxy() -> None:
+    """The reasons of an engine's own adapter are shown: without probabilities, `/v1` would be of no use either."""
+    fake = FakeLlamaCpp(TextModel({"Q": ["a"]}))
+    fake.slots = [{"id": 0, "speculative": True}]
+    with pytest.raises(UnsupportedError, match="decodes speculatively"):
+        await connect(URL, http_client=fake.client()).describe()
+
+
 async def test_what_cannot_be_told() -> None:
     with pytest.raises(
         UnsupportedError, match=r"answers none of /v1/models, /info, /props and /api/tags.* engine='openai'"
@@ -218,7 +226,9 @@ def test_in_several_event_loops_at_once() -> None:
     """The loops share one detection, and each closes what it has opened."""
     all_three = threading.Barrier(3, timeout=20)
     client = server({"/info": {"model_id": "tiny", "max_total_tokens": 9}})
-    provider = DetectedProvider(Transport(URL, http_client=client), lambda _: Tgi(URL, http_client=client), None)
+    provider = DetectedProvider(
+        Transport(URL, http_client=client), lambda _, **over_v1: Tgi(URL, http_client=client), None
+    )
 
     async def use() -> Provider:
         async with provider:

@@ -39,7 +39,8 @@ async def test_its_own_answer() -> None:
 async def test_another_servers_answer(response: httpx.Response) -> None:
     words = (
         r"this does not look like an abacus\. "
-        r"Give the URL of `abacus`, without /v1; for another server leave out engine\."
+        r"Give the URL of `abacus`, without /v1; if a proxy passes only /v1, give engine='openai', and for "
+        r"another kind of server its own engine or none\."
     )
     with pytest.raises(UnsupportedError, match=words) as caught:
         await served(lambda: response)

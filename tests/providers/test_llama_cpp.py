@@ -267,7 +267,7 @@ async def test_extra_body() -> None:
     provider = LlamaCpp(URL, extra_body={"id_slot": 3, "cache_prompt": False}, http_client=server.client())
     await draft(provider, limit=1)
     assert (server.requests[-1][1]["id_slot"], server.requests[-1][1]["cache_prompt"]) == (3, False)
-    with pytest.raises(ValueError, match=r"extra_body cannot set grammar, temperature: decoding is greedy"):
+    with pytest.raises(ValueError, match=r"extra_body cannot set grammar, temperature: the fusion sets it itself"):
         LlamaCpp(URL, extra_body={"temperature": 0.7, "grammar": "x"})
     for value in (b"x", {1}, float("nan")):  # no server would get what was meant
         with pytest.raises(ValueError, match=r"extra_body is not JSON: "):
@@ -361,7 +361,7 @@ async def test_models() -> None:
 async def test_not_llama_cpp(response: httpx.Response) -> None:
     client = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: response))
     with pytest.raises(
-        UnsupportedError, match=r"does not look like a llama.cpp server\. .* for another server leave out engine"
+        UnsupportedError, match=r"does not look like a llama.cpp server\. Give the URL of `llama-server`"
     ):
         await LlamaCpp(URL, http_client=client).describe()
 

@@ -221,7 +221,7 @@ async def test_extra_body_and_context() -> None:
     for body in server.bodies:
         options = body["options"]
         assert (body["keep_alive"], options["num_gpu"], options["num_ctx"], options["top_k"]) == (-1, 0, 256, 0)
-    with pytest.raises(ValueError, match="extra_body cannot set raw, template: decoding is greedy"):
+    with pytest.raises(ValueError, match="extra_body cannot set raw, template: the fusion sets it itself"):
         Ollama(URL, extra_body={"template": "", "raw": False})
     with pytest.raises(ValueError, match="extra_body cannot set num_ctx, temperature"):
         Ollama(URL, extra_body={"options": {"temperature": 1, "num_ctx": 9}})

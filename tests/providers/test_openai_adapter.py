@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -230,6 +230,40 @@ async def test_a_server_that_lists_fewer_is_asked_for_fewer(api: Any, late: bool
     server, provider = fake(SCRIPT, way, most=3)
     with pytest.raises(InvalidRequestError, match="max allowed: 3"):
         await provider.propose(Context("Q", b""), QUESTIONS[:1], alternatives=12, usage=Usage())
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("api", ["completions", "chat"])
+@pytest.mark.parametrize(
+    "refuses",
+    [["stream_options"], ["continuous_usage_stats"], ["include_usage", "continuous_usage_stats"], ["top_p", "n"]],
+)
+async def test_a_field_that_no_answer_depends_on_is_left_out_once_it_was_refused(
+    refuses: list[str], api: Any, late: bool
+) -> None:
+    dialect = replace(TOY, api=api, continues={}, stream_options=DIALECTS["vllm"].stream_options)
+    plain, unrefused = fake(SCRIPT, {"dialect": dialect})
+    server, provider = fake(SCRIPT, {"dialect": dialect}, refuses=refuses, late=late)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cosd_providers.engines.openai.discovery.check_continuation", nothing)
+        for _ in range(2):
+            assert await draft(provider) == await draft(unrefused)
+    *tried, first, second = (_fields(body) for body in server.bodies)
+    assert all({*refuses} & {*fields} for fields in tried)
+    assert 1 <= len(tried) <= len(refuses)
+    gone = {*refuses, "stream_options"} if "include_usage" in refuses else {*refuses}
+    gone |= {*dialect.stream_options} if "stream_options" in gone else set()
+    assert {*first} == {*second} == {*_fields(plain.bodies[-1])} - gone
+
+
+def _fields(body: Mapping[str, Any]) -> list[str]:
+    return [*body, *body.get("stream_options", ())]
+
+
+async def test_a_field_that_answers_depend_on_is_never_left_out() -> None:
+    _, provider = fake(SCRIPT, refuses=["temperature"])
+    with pytest.raises(InvalidRequestError, match="Unrecognized request argument supplied: temperature"):
+        await draft(provider)
 
 
 def writing(*, dialect: Any = TOY, **options: Any) -> tuple[FakeOpenAI, OpenAICompatible]:

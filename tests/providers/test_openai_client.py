@@ -86,7 +86,7 @@ async def test_what_a_draft_asks() -> None:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    with pytest.raises(ValueError, match=r"extra_body cannot set echo, temperature: decoding is greedy"):
+    with pytest.raises(ValueError, match=r"extra_body cannot set echo, temperature: the fusion sets it itself"):
         OpenAICompatible(URL, extra_body={"temperature": 1, "echo": True})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import toys
 from adapters import TEXT, TOY, Local
 from asked import draft
 from breaking import Break, Breaking, waiting
+from cosd_api import fuse
 from cosd_providers import (
     ContextLengthError,
     DraftEnd,
@@ -25,6 +27,10 @@ from cosd_providers.contract import Context, Piece
 from cosd_providers.engines.openai import OpenAICompatible
 from fake_openai import FakeOpenAI
 from openai_servers import SCRIPT, URL, fake
+
+
+async def nothing(*args: object) -> None:
+    """Stands in for a check that a toy cannot pass."""
 
 
 async def test_a_whole_answer_has_the_alternatives_of_the_stream() -> None:
@@ -227,7 +233,8 @@ async def test_a_tokenizer_counts_a_prompt_once() -> None:
 
 async def test_usage_of_a_stream_that_is_left_early() -> None:
     server, _ = fake({"Q a": [" b", " c", " d"]})
-    for tokenizer, read in ((None, 0), (Local(server.model), 3)):
+    # A token for each of three bytes, and a few that the server may add; a tokenizer knows better.
+    for tokenizer, read in ((None, 11), (Local(server.model), 4)):
         provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, tokenizer=tokenizer)
         usage = Usage()
         tokens: Any = provider.generate(Context("Q a", b""), max_tokens=9, usage=usage)
@@ -238,6 +245,58 @@ async def test_usage_of_a_stream_that_is_left_early() -> None:
     await draft(provider, prompt="Q a", usage=usage)
     assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, 3, 4)
     assert json.dumps(server.bodies[-1])
+
+
+async def left(provider: Any, prompt: str = "Q a") -> Usage:
+    """The bill of a draft that is left after its first token."""
+    usage = Usage()
+    async with aclosing(provider.generate(Context(prompt, b""), max_tokens=9, usage=usage)) as tokens:
+        await anext(tokens)
+    return usage
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+async def test_what_was_once_reported_of_a_prompt_is_billed_as_known(api: Any) -> None:
+    dialect = replace(TOY, api=api, continues={})
+    server, provider = fake({"Q a": [" b", " c"], "Q a ab": [" b"]}, {"dialect": dialect})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cosd_providers.engines.openai.discovery.check_continuation", nothing)
+        guessed = await left(provider)
+        assert guessed.estimated_tokens == guessed.prompt_tokens > 3
+        await draft(provider, "Q a")
+        known, longer = await left(provider), await left(provider, "Q a ab")
+    assert (known.prompt_tokens, known.estimated_tokens) == (3, 0)
+    # Of a longer prompt, only what is new is estimated.
+    assert len(server.model.encode(b"Q a ab")) <= longer.prompt_tokens == longer.estimated_tokens
+    assert longer.prompt_tokens < guessed.prompt_tokens
+
+
+async def test_a_server_that_never_reports_is_billed_by_estimate() -> None:
+    server, provider = fake({"Q a": [" b", " c"]}, refuses=["stream_options"])
+    usage = Usage()
+    await draft(provider, "Q a", usage=usage)
+    assert (usage.requests, usage.unreported, usage.completion_tokens) == (2, 1, 3)
+    assert usage.prompt_tokens == usage.estimated_tokens >= len(server.model.encode(b"Q a"))
+    assert (await left(provider)).unreported == 1  # the server has refused to report it
+    _, provider = fake({"Q a": [" b", " c"]})
+    assert (await left(provider)).unreported == 0  # the report would have come later
+
+
+async def test_a_fusion_says_that_a_bill_is_an_estimate_because_the_server_does_not_report_it() -> None:
+    script: dict[str, list[Any]] = {"Q a": [" b", " c"]}
+    warnings = {}
+    for refuses in ([], ["stream_options"]):
+        (_, writer), (_, other) = fake(script, refuses=refuses), fake(script)
+        result = await fuse("Q a", draft=writer, assistant=other, unit="word")
+        assert result.text == " b c"
+        warnings[bool(refuses)] = [one for one in result.warnings if "how many tokens" in one]
+        spent = result.usage["draft"]
+    assert warnings[False] == []
+    [told] = warnings[True]
+    assert told == (
+        f"draft does not always report how many tokens it reads: {spent.estimated_tokens} of the {spent.prompt_tokens} "
+        "prompt tokens in its usage are estimated from the length of the text; limits and prices count them"
+    )
 
 
 async def test_what_is_asked_after_a_break(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from cosd_providers import ResponseError, Usage
-from cosd_providers.engines.openai.wire import Answer, Candidate, Completion, ModelList, Step, bill, steps
+from cosd_providers import ResponseError
+from cosd_providers.drafting import RequestBill
+from cosd_providers.engines.openai.wire import Answer, Candidate, Completion, ModelList, Step, steps
 from cosd_providers.greedy import prob
 from cosd_providers.parsing import parse
 
@@ -80,12 +81,17 @@ def test_probabilities(logprob: float | None, expected: float | None) -> None:
 
 
 def test_usage() -> None:
-    usage = Usage()
     data = {"usage": {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}}
-    bill(usage, parse(Answer, data, "http://gpu").usage)
-    bill(usage, parse(Answer, {"usage": {"prompt_tokens": 1, "prompt_tokens_details": None}}, "http://gpu").usage)
-    bill(usage, None)
-    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (6, 2, 4)
+    shown = {"choices": [LEGACY]}
+    for answer, expected in (
+        (data, RequestBill(5, 2, 4)),
+        ({**shown, "usage": {"prompt_tokens": 1, "prompt_tokens_details": None}}, RequestBill(1, 2)),
+        ({**shown, "usage": {"prompt_tokens": 0, "completion_tokens": 1}}, RequestBill(0, 1)),
+        (shown, RequestBill(0, 2)),
+    ):
+        bill = RequestBill()
+        parse(Answer, answer, "http://gpu").report(bill)
+        assert bill == expected
 
 
 def test_what_servers_write_as_null() -> None:

@@ -34,6 +34,7 @@ from cosd_providers import (
 )
 from cosd_providers.connect import ConnectOptions, Snapshot
 from cosd_providers.contract import Context
+from cosd_providers.engines.openai.dialects import DIALECTS
 from cosd_providers.probe import Definition, Line, definition_of, unit_of
 from cosd_providers.testing import Model, ScriptedProvider
 from drawn import partly
@@ -1116,6 +1117,46 @@ async def test_one_tokenizer_on_two_kinds_of_server_is_found_alike(draft: str, a
         method = Speculative(temperature=1, test="cosd")  # it compares tokens, and shows no more than a verifier wants
         async with Fusion(draft=models[0], assistant=models[1], method=method) as fusion:
             assert (await fusion.generate(PROMPT, max_tokens=8)).settings.unit == "token"
+
+
+@pytest.mark.parametrize("closed", [404, 401, 403, 405, 200])
+@pytest.mark.parametrize(
+    ("owner", "dialect"),
+    [("llamacpp", "llama.cpp"), ("vllm", "vllm"), ("sglang", "sglang"), ("library", "openai"), ("system", "openai")],
+)
+async def test_behind_a_proxy_that_passes_only_v1_a_server_is_used_over_v1(
+    owner: str, dialect: str, closed: int
+) -> None:
+    class OnlyV1(Server):
+        def handle(self, request: httpx.Request) -> httpx.Response:
+            if request.url.path in ("/v1/models", "/v1/completions", "/v1/chat/completions"):
+                return super().handle(request)
+            return httpx.Response(closed, html="<h1>no such page</h1>")
+
+    fake = OnlyV1(Talker(), listed=[{"id": "toy", "owned_by": owner}])
+    report = await examined(fake, engine=None)
+    assert (report.engine, report.options["dialect"]) == ("openai", dialect)
+    assert report.can_draft and report.can_assist
+    async with fake.client() as client, connect("http://gpu1:8080", http_client=client) as provider:
+        assert (await provider.describe()).engine == dialect
+        assert [one async for one in provider.generate(Context("Q", b""), max_tokens=2, usage=Usage())]
+    assert fake.bodies[-1].items() >= DIALECTS[dialect].greedy.items()  # with what this kind of server needs
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("refused", ["stream_options", "include_usage", "top_p"])
+async def test_a_server_that_refuses_a_dispensable_field_is_used_without_it(refused: str, late: bool) -> None:
+    report = await examined(Server(Talker(), refuses=[refused], late=late))
+    assert report["logprobs"].value is True
+    assert report.can_draft and report.can_assist
+
+
+async def test_a_stream_that_is_refused_shows_nothing_about_its_probabilities() -> None:
+    report = await examined(Server(Talker(), refuses=["stream"]))
+    assert report["logprobs"].value is None
+    words = "whole answers have probabilities; no stream came: 400: Unrecognized request argument supplied: stream"
+    assert report["logprobs"].seen == words
+    assert not report.can_draft and report.can_assist
 
 
 class WholeAnswers(Server):

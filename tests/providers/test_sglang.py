@@ -342,7 +342,7 @@ async def test_extra_body() -> None:
     provider = Sglang(URL, extra_body={"priority": 3}, http_client=server.client())
     await draft(provider, limit=1)
     assert server.requests[-1][1]["priority"] == 3
-    with pytest.raises(ValueError, match=r"extra_body cannot set sampling_params, stream: decoding is greedy"):
+    with pytest.raises(ValueError, match=r"extra_body cannot set sampling_params, stream: the fusion sets it itself"):
         Sglang(URL, extra_body={"sampling_params": {"temperature": 1}, "stream": False})
     with pytest.raises(ValueError, match=r"no strategy 'sideways'; there are 'echo', 'list', 'singles' and 'watch'"):
         Sglang(URL, strategy="sideways")  # type: ignore[arg-type]  # what a user may do

@@ -379,7 +379,7 @@ async def test_extra_body() -> None:
     provider = Tgi(URL, extra_body={"adapter_id": "mine"}, http_client=server.client())
     await draft(provider, limit=1)
     assert asked(server, "/generate_stream")[0]["parameters"]["adapter_id"] == "mine"
-    with pytest.raises(ValueError, match=r"extra_body cannot set temperature, truncate: decoding is greedy"):
+    with pytest.raises(ValueError, match=r"extra_body cannot set temperature, truncate: the fusion sets it itself"):
         Tgi(URL, extra_body={"temperature": 0.7, "truncate": 5})
 
 
@@ -845,12 +845,14 @@ async def test_a_long_prompt_is_counted_once() -> None:
 async def test_a_draft_that_is_left_early_is_billed_by_what_is_known() -> None:
     prompt = "abcd " * 600
     _, provider = fake({"~": ["abcd "], prompt: [" a", " b", " c", " d"]})
-    for text, tokens in ((b"", 600), (b" a", 600), (b" a b", 601)):
+    # The prompt is counted; a text that continues it is not, as that costs the server time.
+    for text, tokens, estimated in ((b"", 600, 0), (b" a", 606, 606), (b" a b", 608, 608)):
         usage = Usage()
         unfinished: Any = provider.generate(Context(prompt, text), max_tokens=9, usage=usage)
         await anext(unfinished)
         await unfinished.aclose()
         assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, tokens, 1)
+        assert usage.estimated_tokens == estimated
     usage = Usage()
     await draft(provider, prompt, b" a b", usage=usage)
     assert usage.prompt_tokens == 602  # as the end tells

@@ -199,7 +199,7 @@ async def test_extra_body() -> None:
     provider = Vllm(URL, extra_body={"priority": 3}, add_special_tokens=False, http_client=server.client())
     await draft(provider, limit=1)
     assert (server.requests[-1][1]["priority"], server.requests[-1][1]["add_special_tokens"]) == (3, False)
-    with pytest.raises(ValueError, match=r"extra_body cannot set bad_words, temperature: decoding is greedy"):
+    with pytest.raises(ValueError, match=r"extra_body cannot set bad_words, temperature: the fusion sets it itself"):
         Vllm(URL, extra_body={"temperature": 0.7, "bad_words": ["x"]})
     with pytest.raises(ValueError, match=r"no strategy 'both'; there are 'echo', 'list', 'singles' and 'watch'"):
         Vllm(URL, strategy="both")  # type: ignore[arg-type]  # what a user may do

@@ -306,7 +306,7 @@ def _name(text: str) -> Element:
 def _costs(cards: Cards) -> Element:
     """A table of the requests and billed tokens of each endpoint, with totals."""
     usage = cards.result.usage
-    fields = ("requests", "retries", "prompt_tokens", "cached_tokens", "completion_tokens")
+    fields = ("requests", "retries", "prompt_tokens", "cached_tokens", "estimated_tokens", "completion_tokens")
     rows = [
         (
             cards.who(name),
@@ -317,9 +317,9 @@ def _costs(cards: Cards) -> Element:
         for name, one in usage.items()
     ]
     sums = (f"{sum(getattr(one, field) for one in usage.values()):,}" for field in fields)
-    heads = ("", "requests", "retries", "read", "of it cached", "written", "first answer", "busy")
+    heads = ("", "requests", "retries", "read", "of it cached", "of it estimated", "written", "first answer", "busy")
     caption = "Requests, and tokens as billed by the servers"
-    return table(heads, [*rows, ("together", *sums, "", "")], range(1, 8), caption)
+    return table(heads, [*rows, ("together", *sums, "", "")], range(1, 9), caption)
 
 
 def _endpoints(result: FusionResult) -> Element:

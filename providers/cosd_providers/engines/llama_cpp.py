@@ -96,6 +96,7 @@ from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawSc
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy, counted, marked
 from cosd_providers.text import sendable
+from cosd_providers.token_counts import Counts
 from cosd_providers.tokenizers import TEST_TEXT, Tokenizer, encoded
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import ENDS
@@ -245,7 +246,7 @@ class LlamaCppProbeClient(ProbeClient):
         sent: list[object] = [prompt if isinstance(prompt, str) else ["", *prompt] for prompt in request.prompts]
         more = {"return_tokens": True, "response_fields": [*FIELDS, "content"], "temperature": request.temperature}
         counts = {"n_predict": request.limit, "n_probs": request.top}
-        fields = {**more, **counts, **request.fields}
+        fields: dict[str, Any] = {**more, **counts, **request.fields}
         answers = await self._client.unchecked(sent[0] if len(sent) == 1 else sent, usage, **fields)
         return [self._reply(one) for one in answers]
 
@@ -306,6 +307,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         self._beginning: Lazy[str] = Lazy()
         self._ends: Lazy[bool] = Lazy()
         self._characters: dict[bytes, list[Piece]] = {}
+        self._counts = Counts()
 
     @property
     def encodes_locally(self) -> bool:
@@ -336,7 +338,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
 
     def _client(self, facts: LlamaCppFacts) -> LlamaCppClient:
         extra = {"cache_prompt": True, **self._extra, **self._named()}
-        return LlamaCppClient(self._transport, facts, extra, self._parts)
+        return LlamaCppClient(self._transport, facts, extra, self._counts, self._parts)
 
     async def _parts(self, data: bytes) -> list[Piece]:
         """Find the raw tokens of one or a few characters in the model's own encoding; the result is cached."""

@@ -25,7 +25,7 @@ from typing_extensions import TypedDict  # before Python 3.12, pydantic refuses 
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Piece, Token
-from cosd_providers.drafting import Next
+from cosd_providers.drafting import Next, billed
 from cosd_providers.engine import (
     ServerFacts,
     broken_off,
@@ -50,6 +50,7 @@ from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import LogProb, checked, parse, shape
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.text import sendable, whole
+from cosd_providers.token_counts import Counts
 from cosd_providers.usage import Usage
 
 __all__ = [
@@ -185,11 +186,6 @@ class _OldAnswer(BaseModel):
     completion_probabilities: Annotated[list[_OldEntry], Field(min_length=1)]
 
 
-def _bill(usage: Usage, answer: LlamaCppAnswer) -> None:
-    """Bill the tokens of an answer, or of a stream so far."""
-    usage.bill(answer["tokens_evaluated"], answer["tokens_predicted"], answer["cached"])
-
-
 # Facts, requests and answers.
 
 
@@ -213,6 +209,7 @@ class LlamaCppClient:
         transport: the server.
         facts: known facts about the server.
         extra: fields merged into every request.
+        counts: the known token counts of texts.
         parts: a function that returns the raw tokens of some characters, for drafts of raw tokens.
     """
 
@@ -221,11 +218,13 @@ class LlamaCppClient:
         transport: Transport,
         facts: LlamaCppFacts,
         extra: Mapping[str, object],
+        counts: Counts,
         parts: Callable[[bytes], Awaitable[list[Piece]]] | None = None,
     ) -> None:
         self.transport = transport
         self.facts = facts
         self._extra = extra
+        self._counts = counts
         self._parts = parts
 
     def body(self, prompt: object, **fields: object) -> dict[str, object]:
@@ -247,19 +246,33 @@ class LlamaCppClient:
     async def _list(
         self, prefixes: Sequence[PromptParts], usage: Usage, fields: Mapping[str, object]
     ) -> list[LlamaCppAnswer]:
-        listed = await self.unchecked([*map(sent_prompt, prefixes)], usage, **fields)
+        sent = [*map(sent_prompt, prefixes)]
+        listed = await self.unchecked(sent, usage, partial(self._sizes, prefixes), **fields)
         if [one["index"] for one in listed] != [*range(len(prefixes))]:
             raise miscounted(len(prefixes), len(listed), self.transport.endpoint)
-        for one in listed:
+        for one, prefix in zip(listed, prefixes, strict=True):
             self._check_read(one)
+            self._count(prefix, one)
         return listed
 
-    async def unchecked(self, prompt: object, usage: Usage, **fields: object) -> list[LlamaCppAnswer]:
-        """Send one request, and return the answers unchecked, in the order of the prompts. Arguments as in `body`."""
-        data = await self.transport.post("/completion", self.body(prompt, **fields), usage=usage)
-        listed = [self.read(one) for one in (cast("list[object]", data) if isinstance(data, list) else [data])]
-        for one in listed:
-            _bill(usage, one)
+    async def unchecked(
+        self,
+        prompt: object,
+        usage: Usage,
+        size: Callable[[], tuple[int, bool]] = lambda: (0, True),
+        **fields: object,
+    ) -> list[LlamaCppAnswer]:
+        """Send one request, and return the answers unchecked, in the order of the prompts.
+
+        Arguments are as in `body`; `size` is as in `drafting.billed`.
+        """
+        with billed(usage, size) as bill:
+            data = await self.transport.post("/completion", self.body(prompt, **fields), usage=usage)
+            listed = [self.read(one) for one in (cast("list[object]", data) if isinstance(data, list) else [data])]
+            for one in listed:
+                bill.read += one["tokens_evaluated"]
+                bill.written += one["tokens_predicted"]
+                bill.cached += one["cached"]
         return sorted(listed, key=lambda one: one["index"])
 
     async def next(
@@ -364,22 +377,24 @@ class LlamaCppClient:
         if options.sampled:
             seed = options.seed_after(len(ids) - start)
             body |= {"temperature": 1, "seed": -1 if seed is None else seed}
-        try:
+        with billed(usage, partial(self._size, ids)) as bill:
             stream = self.transport.stream("/completion", body, usage=usage, keep_alive=False, attempt=attempt)
             async with stream as events:
-                async for event in events:
-                    found = reader.feed(self.read(event))
+                async for data in events:
+                    event = self.read(data)
+                    if not bill.read:
+                        self._count(ids, event)
+                    bill.read, bill.cached = event["tokens_evaluated"], event["cached"]
+                    bill.written = event["tokens_predicted"]
+                    found = reader.feed(event)
                     if reader.joined is not None:
                         found = [*found, *reader.split(await self._split(reader.joined))]
                     for choice in found:
                         yield choice
                     if reader.done:
                         break
-        finally:
-            if reader.last is not None:
-                _bill(usage, reader.last)
-        if not reader.done:
-            raise broken_off(self.transport.endpoint)
+            if not reader.done:
+                raise broken_off(self.transport.endpoint)
         if reader.full:
             yield "full"
         elif reader.hidden:
@@ -392,6 +407,21 @@ class LlamaCppClient:
                 return _drawn(position.top, options.seed_after(len(behind) - start))
 
             yield hidden
+
+    def _count(self, prefix: Sequence[str | int], answer: LlamaCppAnswer) -> None:
+        """Remember how many tokens the text of a prompt has; its ids are one token each."""
+        texts = [part for part in prefix if isinstance(part, str)]
+        if len(texts) == 1:
+            self._counts.add(texts[0], answer["tokens_evaluated"] - len(prefix) + 1)
+
+    def _size(self, prefix: Sequence[str | int]) -> tuple[int, bool]:
+        """The number of tokens in a prompt, and whether it is an estimate."""
+        texts = [self._counts.upward(part) for part in prefix if isinstance(part, str)]
+        return len(prefix) - len(texts) + sum(count for count, _ in texts), any(estimated for _, estimated in texts)
+
+    def _sizes(self, prefixes: Sequence[PromptParts]) -> tuple[int, bool]:
+        sizes = [self._size(prefix) for prefix in prefixes]
+        return sum(tokens for tokens, _ in sizes), any(estimated for _, estimated in sizes)
 
     async def _split(self, joined: Choice) -> list[Piece]:
         """Find the raw tokens of the characters that one event shows together; an empty list if this is impossible."""

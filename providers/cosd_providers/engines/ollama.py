@@ -21,7 +21,7 @@ server's source from 0.12.11 to 0.34, and users' reports as of November 2026:
 - If another client omits `shift: false`, or sends a different `num_ctx`, the server loads the model again. The next
   request from this adapter makes the server load it once more.
 - The last event reports the number of prompt tokens. Some versions do not count cached tokens, so that too few tokens
-  are billed. If a draft is closed early, the adapter counts the received tokens as billed.
+  are billed. If a draft is closed early, the adapter bills the received tokens, and estimates the prompt's.
 - No route renders the chat templates, which are written in Go. So conversations need a template from the user.
 - The server breaks off a stream in which one token is repeated (30 times, or 100 times in later versions).
 """
@@ -30,12 +30,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import isclose
 from typing import Any, TypeVar, Unpack, cast
 
 from pydantic import BaseModel
 
 from cosd_providers.contract import Capabilities, Context, Proposal, Question, ServerInfo
+from cosd_providers.drafting import billed
 from cosd_providers.engine import NO_TEMPLATE, Engine, EngineOptions, ServerFacts, checked_extra
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
@@ -43,7 +45,7 @@ from cosd_providers.engines.openai.discovery import check_tokenizer, choose, unb
 from cosd_providers.engines.openai.drafting import Drafting
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
 from cosd_providers.engines.openai.proposing import Proposing
-from cosd_providers.engines.openai.wire import Answer, Billed, Cached, Completion, Logprobs, Named, bill, steps
+from cosd_providers.engines.openai.wire import Answer, Billed, Cached, Completion, Logprobs, Named, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, UnsupportedError
 from cosd_providers.greedy import ROUNDING, TIES
 from cosd_providers.http.transport import MANY_IDLE, Transport
@@ -223,6 +225,11 @@ class OllamaClient(OpenAIClient):
         if billed is not None and billed.prompt_tokens_details is not None:
             await super().check_read(prefix, billed)
 
+    def note_size(self, prefix: Prefix, reported: Billed | None) -> None:
+        """Remember the number of tokens as in `OpenAIClient.note_size`, but only if it includes cached tokens."""
+        if reported is not None and reported.prompt_tokens_details is not None:
+            super().note_size(prefix, reported)
+
     def shown(self, listed: int = TIES) -> dict[str, object]:
         """Return fields that request the `listed` most probable tokens, or as many as the server allows."""
         return {"top_logprobs": min(listed, _MOST)}
@@ -263,8 +270,10 @@ class OllamaProbeClient(CompletionsProbeClient):
     async def _post(self, body: Mapping[str, object], usage: Usage) -> Answer:
         sent = {**body}
         options = {**cast("Mapping[str, object]", sent["options"]), "temperature": sent.pop("temperature")}
-        answer = self._client.read(await self._transport.post(self._path, {**sent, "options": options}, usage=usage))
-        bill(usage, answer.usage)
+        with billed(usage, partial(self._client.size, Prefix(str(body["prompt"]), ""))) as bill:
+            data = await self._transport.post(self._path, {**sent, "options": options}, usage=usage)
+            answer = self._client.read(data)
+            answer.report(bill)
         return answer
 
 

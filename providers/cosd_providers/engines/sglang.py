@@ -48,6 +48,7 @@ from pydantic import BaseModel
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Capabilities, ServerInfo
+from cosd_providers.drafting import billed
 from cosd_providers.engine import (
     NO_TEMPLATE,
     Models,
@@ -357,13 +358,11 @@ class Events:
     Attributes:
         seen: number of tokens so far.
         finish: the reason for the answer's end; None before the end.
-        last: the last event without its text; None before the first event.
     """
 
     def __init__(self, endpoint: str, read: int, *, sampled: bool = False) -> None:
         self.seen = 0
         self.finish: str | None = None
-        self.last: Meta | None = None
         self._endpoint = endpoint
         self._read = read
         self._sampled = sampled
@@ -371,7 +370,7 @@ class Events:
 
     def feed(self, answer: SglangAnswer) -> tuple[list[IdStep], str]:
         """Read an event, and return its new tokens and its new text."""
-        meta = self.last = _checked(answer, self._endpoint, self._read).meta_info
+        meta = _checked(answer, self._endpoint, self._read).meta_info
         if meta.finish_reason is not None:
             self.finish = meta.finish_reason.type
         if 0 < meta.completion_tokens <= self.seen:  # the event is repeated, or ends the answer without a token
@@ -386,11 +385,6 @@ class Events:
         self._text += text
         self.seen = meta.completion_tokens
         return found, text
-
-    def bill(self, usage: Usage) -> None:
-        """Bill the tokens read and written so far."""
-        if self.last is not None:
-            usage.bill(self.last.prompt_tokens, self.last.completion_tokens, self.last.cached_tokens)
 
 
 # Requests, and the bytes of ids.
@@ -449,12 +443,14 @@ class SglangClient(TokenIdsClient[SglangFacts]):
 
     async def unchecked(self, wanted: int, usage: Usage, **fields: Any) -> list[SglangAnswer]:
         """Send one request, and return the answers unchecked; `fields` are as in `body`."""
-        data = await self.transport.post("/generate", self.body(wanted, **fields), usage=usage)
-        listed = cast("list[object]", data) if isinstance(data, list) else [cast("object", data)]
-        answers = [parse(SglangAnswer, one, self.transport.endpoint) for one in listed]
-        for answer in answers:
-            meta = answer.meta_info
-            usage.bill(meta.prompt_tokens, meta.completion_tokens, meta.cached_tokens)
+        with billed(usage, lambda: (_count(fields.get("input_ids", ())), False)) as bill:
+            data = await self.transport.post("/generate", self.body(wanted, **fields), usage=usage)
+            listed = cast("list[object]", data) if isinstance(data, list) else [cast("object", data)]
+            answers = [parse(SglangAnswer, one, self.transport.endpoint) for one in listed]
+            for meta in (answer.meta_info for answer in answers):
+                bill.read += meta.prompt_tokens
+                bill.written += meta.completion_tokens
+                bill.cached += meta.cached_tokens
         return answers
 
     async def written(
@@ -562,17 +558,27 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         more: dict[str, Any] = {"sampling": _drawing(options)} if options.sampled else {}
         body = self.body(wanted, top=top, input_ids=[*ids], logprob_start_len=-1, stream=True, **more)
         events = Events(self.transport.endpoint, len(ids), sampled=options.sampled)
-        try:
+        with billed(usage, lambda: (len(ids), False)) as bill:
             async with self.transport.stream("/generate", body, usage=usage, attempt=attempt) as answers:
                 async for data in answers:
-                    found, text = events.feed(parse(SglangAnswer, data, self.transport.endpoint))
+                    answer = parse(SglangAnswer, data, self.transport.endpoint)
+                    meta = answer.meta_info
+                    bill.read, bill.written, bill.cached = (
+                        meta.prompt_tokens,
+                        meta.completion_tokens,
+                        meta.cached_tokens,
+                    )
+                    found, text = events.feed(answer)
                     yield IdAnswer(found, text, stopped=events.finish == "stop")
                     if events.seen >= wanted:
                         return
-        finally:
-            events.bill(usage)
-        if events.finish is None:
-            raise broken_off(self.transport.endpoint)
+            if events.finish is None:
+                raise broken_off(self.transport.endpoint)
+
+
+def _count(ids: Sequence[int | Sequence[int]]) -> int:
+    """The number of ids in a prompt, or in a list of prompts."""
+    return sum(1 if isinstance(one, int) else len(one) for one in ids)
 
 
 def _drawing(options: DraftOptions) -> dict[str, object]:

@@ -27,7 +27,7 @@ are recorded in the server's own tests:
   accepts ids.
 - `/generate_stream` reports errors as events of the stream, after a status of 200.
 - Only the last event of a stream reports the number of prompt tokens. Because a draft may be closed earlier, its prompt
-  tokens are counted separately.
+  tokens are counted separately, or estimated if the text is long and resembles a counted text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from pydantic import BaseModel
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Capabilities, Context, Piece, Proposal, Question, ServerInfo, Token
-from cosd_providers.drafting import IdsDraft, Next
+from cosd_providers.drafting import IdsDraft, Next, RequestBill, billed
 from cosd_providers.engine import (
     NO_TEMPLATE,
     Engine,
@@ -106,7 +106,6 @@ _TOP = re.compile(r"`top_n_tokens` must be >= 0 and <= (\d+)")
 
 _REMEMBERED = 4  # number of encodings to cache; they may be long
 _LONG = 2000  # characters; encoding a shorter text costs little
-_BYTES = 4  # approximate number of bytes in a token
 _ATTEMPTS = 2  # number of attempts from the same text; later attempts continue the text received so far
 _MORE = 4  # additional raw tokens to request, to finish a character
 _EACH = 4  # a whole token has at most this many raw tokens, apart from special tokens
@@ -142,20 +141,6 @@ class TgiFacts(ServerFacts):
     top: int
     ends: set[int] = field(default_factory=set[int])
     others: set[int] = field(default_factory=set[int])
-
-
-@dataclass(slots=True)
-class _Bill:
-    """The number of prompt tokens in one stream: the reported number, or else the counted or the estimated number."""
-
-    usage: Usage
-    estimated: int
-    counted: int | None = None
-    reported: int | None = None
-
-    def settle(self) -> None:
-        tokens = self.counted if self.reported is None else self.reported
-        self.usage.bill(self.estimated if tokens is None else tokens, 0)
 
 
 class TgiClient:
@@ -375,8 +360,8 @@ class TgiClient:
                 not, the prompt tokens are counted separately.
         """
         first: list[Any] = []
-        bill = _Bill(usage, self._estimated(text))
         async with AsyncExitStack() as stack:
+            bill = stack.enter_context(billed(usage, partial(self._counts.upward, text)))
 
             async def begin() -> None:
                 body = self._body(text, limit, top)
@@ -386,25 +371,21 @@ class TgiClient:
 
             async def count_beside() -> None:
                 if not whole:
-                    bill.counted = await self._counted(text)
+                    await self._count_once(text)
 
-            try:
-                await concurrently([begin, count_beside])
-                async with aclosing(self._events(first[0], first[1], text, limit, bill)) as events:
-                    yield events
-            finally:
-                if first:
-                    bill.settle()
+            await concurrently([begin, count_beside])
+            async with aclosing(self._events(first[0], first[1], text, limit, bill, usage)) as events:
+                yield events
 
     async def _events(
-        self, data: Any, events: AsyncIterator[dict[str, Any]], text: str, limit: int, bill: _Bill
+        self, data: Any, events: AsyncIterator[dict[str, Any]], text: str, limit: int, bill: RequestBill, usage: Usage
     ) -> AsyncGenerator[TgiEvent]:
         last = 0
         while data is not None:
             event = self._parse(TgiEvent, data)
             if not event.index or event.index != last:  # ignore an event that was sent twice
                 last = event.index
-                bill.usage.bill(0, 1)
+                bill.written += 1
                 if event.details is not None:
                     break
                 yield event
@@ -414,8 +395,8 @@ class TgiClient:
         with suppress(ProviderError):  # the answer is complete, even if the connection now breaks
             async for _ in events:  # no event follows, but reading the end frees the connection
                 pass
-        bill.reported = await self._reported(text, event.details.input_length)
-        await self._check_end(text, limit, event, bill.usage)
+        bill.read, bill.final = await self._reported(text, event.details.input_length) or 0, True
+        await self._check_end(text, limit, event, usage)
         yield event
 
     async def _check_end(self, text: str, limit: int, event: TgiEvent, usage: Usage) -> None:
@@ -437,8 +418,10 @@ class TgiClient:
             return word.id in facts.ends
         if await self.room(text, limit + 1) <= limit:
             return word.special
-        found = (await self._post(text, limit + 1, facts.top, usage)).details
-        usage.bill(await self._counted(text) or self._estimated(text), found.generated_tokens)
+        await self._count_once(text)
+        with billed(usage, partial(self._counts.upward, text)) as bill:
+            found = (await self._post(text, limit + 1, facts.top, usage)).details
+            bill.written = found.generated_tokens
         # If the second answer has a different token at this position, nothing is learnt.
         if [token.id for token in found.tokens[limit - 1 : limit]] == [word.id]:
             (facts.others if len(found.tokens) > limit else facts.ends).add(word.id)
@@ -452,9 +435,10 @@ class TgiClient:
             ContextLengthError: the server read only a part of the text.
             ResponseError: the tokens in the answer differ from the encoding.
         """
-        answered = await self._post(text, 1, self.facts.top, usage, prefill=True)
+        with billed(usage, lambda: (len(own.all), False)) as bill:
+            answered = await self._post(text, 1, self.facts.top, usage, prefill=True)
+            bill.written = answered.details.generated_tokens
         read = answered.details.prefill
-        usage.bill(len(own.all), answered.details.generated_tokens)
         if not read:
             raise self.unscored()
         if len(read) < len(own.all):
@@ -467,16 +451,12 @@ class TgiClient:
             self.position(event)  # raises an error if the token is not the most probable token
         return [*own.scored(word.prob for word in read[own.special :])], self._end(event)
 
-    def _estimated(self, text: str) -> int:
-        known = self._counts.about(text)
-        return len(text.encode()) // _BYTES if known is None else known
-
-    async def _counted(self, text: str) -> int | None:
-        """Count the tokens in `text`, or estimate the number for a long text from similar texts; None if unknown."""
-        known = self._counts.about(text) if len(text) > _LONG else self._counts.exact(text)
-        if known is not None or (self.facts.before is None and self._tokenizer is None):
-            return known
-        return await self.count(text)
+    async def _count_once(self, text: str) -> None:
+        """Count the tokens in `text` for a bill, unless it is long and resembles a counted text."""
+        if (self.facts.before is not None or self._tokenizer is not None) and not (
+            len(text) > _LONG and self._counts.resembles(text)
+        ):
+            await self.count(text)
 
     async def _reported(self, text: str, read: int | None) -> int | None:
         """Return the number of tokens in `text`, given the number `read` from the end of a stream; None if unknown.
@@ -490,7 +470,8 @@ class TgiClient:
         if self.facts.before is None:
             return read if self._tokenizer is None else await self.count(text)
         if read is None:
-            return await self._counted(text)
+            await self._count_once(text)
+            return None
         known = self._counts.exact(text)
         if known is not None and read < known:
             raise self._truncated(read, known)

@@ -41,6 +41,7 @@ from pydantic import BaseModel, Field
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Capabilities, Piece, ServerInfo, Token
+from cosd_providers.drafting import billed
 from cosd_providers.engine import (
     NO_TEMPLATE,
     Models,
@@ -55,7 +56,7 @@ from cosd_providers.engine import (
 )
 from cosd_providers.engines.openai.dialects import DIALECTS
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
-from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Ranked, bill, steps
+from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Ranked, steps
 from cosd_providers.engines.token_ids import (
     LETTERS,
     IdAnswer,
@@ -254,15 +255,16 @@ class VllmClient(TokenIdsClient[VllmFacts]):
             asked = prompts[len(answers) : len(answers) + self._most_prompts]
             body = self.body(asked, wanted, **more)
             try:
-                data = await self.transport.post("/v1/completions", body, usage=usage)
+                with billed(usage, partial(_size, asked)) as bill:
+                    data = await self.transport.post("/v1/completions", body, usage=usage)
+                    answer = parse(Answer, data, self.transport.endpoint, raw=DIALECTS["vllm"].raw)
+                    answer.report(bill)
             except InvalidRequestError as error:
                 refused = _MANY.search(str(error))
                 if refused is None or not 0 < int(refused[1]) < len(asked):
                     raise
                 self._most_prompts = int(refused[1])
                 continue
-            answer = parse(Answer, data, self.transport.endpoint, raw=DIALECTS["vllm"].raw)
-            bill(usage, answer.usage)
             if sorted(one.index for one in answer.choices) != [*range(len(asked))]:
                 raise miscounted(len(asked), len(answer.choices), self.transport.endpoint)
             answers += sorted(answer.choices, key=lambda one: one.index)
@@ -285,15 +287,16 @@ class VllmClient(TokenIdsClient[VllmFacts]):
             sampling["seed"] = seed
         told = {"include_usage": True, "continuous_usage_stats": True}
         body = self.body([[*ids]], wanted, logprobs=top, stream=True, stream_options=told, **sampling)
-        endpoint, done, billed = self.transport.endpoint, False, None
+        endpoint, done, last = self.transport.endpoint, False, None
         held, single = list[IdStep](), True
-        try:
+        with billed(usage, partial(_size, [ids])) as bill:
             async with self.transport.stream("/v1/completions", body, usage=usage, attempt=attempt) as events:
                 async for data in events:
                     event = parse(Answer, data, endpoint, raw=DIALECTS["vllm"].raw)
-                    if _twice(event, billed):
+                    if _twice(event, last):
                         continue
-                    billed = event.usage or billed
+                    last = event.usage or last
+                    event.report(bill)
                     for completion in event.choices:
                         finish = _checked(completion, endpoint).finish_reason
                         found = _listed(completion, endpoint, sampled=options.sampled)
@@ -301,10 +304,9 @@ class VllmClient(TokenIdsClient[VllmFacts]):
                         if completion.text or finish is not None:
                             yield IdAnswer(held, completion.text, finish == "stop", whole=single)
                             held, single = [], True
-        finally:
-            bill(usage, billed)
-        if not done:
-            raise broken_off(endpoint)
+            bill.final = done
+            if not done:
+                raise broken_off(endpoint)
 
     async def scores(
         self, ids: list[int], first: int, usage: Usage, *, top: int = TIES, ends: Sequence[int] = ()
@@ -422,6 +424,11 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         if found.token_strs is None:
             return await super()._named_ends()
         return {n for n, string in zip(found.tokens, found.token_strs, strict=False) if string in ENDS}
+
+
+def _size(prompts: Sequence[Sequence[int]]) -> tuple[int, bool]:
+    """The number of ids in prompts, which is not an estimate; see `drafting.billed`."""
+    return sum(map(len, prompts)), False
 
 
 def _twice(event: Answer, billed: Billed | None) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from cosd_providers.contract import Context, Proposal, Question, Token
 from cosd_providers.distributions import near
-from cosd_providers.errors import ProviderError
+from cosd_providers.errors import ProviderError, StatusError
 from cosd_providers.probe.inquiry import (
     ASKED,
     DRAFTED,
@@ -62,10 +62,14 @@ async def tokenizer(inquiry: Inquiry) -> Finding:
 async def draft(inquiry: Inquiry) -> Finding:
     """Write a draft with probabilities, and write it again with a pause. Both drafts must be equal."""
     given = inquiry.prompt
+    refused: StatusError | None = None
     try:
         await _find_draft(inquiry)
+    except StatusError as error:
+        refused = error
+        raise
     finally:
-        _correct_logprobs(inquiry)
+        _correct_logprobs(inquiry, refused)
     if not inquiry.draft:
         return None, TOO_SHORT
     if all(token.prob is None for token in inquiry.draft if not token.end):
@@ -75,11 +79,16 @@ async def draft(inquiry: Inquiry) -> Finding:
     return value, f"{seen}{own}"
 
 
-def _correct_logprobs(inquiry: Inquiry) -> None:
-    """Correct the line `logprobs`, whose own check did not use a stream, if the streamed draft contradicts it."""
+def _correct_logprobs(inquiry: Inquiry, refused: StatusError | None) -> None:
+    """Correct the line `logprobs`, whose own check did not use a stream, if the streamed draft contradicts it.
+
+    A stream that the server refuses shows nothing about probabilities.
+    """
     shown = _has_probs(inquiry.draft)
     asked = "one token with 5 alternatives, and a streamed draft"
-    if inquiry.value("logprobs") is True and not shown and not inquiry.short:
+    if inquiry.value("logprobs") is True and not shown and refused is not None:
+        inquiry.note("logprobs", None, asked, f"whole answers have probabilities; no stream came: {reason(refused)}")
+    elif inquiry.value("logprobs") is True and not shown and not inquiry.short:
         inquiry.note("logprobs", False, asked, "whole answers have probabilities, streams do not")
     elif inquiry.value("logprobs") is False and shown:
         inquiry.note("logprobs", True, asked, "streams have probabilities, whole answers do not")

@@ -18,8 +18,8 @@ tokens, and `dialects` lists the other differences. These differences have the f
   trailing white space.
 - A conversation is either rendered with the user's own template and sent as raw text, or sent unchanged over the route
   for messages (`chat`).
-- Most servers report the usage of a stream in the last event. If a stream is closed early, the adapter counts the part
-  received so far as billed.
+- Most servers report the usage of a stream in the last event. If a stream is closed early, the tokens received are
+  billed, and the prompt with the number that the server reported for it before, or with an estimate.
 """
 
 from __future__ import annotations

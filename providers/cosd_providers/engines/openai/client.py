@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -23,10 +24,11 @@ from pydantic import PlainSerializer
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Context
+from cosd_providers.drafting import billed
 from cosd_providers.engine import miscounted
-from cosd_providers.engines.openai.dialects import Dialect
+from cosd_providers.engines.openai.dialects import GREEDY, NEUTRAL, Dialect
 from cosd_providers.engines.openai.logprobs import CheckedAligner, Listing
-from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Conversation, bill, rest_of, steps
+from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Conversation, rest_of, steps
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -38,7 +40,7 @@ from cosd_providers.greedy import TIES, Position
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
 from cosd_providers.text import sendable
-from cosd_providers.token_counts import Recent
+from cosd_providers.token_counts import Counts, Recent
 from cosd_providers.tokenizers import Tokenizer, beside, count
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import SURE_ENDS
@@ -57,7 +59,19 @@ _LONG = 2000  # bytes; a shorter text fits into any context
 _FILLER = "one two three four five six seven eight " * 8  # 64 words
 _GROWN = 32  # a lower bound for the number of tokens in the filler
 _REMEMBERED = 64  # number of prompts to remember
+_ADDED = 8  # tokens that the server may add to a text
+_WRAPPED = 32  # tokens that a chat template may add to a conversation
 _NUMBER = re.compile(r"\d+")
+
+_DISPENSABLE = (
+    *("continuous_usage_stats", "include_usage", "stream_options"),
+    *(name for name in (*GREEDY, *NEUTRAL) if name != "temperature"),
+)
+"""Fields that no answer depends on: they ask for the bill, or have the value that is the protocol's default.
+
+If a server refuses such a field by name, requests are sent without it from then on.
+"""
+
 _NO_FIELDS: Mapping[str, object] = {}
 
 
@@ -113,6 +127,7 @@ class OpenAIFacts:
         most: the largest number of tokens that the server lists at a position; None unless the server has refused a
             larger number.
         spaced: whether strings of listed tokens keep the space before a word.
+        refused: names of dispensable fields that the server has refused.
     """
 
     model: str
@@ -126,6 +141,7 @@ class OpenAIFacts:
     tokenizer: str | None = None
     most: int | None = None
     spaced: bool = False
+    refused: Annotated[set[str], PlainSerializer(sorted)] = field(default_factory=set[str])
 
 
 class OpenAIClient:
@@ -176,6 +192,7 @@ class OpenAIClient:
         self._extra = extra
         self._checked = Recent[bytes, int](_REMEMBERED)
         self._counted = Recent[bytes, int](_REMEMBERED)
+        self._read = Counts(_WRAPPED if api == "chat" else _ADDED)
 
     @property
     def path(self) -> str:
@@ -195,6 +212,11 @@ class OpenAIClient:
     def samples(self) -> bool:
         """True if the server is known to draw from the model's own distribution and to report raw probabilities."""
         return self.facts.probs and self.dialect.sampling is not None
+
+    @property
+    def asks_usage(self) -> bool:
+        """False if the server has refused to report the usage of a stream."""
+        return not self.facts.refused & {"stream_options", "include_usage"}
 
     def without_probs(self) -> Self:
         """Return a view of this client that requests no probabilities."""
@@ -228,10 +250,13 @@ class OpenAIClient:
             ContextLengthError: `check` is set, and the server read only a part of the prefix.
         """
         body = {**self.body(prefix, limit), **self._listed(alternatives), **fields}
-        answer = self.read(await self._posted(body, usage))
+        with billed(usage, partial(self.size, prefix)) as bill:
+            answer = self.read(await self._posted(body, usage))
+            answer.report(bill)
+            bill.final = True
         if len(answer.choices) != 1:
             raise ResponseError(f"{len(answer.choices)} answers to one prompt", endpoint=self.endpoint)
-        bill(usage, answer.usage)
+        self.note_size(prefix, answer.usage)
         if check:
             await self.check_read(prefix, answer.usage)
         [choice] = answer.choices
@@ -240,21 +265,28 @@ class OpenAIClient:
         return answer
 
     async def _posted(self, body: Mapping[str, object], usage: Usage) -> Any:
-        """Send a request, and send it again with fewer alternatives if the server refuses their number."""
-        try:
-            return await self._transport.post(self.path, body, usage=usage)
-        except InvalidRequestError as error:
-            if not self._lists_fewer(body, error):
-                raise
-        return await self._transport.post(self.path, {**body, **self.shown(_number(body))}, usage=usage)
+        """Send a request, and send it again with less if the server refuses something that is dispensable."""
+        while True:
+            try:
+                return await self._transport.post(self.path, body, usage=usage)
+            except InvalidRequestError as error:
+                body = self._reduced(body, error)
 
-    def _lists_fewer(self, body: Mapping[str, object], error: InvalidRequestError) -> bool:
-        """Return True if the server refuses this number of alternatives, after noting the number that it allows."""
-        asked, says = _number(body), str(error)
-        if asked <= TIES or "logprobs" not in says:
-            return False
-        self.facts.most = max((n for n in map(int, _NUMBER.findall(says)) if TIES <= n < asked), default=TIES)
-        return True
+    def _reduced(self, body: Mapping[str, object], error: InvalidRequestError) -> Mapping[str, object]:
+        """Return the request without what the server refuses, and remember it: alternatives, or a dispensable field.
+
+        Raises:
+            InvalidRequestError: `error`, which names nothing of this kind.
+        """
+        asked, says = _number(body), str(error.args[0])
+        if asked > TIES and "logprobs" in says:
+            self.facts.most = max((n for n in map(int, _NUMBER.findall(says)) if TIES <= n < asked), default=TIES)
+            return {**body, **self.shown(asked)}
+        for name in _DISPENSABLE:
+            if re.search(rf"\b{name}\b", says) and (less := _without(body, {name})) != body:
+                self.facts.refused.add(name)
+                return less
+        raise error
 
     @asynccontextmanager
     async def stream(
@@ -270,22 +302,17 @@ class OpenAIClient:
         """Send a request like `one`, but stream the answer as events; `attempt` is as in `Transport.stream`."""
         options = self.dialect.stream_options
         more = {"stream_options": dict(options)} if options else {}
-        body = {**self.body(prefix, limit), **self._listed(alternatives), **fields, "stream": True, **more}
+        whole_body = {**self.body(prefix, limit), **self._listed(alternatives), **fields, "stream": True, **more}
+        body = _without(whole_body, self.facts.refused)
         async with AsyncExitStack() as stack:
             keep = self.dialect.keep_alive
             stream = partial(self._transport.stream, self.path, usage=usage, keep_alive=keep, attempt=attempt)
 
-            async def again() -> AsyncIterator[dict[str, Any]]:
+            async def begin(body: Mapping[str, object]) -> AsyncIterator[dict[str, Any]]:
                 await stack.aclose()  # the server may handle only one request at a time
-                return await stack.enter_async_context(stream({**body, **self._listed(alternatives)}))
+                return await stack.enter_async_context(stream(body))
 
-            try:
-                found = await stack.enter_async_context(stream(body))
-            except InvalidRequestError as error:
-                if not self._lists_fewer(body, error):
-                    raise
-                found = await again()
-            events = self._answers(found, body, again)
+            events = self._answers(begin, body)
             if not self.dialect.shows_parts:
                 whole = partial(self.one, prefix, limit, usage, fields, alternatives=alternatives, check=False)
                 events = _whole_characters(events, stack, whole, self.endpoint)
@@ -294,22 +321,24 @@ class OpenAIClient:
 
     async def _answers(
         self,
-        events: AsyncIterator[dict[str, Any]],
+        begin: Callable[[Mapping[str, object]], Awaitable[AsyncIterator[dict[str, Any]]]],
         body: Mapping[str, object],
-        again: Callable[[], Awaitable[AsyncIterator[dict[str, Any]]]],
     ) -> AsyncGenerator[Answer]:
-        """Parse the events; if the server refuses the number of alternatives, send a second request with fewer."""
-        begun = False
-        try:
-            async for event in events:
-                begun = True
-                yield self.read(event)
-            return
-        except InvalidRequestError as error:
-            if begun or not self._lists_fewer(body, error):
-                raise
-        async for event in await again():
-            yield self.read(event)
+        """Parse the events; if the server refuses something that is dispensable, send the request again without it.
+
+        Some servers refuse a stream in its first event.
+        """
+        while True:
+            begun = False
+            try:
+                async for event in await begin(body):
+                    begun = True
+                    yield self.read(event)
+                return
+            except InvalidRequestError as error:
+                if begun:
+                    raise
+                body = self._reduced(body, error)
 
     def read(self, data: object) -> Answer:
         """Parse a whole answer, or an event of a stream."""
@@ -335,7 +364,8 @@ class OpenAIClient:
     def body(self, prefix: Prefix, limit: int) -> dict[str, object]:
         """Build the body of a greedy request that asks for the most probable tokens at each position."""
         dialect = self.dialect
-        common = {**dialect.extra, **self._extra, "model": self.facts.model, **dialect.greedy, **dialect.whole}
+        greedy = _without(dialect.greedy, self.facts.refused)
+        common = {**dialect.extra, **self._extra, "model": self.facts.model, **greedy, **dialect.whole}
         common["max_tokens"] = max(limit, dialect.least)
         if self.api == "completions":
             return {**common, "prompt": prefix.whole, **self.shown()}
@@ -405,38 +435,54 @@ class OpenAIClient:
         if self.dialect.list_bills_first:
             await self.count_first(prefixes)
         try:
-            found = await self._posted(body, usage)
+            with billed(usage, partial(self._sizes, prefixes)) as bill:
+                answer = self.read(await self._posted(body, usage))
+                answer.report(bill)
+                bill.final = True
+                if self.dialect.list_bills_first:
+                    self.note_size(prefixes[0], answer.usage)
+                    bill.read, bill.final = 0, False
+                    bill.written = sum(len(steps(choice)) for choice in answer.choices)
         except (InvalidRequestError, ServerError) as error:
             if facts.lists or error.status not in (400, 422, 500):
                 raise
             facts.lists = False
             return None
-        answer = self.read(found)
         choices = sorted(answer.choices, key=lambda choice: choice.index)
         if [choice.index for choice in choices] != [*range(len(prefixes))]:
-            bill(usage, answer.usage)
             if facts.lists:
                 raise miscounted(len(prefixes), len(choices), self.endpoint)
             facts.lists = False
             return None
-        bill(usage, self._of_all(answer, prefixes))
         if facts.lists is None and len({choice.written for choice in choices}) > 1:
             alone = (await self.one(prefixes[-1], limit, usage)).choices[0]
             facts.lists = alone.written == choices[-1].written
         return None if facts.lists is False else choices
 
-    def _of_all(self, answer: Answer, prefixes: Sequence[Prefix]) -> Billed | None:
-        """The usage of a list. If the server bills only the first prompt, the total is counted or estimated."""
-        billed = answer.usage
-        if billed is None or not self.dialect.list_bills_first:
-            return billed
-        if self.tokenizer is not None:
-            read = sum(self.count(prefix) or 0 for prefix in prefixes)
-        else:
-            sizes = [len(prefix.whole.encode()) for prefix in prefixes]
-            read = round(billed.prompt_tokens * sum(sizes) / max(sizes[0], 1))
-        written = (len(choice.logprobs.content or ()) if choice.logprobs else 1 for choice in answer.choices)
-        return Billed(prompt_tokens=read, completion_tokens=sum(written))
+    # The bill.
+
+    def note_size(self, prefix: Prefix, reported: Billed | None) -> None:
+        """Remember the number of tokens that the server reads for a prefix, if it reports it."""
+        if reported is not None and reported.prompt_tokens:
+            self._read.add(self._sent(prefix), reported.prompt_tokens)
+
+    def size(self, prefix: Prefix) -> tuple[int, bool]:
+        """The number of tokens that the server reads for a prefix, and whether it is an estimate, which is upwards."""
+        known, estimated = self._read.upward(self._sent(prefix))
+        counted = self.count(prefix) if estimated else None
+        # The server may add a beginning of sequence to what a local tokenizer counts.
+        return known if counted is None else counted + 1, estimated
+
+    def _sizes(self, prefixes: Sequence[Prefix]) -> tuple[int, bool]:
+        sizes = [self.size(prefix) for prefix in prefixes]
+        return sum(tokens for tokens, _ in sizes), any(estimated for _, estimated in sizes)
+
+    def _sent(self, prefix: Prefix) -> str:
+        """The text of a request, with the roles of its messages."""
+        if self.api == "completions":
+            return prefix.whole
+        messages = self.conversation.messages(prefix.prompt, prefix.text, _NO_FIELDS)
+        return "".join(f"{one['role']}\n{one['content']}\n" for one in messages)
 
     # Checks that the server reads the whole prompt.
 
@@ -509,6 +555,15 @@ def _key(prefix: Prefix) -> bytes:
 def is_too_long(error: InvalidRequestError | ContextLengthError) -> bool:
     """True if a lower limit may help: some servers refuse a request whose prompt and answer do not fit together."""
     return isinstance(error, ContextLengthError) or "max_tokens" in str(error) or "max_completion" in str(error)
+
+
+def _without(body: Mapping[str, object], names: AbstractSet[str]) -> dict[str, object]:
+    """Strip fields from a request, and from its `stream_options`, which are left out if nothing remains of them."""
+    less = {name: value for name, value in body.items() if name not in names}
+    if isinstance(options := less.pop("stream_options", None), Mapping):
+        kept = {name: value for name, value in options.items() if name not in names}
+        less |= {"stream_options": kept} if kept else {}
+    return less
 
 
 def _number(body: Mapping[str, object]) -> int:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from secrets import randbelow
 
 from cosd_providers.contract import Context, DraftEnd, Token
+from cosd_providers.drafting import RequestBill, billed
 from cosd_providers.engine import broken_off, nothing_to_continue, silent
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_long
 from cosd_providers.engines.openai.logprobs import CheckedAligner
 from cosd_providers.engines.openai.no_logprobs import EventReader
-from cosd_providers.engines.openai.wire import Answer, Billed, Completion, bill, steps
+from cosd_providers.engines.openai.wire import Answer, Billed, Completion, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError
 from cosd_providers.greedy import Draft, Position, with_alternatives
 from cosd_providers.sampling import DraftOptions
@@ -158,16 +160,19 @@ class Drafting:
         if limit < 1:
             words = f"the text does not fit into the model's context of {self._client.facts.context} tokens"
             raise ContextLengthError(words, endpoint=self._client.endpoint)
-        answered, read = False, 0
-        try:
+        read = 0
+        with billed(self._usage, partial(self._client.size, prefix)) as bill:
             asked: dict[str, int] = {"attempt": attempt, "alternatives": self._options.alternatives}
             async with self._client.stream(prefix, limit, self._usage, self._drawn(), **asked) as events:
-                answered = True
                 async for event in events:
-                    for token in stream.feed(event):
+                    bill.final = not self._client.asks_usage
+                    tokens = stream.feed(event)
+                    stream.report(bill)
+                    for token in tokens:
                         yield token
                     if stream.billed and stream.billed.prompt_tokens != read:  # some servers repeat the usage
                         read = stream.billed.prompt_tokens
+                        self._client.note_size(prefix, stream.billed)
                         await self._client.check_read(prefix, stream.billed)
                     if stream.differs or (self._draft.over and stream.finish is None and stream.written < limit):
                         return
@@ -175,9 +180,7 @@ class Drafting:
                 yield token
             if stream.finish is None:
                 raise broken_off(self._client.endpoint)
-        finally:
-            if answered:
-                stream.bill(self._usage, 0 if stream.billed else self._client.count(prefix) or 0)
+            bill.final = True
 
     def _drawn(self) -> Mapping[str, object]:
         """The fields for drawing tokens; empty for greedy decoding."""
@@ -273,9 +276,13 @@ class _Stream:
         self.finish = choice.finish_reason
         return tokens
 
-    def bill(self, usage: Usage, read: int) -> None:
-        """Bill the reported usage; without a report, bill `read` prompt tokens and the tokens received."""
-        bill(usage, self.billed or Billed(prompt_tokens=read, completion_tokens=self._aligner.count))
+    def report(self, bill: RequestBill) -> None:
+        """Write the usage into the bill of the request; without a usage, only the number of tokens received."""
+        bill.written = self._aligner.count
+        if self.billed is not None:
+            bill.read, bill.cached = self.billed.prompt_tokens, self.billed.cached
+            if self.billed.completion_tokens is not None:
+                bill.written = self.billed.completion_tokens
 
     def _take(self, position: Position) -> list[Token]:
         at, token = self._at, position.pick.token

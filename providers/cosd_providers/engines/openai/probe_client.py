@@ -9,7 +9,7 @@ from contextlib import suppress
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.echo import hidden_tokens, spelt
 from cosd_providers.engines.openai.logprobs import TokenAligner
-from cosd_providers.engines.openai.wire import Answer, Billed, Completion, bill
+from cosd_providers.engines.openai.wire import Answer, Billed, Completion
 from cosd_providers.errors import InvalidRequestError, ResponseError, ServerError, UnsupportedError
 from cosd_providers.greedy import TIES, Position
 from cosd_providers.http.transport import Transport
@@ -81,7 +81,8 @@ class CompletionsProbeClient(ProbeClient):
 
     async def _post(self, body: Mapping[str, object], usage: Usage) -> Answer:
         answer = parse(Answer, await self._transport.post(self._path, body, usage=usage), self._transport.endpoint)
-        bill(usage, answer.usage)
+        if answer.usage is not None:
+            usage.bill(answer.usage.prompt_tokens, answer.usage.completion_tokens or 0, answer.usage.cached)
         return answer
 
     def _reply(self, choice: Completion, billed: Billed | None) -> RawReply:

@@ -16,10 +16,10 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field
 
+from cosd_providers.drafting import RequestBill
 from cosd_providers.greedy import prob
 from cosd_providers.messages import Message
 from cosd_providers.parsing import LogProb, unless_none
-from cosd_providers.usage import Usage
 
 __all__ = [
     "FINISHES",
@@ -29,7 +29,6 @@ __all__ = [
     "Conversation",
     "ModelList",
     "Step",
-    "bill",
     "rest_of",
     "steps",
 ]
@@ -198,12 +197,27 @@ class Billed(BaseModel):
     completion_tokens: int | None = None
     prompt_tokens_details: Cached | None = None
 
+    @property
+    def cached(self) -> int:
+        """The number of prompt tokens from the server's cache; 0 if unknown."""
+        return (self.prompt_tokens_details.cached_tokens or 0) if self.prompt_tokens_details else 0
+
 
 class Answer(BaseModel):
     """A response on either route, or one event of its stream."""
 
     choices: Annotated[list[Completion], unless_none([])] = []
     usage: Billed | None = None
+
+    def report(self, bill: RequestBill) -> None:
+        """Write the usage into the bill of the request; without a number of tokens written, count the tokens shown."""
+        usage = self.usage or Billed()
+        if usage.prompt_tokens:
+            bill.read, bill.cached = usage.prompt_tokens, usage.cached
+        if usage.completion_tokens is None:
+            bill.written += sum(len(steps(choice)) for choice in self.choices)
+        else:
+            bill.written = usage.completion_tokens
 
 
 class Listed(BaseModel):
@@ -244,14 +258,6 @@ def rest_of(answer: Completion, seen: Sequence[str], text: str) -> Completion | 
     left = {name: values[count:] for name in lists if (values := getattr(found, name)) is not None}
     update = {"text": written.removeprefix(text), "message": None, "logprobs": found.model_copy(update=left)}
     return answer.model_copy(update={**update, "token_ids": None})
-
-
-def bill(usage: Usage, billed: Billed | None) -> None:
-    """Bill the usage of an answer."""
-    if billed is not None:
-        details = billed.prompt_tokens_details
-        cached = (details.cached_tokens or 0) if details else 0
-        usage.bill(billed.prompt_tokens, billed.completion_tokens or 0, cached)
 
 
 def _chat(content: Sequence[Named]) -> list[Step]:
