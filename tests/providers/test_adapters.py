@@ -264,7 +264,7 @@ class TestAdapter:
         assert usage.requests == whole.requests or case.by_ids or not case.same_requests or breaking.happened > 1
         assert usage.retries <= breaking.happened
         assert usage.completion_tokens >= whole.completion_tokens or breaking.happened
-        assert usage.prompt_tokens >= whole.prompt_tokens
+        assert usage.prompt_tokens >= whole.prompt_tokens or usage.requests < whole.requests
 
     @over(taken=st.integers(1, 6))
     async def test_a_draft_that_is_left_is_billed(self, case: Case, prompt: str, taken: int) -> None:

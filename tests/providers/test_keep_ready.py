@@ -85,6 +85,7 @@ async def test_the_next_request_finds_a_connection(kind: type) -> None:
 @pytest.mark.usefixtures("far")
 async def test_a_detected_provider_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detection, "detect", _llama_cpp)
+    monkeypatch.setattr(LlamaCpp, "describe", _described)
     async with served() as server, connect(server.url) as provider:
         assert isinstance(provider, DetectedProvider)
         assert await provider.keep_ready() is None
@@ -96,6 +97,10 @@ async def test_a_detected_provider_can(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def _llama_cpp(transport: object) -> str:
     return "llama.cpp"
+
+
+async def _described(provider: LlamaCpp) -> None:
+    """Stands for an adapter that finds all of its routes."""
 
 
 async def test_a_server_that_is_near_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +157,7 @@ async def test_a_server_that_is_loading_or_gone_is_not(kind: type) -> None:
 
 async def test_a_server_is_recognized_and_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detection, "detect", _llama_cpp)
+    monkeypatch.setattr(LlamaCpp, "describe", _described)
     async with served() as server, connect(server.url) as provider:
         assert isinstance(provider, Alive)
         await provider.check_alive()
