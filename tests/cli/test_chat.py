@@ -210,7 +210,7 @@ def test_servers_that_are_down_from_the_start_end_it(scripted: Scripted, monkeyp
     monkeypatch.setattr(scripted.providers["http://draft"], "describe", describe)
     result = chat("Q\nR\n")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.endswith("> cosd: no connection\n")
+    assert result.stderr.endswith("> cosd: scripted: no connection\n")
 
 
 @pytest.mark.usefixtures("somebody")

@@ -64,7 +64,7 @@ async def test_the_naive_reference_writes_the_same(
     pair: Pair, models: dict[str, naive.HttpModel], direction: tuple[str, str], verifier: Verifier, count: int
 ) -> None:
     draft, assistant = direction
-    unit: Unit = "token" if isinstance(verifier, SurpriseVerifier) else "word"
+    unit: Unit = "literal" if isinstance(verifier, SurpriseVerifier) else "word"
     async with Fusion(draft=pair[draft], assistant=pair[assistant], verifier=verifier, unit=unit) as fusion:
         results = [result async for result in fusion.map(PROMPTS[:count], max_tokens=MAX_TOKENS)]
     assert sum(result.replacements or 0 for result in results) > 0
@@ -83,13 +83,13 @@ def naively(
     prompt: str, draft: naive.HttpModel, assistant: naive.HttpModel, verifier: Verifier, unit: Unit
 ) -> reference.Fused | reference_paths.Fused:
     """The naive answer: token by token after text, or in words, each model on its own ids."""
-    if unit == "token":
+    if unit == "literal":
         return reference.fuse(
             prompt.encode(),
             draft,
             [assistant],
             reference.rule(),
-            unit=unit,
+            unit="token",
             max_tokens=MAX_TOKENS,
             needs_q=needs_of(verifier).q,
             placed=placed(verifier, prompt),
