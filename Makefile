@@ -116,7 +116,7 @@ $(STAMPS)/demo: $(STAMPS)/venv $(SOURCES)
 
 $(STAMPS)/bench: $(STAMPS)/venv $(SOURCES)
 	@echo "Installing what the benchmark needs into $(VENV) (only this once) ..."
-	@$(INSTALL) $(PIN) --editable '.[demo,gateway,plots,train]'
+	@$(INSTALL) $(PIN) --editable '.[demo,gateway,plots]'
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/venv $(SOURCES)

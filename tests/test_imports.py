@@ -19,6 +19,7 @@ import cosd_providers
 from cosd_providers import engines
 
 RECORDS = (cosd_api.types, cosd_api.comparison, cosd_api.training)
+ANSWERING = ("cosd_api.decoding.driver", "cosd_api.decoding.writer", "cosd_api.likelihood", "cosd_api.methods.cosd")
 LATER = (
     "cosd_api.demo",
     "cosd_api.gateway",
@@ -65,7 +66,7 @@ def imported(code: str) -> set[str]:
 @pytest.mark.parametrize(
     ("code", "later"),
     [
-        ("import cosd_api", (*LATER, *ADAPTERS, *TOOLS)),
+        ("import cosd_api", (*ANSWERING, *LATER, *ADAPTERS, *TOOLS)),
         pytest.param(VERSION.format("--version"), (*LATER, *ADAPTERS, *TOOLS[:-1]), marks=pytest.mark.extended),
         (VERSION.format("--help"), (*LATER, *ADAPTERS, *TOOLS[:-1])),
     ],
