@@ -165,8 +165,8 @@ class Fusion:
 
         Raises:
             OSError: a file cannot be written.
-            SettingError: PyYAML is missing; a provider, a verifier or an argument of `connect` is an object of your
-                own; or `extra_body` contains a key. Nothing is written.
+            SettingError: a provider, a verifier or an argument of `connect` is an object of your own, or `extra_body`
+                contains a key; nothing is written.
         """
         from cosd_api.config.saving import config_of  # noqa: PLC0415 - imports every method
 
