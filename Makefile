@@ -11,7 +11,7 @@ WORKERS := --numprocesses auto --maxprocesses 8
 
 SOURCES := pyproject.toml constraints.txt
 PIN     := --constraint constraints.txt --build-constraint constraints.txt
-SHIPPED := build/dist/bin/python -P
+SHIPPED := build/dist/bin
 INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -101,11 +101,11 @@ dist: $(STAMPS)/dist  ## Build sdist and wheel into dist/, and run what needs no
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/python -m twine check --strict dist/*
 	set -e; for built in dist/*.tar.gz dist/*.whl; do echo "Installing $$built into a fresh environment ..."; \
-	    $(PYTHON) -m venv --clear build/dist; $(SHIPPED) -m pip install -qq --disable-pip-version-check $(PIN) "$$built"; \
-	    $(SHIPPED) -m cosd_api --version; $(SHIPPED) -m cosd_api fuse --help; \
-	    $(SHIPPED) -m cosd_api train-tree examples/samples.jsonl -o build/dist/tree.json; done
-	$(SHIPPED) -m pip install -qq --disable-pip-version-check $(PIN) "$$(ls dist/*.whl)[demo]"
-	$(SHIPPED) tests/readme_program.py README.md
+	    $(PYTHON) -m venv --clear build/dist; $(SHIPPED)/pip install -qq --constraint constraints.txt "$$built"; \
+	    $(SHIPPED)/cosd --version; $(SHIPPED)/cosd fuse --help; \
+	    $(SHIPPED)/cosd train-tree examples/samples.jsonl -o build/dist/tree.json; done
+	$(SHIPPED)/pip install -qq --constraint constraints.txt "$$(ls dist/*.whl)[demo]"
+	$(SHIPPED)/python -P tests/readme_program.py README.md
 
 clean:  ## Remove .venv, builds and caches
 	rm -rf $(VENV) dist build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
