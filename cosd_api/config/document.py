@@ -125,7 +125,7 @@ def _yaml(text: str) -> Document:
     import yaml  # noqa: PLC0415 - a file may be JSON
 
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
         lines: dict[FieldPath, int] = {}
         value = None if root is None else _value(root, (), lines, set())
     except yaml.MarkedYAMLError as error:
