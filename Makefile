@@ -11,6 +11,7 @@ WORKERS := --numprocesses auto --maxprocesses 8
 
 SOURCES := pyproject.toml constraints.txt
 PIN     := --constraint constraints.txt --build-constraint constraints.txt
+SHIPPED := build/dist/bin
 INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -93,13 +94,16 @@ lock: $(STAMPS)/lock  ## Rewrite constraints.txt from pyproject.toml (ARGS=--upg
 	    --all-extras --group dev --group clients --group dist --group docs --group lock --no-annotate \
 	    --custom-compile-command 'make lock' $(ARGS) pyproject.toml --output-file constraints.txt
 
-dist: $(STAMPS)/dist  ## Build wheel and sdist into dist/, check them, and run the README's program from the wheel alone
+dist: $(STAMPS)/dist  ## Build sdist and wheel into dist/, and run what needs no server, and the README's program, from them alone
 	rm -rf dist build/dist
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/python -m twine check --strict dist/*
-	$(PYTHON) -m venv build/dist
-	build/dist/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt "$$(ls dist/*.whl)[demo]"
-	cd build/dist && bin/python -P $(CURDIR)/tests/readme_program.py $(CURDIR)/README.md
+	set -e; for built in dist/*.tar.gz dist/*.whl; do echo "Installing $$built into a fresh environment ..."; \
+	    $(PYTHON) -m venv --clear build/dist; $(SHIPPED)/pip install -qq --constraint constraints.txt "$$built"; \
+	    $(SHIPPED)/cosd --version; $(SHIPPED)/cosd fuse --help; \
+	    $(SHIPPED)/cosd train-tree examples/samples.jsonl -o build/dist/tree.json; done
+	$(SHIPPED)/pip install -qq --constraint constraints.txt "$$(ls dist/*.whl)[demo]"
+	$(SHIPPED)/python -P tests/readme_program.py README.md
 
 clean:  ## Remove .venv, builds and caches
 	rm -rf $(VENV) dist build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
@@ -114,7 +118,7 @@ $(STAMPS)/demo: $(STAMPS)/venv $(SOURCES)
 
 $(STAMPS)/bench: $(STAMPS)/venv $(SOURCES)
 	@echo "Installing what the benchmark needs into $(VENV) (only this once) ..."
-	@$(INSTALL) $(PIN) --editable '.[demo,gateway,plots,train]'
+	@$(INSTALL) $(PIN) --editable '.[demo,gateway,plots]'
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/venv $(SOURCES)

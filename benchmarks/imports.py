@@ -17,6 +17,7 @@ TARGET = 1.5
 
 _COMMAND = "import sys; sys.argv = ['cosd', {!r}]; from cosd_api.cli import main\ntry: main()\nexcept SystemExit: pass"
 CASES = {
+    "import cosd_providers": "import cosd_providers",
     "import cosd_api": "import cosd_api",
     "cosd --version": _COMMAND.format("--version"),
     "cosd --help": _COMMAND.format("--help"),

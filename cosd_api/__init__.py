@@ -13,20 +13,7 @@ from typing import TYPE_CHECKING
 from cosd_api import types
 from cosd_api.errors import FusionClosedError, FusionError, GradingError, SettingError, TraceError
 from cosd_api.fusion import Fusion, fuse, fuse_sync, log_likelihood, log_likelihood_sync
-from cosd_api.methods.adafuse import AdaFuse
-from cosd_api.methods.average import Average
-from cosd_api.methods.cascade import Cascade
-from cosd_api.methods.chared import CharED
-from cosd_api.methods.cool import CoolFusion
-from cosd_api.methods.cosd import CoSD
-from cosd_api.methods.defer import Defer
-from cosd_api.methods.nudging import Nudging
-from cosd_api.methods.rerank import Rerank
-from cosd_api.methods.route import Route
-from cosd_api.methods.safe import Safe
-from cosd_api.methods.speculative import Speculative
-from cosd_api.methods.steps import Steps
-from cosd_api.methods.switch import Switch
+from cosd_api.methods.base import METHODS as _METHODS
 from cosd_api.result import FusionResult, Trace
 from cosd_api.settings import Tuning
 from cosd_api.stream import FusionStream
@@ -49,6 +36,20 @@ if TYPE_CHECKING:
     from cosd_api.comparison.compare import compare
     from cosd_api.config.file import FusionConfig
     from cosd_api.forcing.samples import Example
+    from cosd_api.methods.adafuse import AdaFuse
+    from cosd_api.methods.average import Average
+    from cosd_api.methods.cascade import Cascade
+    from cosd_api.methods.chared import CharED
+    from cosd_api.methods.cool import CoolFusion
+    from cosd_api.methods.cosd import CoSD
+    from cosd_api.methods.defer import Defer
+    from cosd_api.methods.nudging import Nudging
+    from cosd_api.methods.rerank import Rerank
+    from cosd_api.methods.route import Route
+    from cosd_api.methods.safe import Safe
+    from cosd_api.methods.speculative import Speculative
+    from cosd_api.methods.steps import Steps
+    from cosd_api.methods.switch import Switch
     from cosd_api.training.answers import tune_answers
     from cosd_api.training.collect import collect
     from cosd_api.training.dataset import Samples
@@ -112,6 +113,7 @@ if not TYPE_CHECKING:
     __getattr__ = deferred(
         __name__,
         {
+            **{name: f"cosd_api.methods.{module}" for module, name in (one.split(":") for one in _METHODS.values())},
             "ChowVerifier": "cosd_api.verification.agreement:chow_verifier",  # deprecated
             "Example": "cosd_api.forcing.samples",
             "FusionConfig": "cosd_api.config.file",

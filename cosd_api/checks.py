@@ -76,8 +76,8 @@ def check_installed(module: str, needed: str, extra: str) -> None:
     """Check that an optional package can be imported, before any long work starts.
 
     Args:
-        module: name of the module, such as `"sklearn"`.
-        needed: first words of the error message, such as `"training a tree needs scikit-learn"`.
+        module: name of the module, such as `"matplotlib"`.
+        needed: first words of the error message, such as `"a picture needs matplotlib"`.
         extra: the extra that installs the package.
 
     Raises:
@@ -88,7 +88,7 @@ def check_installed(module: str, needed: str, extra: str) -> None:
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
-        raise SettingError(f'{needed}: pip install "cosd-api[{extra}]"') from None
+        raise SettingError(f'{needed}: pip install ".[{extra}]" in a clone of the repository') from None
 
 
 def check_choice(name: str, given: str, choices: object) -> None:

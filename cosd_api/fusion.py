@@ -16,7 +16,6 @@ from cosd_api.checks import Prompt, check_choice, check_count, check_hedge, chec
 from cosd_api.endpoints import Endpoints
 from cosd_api.errors import SettingError
 from cosd_api.estimate import Estimate, Past, estimate
-from cosd_api.likelihood import LogLikelihood, log_likelihood_of
 from cosd_api.methods.base import Method, method_class
 from cosd_api.result import FusionResult
 from cosd_api.settings import (
@@ -40,6 +39,7 @@ from cosd_providers.errors import ProviderError
 
 if TYPE_CHECKING:
     from cosd_api.config.file import FusionConfig
+    from cosd_api.likelihood import LogLikelihood
 
 
 class Fusion:
@@ -168,8 +168,8 @@ class Fusion:
 
         Raises:
             OSError: a file cannot be written.
-            SettingError: PyYAML is missing; a provider, a verifier or an argument of `connect` is an object of your
-                own; or `extra_body` contains a key. Nothing is written.
+            SettingError: a provider, a verifier or an argument of `connect` is an object of your own, or `extra_body`
+                contains a key; nothing is written.
         """
         from cosd_api.config.saving import config_of  # noqa: PLC0415 - imports every method
 
@@ -347,6 +347,8 @@ class Fusion:
                 prompt, because such tokens have no next-token distribution.
             BudgetError: a limit is reached.
         """
+        from cosd_api.likelihood import log_likelihood_of  # noqa: PLC0415 - only needed here
+
         refuse_settings(limits, Fusion.log_likelihood)
         checked = LikelihoodLimits.checked(**limits)
         context = "" if isinstance(prompt, str) and not prompt else check_prompt(prompt)

@@ -21,7 +21,7 @@ from cosd_api.alignment import Unit
 from cosd_api.checks import OwnMessages, check_choice, check_count, check_own, check_seconds, check_stop, check_tie
 from cosd_api.decoding.schedule import Pace
 from cosd_api.errors import SettingError
-from cosd_api.methods.base import DEFAULT_METHOD, Method, method_class, method_named
+from cosd_api.methods.base import DEFAULT_IS_GREEDY, DEFAULT_METHOD, Method, method_class, method_named
 from cosd_api.records import Record
 from cosd_api.verification import KnownVerifier, RuleVerifier, Verifier
 from cosd_api.verification.agreement import recorded_verifier
@@ -402,12 +402,11 @@ class Settings(Record):
 
 # ------------------------------------------------------------------------------------- refused keywords
 
-_GREEDY = method_class(DEFAULT_METHOD).why_greedy
 _OF_ALL = "it is a setting of the method, the same for all answers: give it to Fusion or fuse"
 _OF_ONE = "it belongs to one answer of a method that draws: give it to generate, stream, map or fuse"
 _ONE = "a fusion has one answer: with a greedy draft, every sample would be the same"
 REFUSED_SETTINGS: Mapping[str, str] = {
-    **dict.fromkeys(("top_p", "top_k", "min_p", "typical_p", "do_sample", "mirostat"), _GREEDY),
+    **dict.fromkeys(("top_p", "top_k", "min_p", "typical_p", "do_sample", "mirostat"), DEFAULT_IS_GREEDY),
     "temperature": _OF_ALL,
     "seed": _OF_ONE,
     **dict.fromkeys(("n", "best_of", "num_return_sequences", "num_beams"), _ONE),

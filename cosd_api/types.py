@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cosd_api.estimate import EndpointEstimate, Estimate, Range
-from cosd_api.likelihood import LikelihoodToken, LogLikelihood
 from cosd_api.records import (
     DraftToken,
     Endpoint,
@@ -27,6 +26,7 @@ from cosd_providers.deferred import deferred
 
 if TYPE_CHECKING:
     from cosd_api.forcing.samples import Sample
+    from cosd_api.likelihood import LikelihoodToken, LogLikelihood
     from cosd_providers import ProbeReport
 
 __all__ = [
@@ -52,4 +52,12 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = deferred(__name__, {"ProbeReport": "cosd_providers", "Sample": "cosd_api.forcing.samples"})
+    __getattr__ = deferred(
+        __name__,
+        {
+            "LikelihoodToken": "cosd_api.likelihood",
+            "LogLikelihood": "cosd_api.likelihood",
+            "ProbeReport": "cosd_providers",
+            "Sample": "cosd_api.forcing.samples",
+        },
+    )

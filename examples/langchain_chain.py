@@ -1,6 +1,6 @@
 r"""A LangChain chain of a prompt template, a fusion as the model, and a parser; prints the answer as it arrives.
 
-    pip install "cosd-api[langchain]"
+    pip install ".[langchain]"
     export COSD_DRAFT_URL=http://gpu1:8080 COSD_ASSISTANT_URL=http://gpu2:8080
     python examples/langchain_chain.py Peru Japan
 

@@ -19,6 +19,7 @@ import cosd_providers
 from cosd_providers import engines
 
 RECORDS = (cosd_api.types, cosd_api.comparison, cosd_api.training)
+ANSWERING = ("cosd_api.decoding.driver", "cosd_api.decoding.writer", "cosd_api.likelihood", "cosd_api.methods.cosd")
 LATER = (
     "cosd_api.demo",
     "cosd_api.gateway",
@@ -65,15 +66,16 @@ def imported(code: str) -> set[str]:
 @pytest.mark.parametrize(
     ("code", "later"),
     [
-        ("import cosd_api", (*LATER, *ADAPTERS, *TOOLS)),
+        ("import cosd_providers", ("cosd_api", *ADAPTERS, *TOOLS)),
+        ("import cosd_api", (*ANSWERING, *LATER, *ADAPTERS, *TOOLS)),
         pytest.param(VERSION.format("--version"), (*LATER, *ADAPTERS, *TOOLS[:-1]), marks=pytest.mark.extended),
         (VERSION.format("--help"), (*LATER, *ADAPTERS, *TOOLS[:-1])),
     ],
-    ids=["import", "--version", "--help"],
+    ids=["providers", "import", "--version", "--help"],
 )
 def test_what_is_used_later_is_imported_later(code: str, later: tuple[str, ...]) -> None:
     found = imported(code)
-    assert "cosd_api.fusion" in found
+    assert "cosd_providers.connect" in found
     assert sorted(found.intersection(later)) == []
 
 

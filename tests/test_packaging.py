@@ -163,6 +163,18 @@ def test_constraints_pin_everything_by_name_and_version_only() -> None:
     assert required - {pin.partition("==")[0] for pin in pins} == set()
 
 
+def test_what_is_told_to_install_works_in_a_clone() -> None:
+    """The package is on no index: every hint, in messages and pages, is `pip install ".[EXTRA]"` of an extra."""
+    folders = ("cosd_api", "providers", "docs", "examples")
+    sources = [path for folder in folders for end in ("py", "md") for path in (ROOT / folder).rglob(f"*.{end}")]
+    texts = {path: path.read_text(encoding="utf-8") for path in (*sources, ROOT / "README.md")}
+    assert [path for path, text in texts.items() if re.search(r"pip install \"?cosd-api\[", text)] == []
+    named = {
+        one for text in texts.values() for some in re.findall(r'"\.\[([\w,-]+)\]"', text) for one in some.split(",")
+    }
+    assert named == set(PROJECT["project"]["optional-dependencies"]) - {"all", "fast"}
+
+
 def tracked_files() -> list[Path]:
     """The files that git tracks; it knows what tools leave behind."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -75,7 +75,7 @@ _LABELS = {
 }
 _FORGETTING = {"draft": "SmolLM2 alone", "assistant": "`facts-only` alone", REVERSED: ", `facts-only` drafts"}
 _SHOWN = ("draft", "assistant", ROUTER, *BOTH_WAYS)
-_README = ("draft", "assistant", ROUTER, *FEW)
+_README = ("draft", "assistant", ROUTER, *sorted(FEW, key=lambda one: one != "cosd-0.9-1"))  # the default first
 _MORE = {
     "learned": "Verifiers learned from development questions, `products` drafts",
     "learned-reversed": "Verifiers learned from development questions, `numbers` drafts",

@@ -34,8 +34,8 @@ from cosd_api.training.collect import OnError
 from cosd_api.training.collect import collect as collect_samples
 from cosd_api.training.dataset import Samples, read_examples
 from cosd_api.training.evaluation import QUARTERS, check_grid
-from cosd_api.training.fit import COMPARING, DEEPEST, check_sklearn, train_tree
-from cosd_api.training.fit_deferral import check_gate_training, train_deferral
+from cosd_api.training.fit import DEEPEST, train_tree
+from cosd_api.training.fit_deferral import train_deferral
 from cosd_api.training.json_lines import SAMPLES, file_kind
 from cosd_api.training.report import GridTuning
 from cosd_api.training.tuning import tune
@@ -260,7 +260,6 @@ def train(
     nothing to learn from; 130 when interrupted.
     """
     with guarded():
-        check_sklearn()
         check_writable(output, "--output", options.data, options.samples)
         servers = options.servers()
         with _resumable(options.samples):
@@ -317,7 +316,6 @@ def train_gate(
         if method == "co-llm":
             outdated("--method co-llm", "--hidden-states")
             hidden_states = True
-        check_gate_training()
         check_writable(output, "--output", options.data, options.samples)
         servers = options.servers()
         with _resumable(options.samples):
@@ -369,7 +367,6 @@ def tune_rule(
         alphas, betas = alpha or QUARTERS, beta or QUARTERS
         # Invalid options should be reported before the long work begins.
         check_grid(alphas, betas)
-        check_sklearn(COMPARING)
         if png is not None:
             check_plots()
             check_writable(png, "--png", options.data, options.samples)

@@ -1,7 +1,7 @@
 """Reading and writing the text of a settings file: YAML or JSON, with the line number of every field.
 
-YAML needs PyYAML, which an extra installs; JSON needs no extra. The reader avoids surprises of YAML 1.1: as in YAML
-1.2, unquoted `yes` and `no` are text, and `1e-3` is a number. Duplicate names, anchors, aliases and tags are refused.
+The reader avoids surprises of YAML 1.1: as in YAML 1.2, unquoted `yes` and `no` are text, and `1e-3` is a number.
+Duplicate names, anchors, aliases and tags are refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cosd_api.checks import check_installed
 from cosd_api.errors import SettingError
 
 __all__ = ["Document", "FieldPath", "as_json", "as_yaml", "read_document"]
@@ -72,7 +71,7 @@ def read_document(path: Path) -> Document:
 
     Raises:
         OSError: the file cannot be read.
-        SettingError: the file is invalid, or PyYAML is missing; the message names the file and, if known, the line.
+        SettingError: the file is invalid; the message names the file and, if known, the line.
     """
     if path.is_dir():
         raise SettingError(f"{path} is a folder, and a settings file is one file")
@@ -123,14 +122,8 @@ def _json(text: str) -> Document:
         raise _DocumentFaultError("it is nested too deep") from None
 
 
-def _pyyaml(doing: str) -> Any:
-    """Import the module `yaml`, which an extra installs."""
-    check_installed("yaml", f"{doing} a settings file in YAML needs PyYAML (one in JSON needs nothing)", "yaml")
-    return import_module("yaml")
-
-
 def _yaml(text: str) -> Document:
-    yaml = _pyyaml("reading")
+    yaml: Any = import_module("yaml")  # here, because a file may be JSON
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         lines: dict[FieldPath, int] = {}
@@ -191,12 +184,8 @@ def as_json(value: Mapping[str, Any]) -> str:
 
 
 def as_yaml(value: Mapping[str, Any], comment: str = "") -> str:
-    """Format a document as YAML, preceded by a comment. Parsers of YAML 1.1 and YAML 1.2 read the same values.
-
-    Raises:
-        SettingError: PyYAML is missing.
-    """
-    yaml = _pyyaml("writing")
+    """Format a document as YAML, preceded by a comment. Parsers of YAML 1.1 and YAML 1.2 read the same values."""
+    yaml: Any = import_module("yaml")
 
     def text(dumper: Any, given: str) -> Any:
         bare = given.isprintable() and _plain(given) == given  # PyYAML quotes such a text if necessary

@@ -158,8 +158,7 @@ class FusionConfig(BaseModel):
 
         Raises:
             OSError: the file cannot be written; an existing file is left unchanged.
-            SettingError: the settings contain a secret key, for example in `extra_body`, or PyYAML is missing; nothing
-                is written.
+            SettingError: the settings contain a secret key, for example in `extra_body`; nothing is written.
         """
         path = Path(path)
         document = self.document()

@@ -43,7 +43,7 @@ PAIR = BUNDLED[:2]
 MODELS = Path(__file__).parent / "models"
 """Folder with the models' files, which are named `<name>.gguf`."""
 
-INSTALL = 'pip install "cosd-api[demo]"'
+INSTALL = 'pip install ".[demo]" in a clone of the repository'
 
 _CHILD = Path(__file__).with_name("_serve.py")
 _START_SECONDS = 60.0

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server for fusions: `cosd serve`. It requires the extra `cosd-api[gateway]`.
+"""An OpenAI-compatible server for fusions: `cosd serve`. It requires the extra `gateway`.
 
 Only `Gateway` imports the web framework, so the modules for requests, answers and settings work without the extra.
 """
@@ -26,5 +26,5 @@ if not TYPE_CHECKING:
         except ModuleNotFoundError as error:
             if error.name not in _WEB:
                 raise
-            words = 'cosd_api.gateway.Gateway needs a web server: pip install "cosd-api[gateway]"'
+            words = 'cosd_api.gateway.Gateway needs a web server: pip install ".[gateway]" in a clone of the repository'
             raise ModuleNotFoundError(words, name=error.name) from None

@@ -6,22 +6,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_temperature
-from cosd_api.decoding.commands import Decoder
-from cosd_api.decoding.driver import Driver
-from cosd_api.decoding.run import AnswerJob, Run
-from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading, assistant_cost, draft_cost, draft_first_assumptions
 from cosd_api.verification import Verifier
 from cosd_providers.contract import ServerInfo
 from cosd_providers.deferred import outdated
 from cosd_providers.suggestions import suggestion
+
+if TYPE_CHECKING:
+    from cosd_api.decoding.commands import Decoder
+    from cosd_api.decoding.run import AnswerJob, Run
+    from cosd_api.decoding.writer import AnswerWriter
 
 METHODS: Mapping[str, str] = {
     "cosd": "cosd:CoSD",
@@ -43,6 +44,9 @@ METHODS: Mapping[str, str] = {
 
 DEFAULT_METHOD = "cosd"
 """The default method of a fusion."""
+
+DEFAULT_IS_GREEDY = "the draft of CoSD is greedy by definition (Algorithm 1: the most probable token)"
+"""The reason why the default method does not draw tokens; see `Method.why_greedy`."""
 
 _FORMER: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
     "cool-align": ("cool", {"align": True}, "CoolFusion(align=True), --method cool --set align=true"),
@@ -211,6 +215,8 @@ class DraftFirst(Method):
 
     def start(self, job: AnswerJob) -> Run:
         """Create the `Run` that writes one answer."""
+        from cosd_api.decoding.driver import Driver  # noqa: PLC0415 - not before an answer
+
         return Driver(self.decoder(job), job)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
@@ -240,6 +246,8 @@ class Written(Method):
 
     def start(self, job: AnswerJob) -> Run:
         """Create the `Run` that writes one answer."""
+        from cosd_api.decoding.writer import AnswerWriter  # noqa: PLC0415 - not before an answer
+
         return AnswerWriter(job, self.write)
 
 

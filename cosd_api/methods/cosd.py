@@ -53,7 +53,7 @@ from cosd_api.decoding.run import AnswerJob, Run
 from cosd_api.decoding.schedule import Hedge, Pace, Schedule
 from cosd_api.decoding.units import DraftUnit, Hearing, State, UnitVerifier, Verdict
 from cosd_api.errors import SettingError
-from cosd_api.methods.base import DraftFirst, Method, Models
+from cosd_api.methods.base import DEFAULT_IS_GREEDY, DraftFirst, Method, Models
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading, assistant_cost
 from cosd_api.methods.gated import AHEAD, GatedDraws, check_gate
 from cosd_api.verification import RuleVerifier, Verifier, decides_by_place, digest_of, needs_of
@@ -97,7 +97,7 @@ class CoSD(DraftFirst):
     hoisted: ClassVar[tuple[str, ...]] = ("verifier", "unit", "temperature")
     decides: ClassVar[str] = "the probability of one token of the draft and one of the assistant"
     compares_tokenizers: ClassVar[bool] = True
-    why_greedy: ClassVar[str] = "the draft of CoSD is greedy by definition (Algorithm 1: the most probable token)"
+    why_greedy: ClassVar[str] = DEFAULT_IS_GREEDY
 
     verifier: Verifier = field(default_factory=RuleVerifier)
     unit: Unit | None = None

@@ -21,7 +21,6 @@ from cosd_api.extend import (
     Prompt,
     Unit,
     check_count,
-    check_installed,
     check_unit,
     counted,
     refuse_settings,
@@ -125,14 +124,13 @@ async def tune_answers(
         seed: seed of the resamples.
 
     Raises:
-        SettingError: an argument is invalid, or NumPy is missing.
+        SettingError: an argument is invalid.
         ProviderError: a server failed; the error's `partial` contains the unfinished answer.
     """
     refuse_settings(refused, tune_answers)
     pairs = check_grid(alphas, betas)
     check_count("resamples", resamples)
     check_count("seed", seed, least=0)
-    check_installed("numpy", "tuning needs NumPy", "train")
     asked = [*check_examples(examples, graded=True).values()]
     servers = Endpoints(draft, assistant, unit=check_unit(unit))
     answering = _Answering(servers, unit, on_special_tokens, concurrency, max_tokens, stop)

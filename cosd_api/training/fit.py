@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import JsonValue
 
 from cosd_api import SettingError, TreeVerifier, __version__
-from cosd_api.extend import TreeNode, check_count, check_installed
+from cosd_api.extend import TreeNode, check_count
 from cosd_api.training.dataset import Contexts, Samples
 from cosd_api.training.evaluation import (
     ALWAYS_ASSISTANT,
@@ -38,14 +38,12 @@ from cosd_api.training.report import Training, TrainingCounts, about_dropped, on
 from cosd_api.types import Endpoint
 
 __all__ = [
-    "COMPARING",
     "DEEPEST",
     "LARGEST_SEED",
     "ClassWeight",
     "FittedTree",
     "TreeFit",
     "check_samples",
-    "check_sklearn",
     "compare",
     "digest_of",
     "nodes_of",
@@ -56,8 +54,6 @@ __all__ = [
 
 ClassWeight = Literal["balanced"]
 
-COMPARING = "comparing the rule with a tree on held-out examples"
-"""The task for which tuning needs scikit-learn, for the error message of `check_sklearn`."""
 DEEPEST = 12
 """Maximum depth of a tree. `TreeVerifier` still accepts a full tree of this depth, which has 4,096 leaves."""
 _CRITERION = "log_loss"
@@ -101,11 +97,9 @@ def train_tree(
         seed: seed of the folds and of scikit-learn.
 
     Raises:
-        SettingError: the samples contain nothing to learn from, an argument is invalid, or scikit-learn is missing
-            (`pip install "cosd-api[train]"`).
+        SettingError: the samples contain nothing to learn from, or an argument is invalid.
     """
     trees = TreeFit(depth, min_leaf, class_weight, folds, seed)
-    check_sklearn()
     sets = check_samples(samples)
     places = places_of(sets, keep_agreeing=keep_agreeing)
     counts = TrainingCounts.of(sets, places)
@@ -161,9 +155,8 @@ def compare(
     right; and for each model, at least two examples must have a place where only that model is right.
 
     Raises:
-        SettingError: an argument is invalid, or scikit-learn is missing.
+        SettingError: an argument is invalid.
     """
-    check_sklearn(COMPARING)
     return _compare(places_of(check_samples(samples)), TreeFit(folds=folds, seed=seed), alphas, betas)
 
 
@@ -329,18 +322,6 @@ def nodes_of(classifier: Any) -> tuple[TreeNode, ...]:  # Any: scikit-learn has 
 
     put(0)
     return tuple(map(TreeNode.model_validate, nodes))
-
-
-def check_sklearn(purpose: str = "training a tree") -> None:
-    """Check that scikit-learn can be imported, so that a long run does not fail at its end.
-
-    Args:
-        purpose: the task that needs scikit-learn, for the error message.
-
-    Raises:
-        SettingError: scikit-learn is missing; the message names the extra.
-    """
-    check_installed("sklearn", f"{purpose} needs scikit-learn", "train")
 
 
 def sklearn_version() -> str:

@@ -42,7 +42,6 @@ from cosd_api.training.evaluation import ENOUGH_EXAMPLES
 from cosd_api.training.fit import (
     LARGEST_SEED,
     check_samples,
-    check_sklearn,
     digest_of,
     pairs_of,
     sklearn_version,
@@ -62,7 +61,6 @@ __all__ = [
     "PENALTIES",
     "DeferralCounts",
     "DeferralTraining",
-    "check_gate_training",
     "train_co_llm",
     "train_deferral",
 ]
@@ -156,7 +154,7 @@ def train_deferral(
 
     Raises:
         SettingError: the samples contain nothing to learn from, or lack the lists or hidden states that the gate uses;
-            an argument is invalid; or scikit-learn is missing (`pip install "cosd-api[train]"`).
+            or an argument is invalid.
     """
     data = _Data(samples, folds, seed)
     gate: Gate
@@ -183,15 +181,6 @@ def train_co_llm(samples: Samples | Sequence[Samples], *, folds: int = 5, seed: 
     return train_deferral(samples, hidden_states=True, folds=folds, seed=seed)
 
 
-def check_gate_training() -> None:
-    """Check that scikit-learn can be imported; SciPy is installed with it.
-
-    Raises:
-        SettingError: scikit-learn is missing; the message names the extra.
-    """
-    check_sklearn("training a gate")
-
-
 class _Data:
     """The training data, and the steps of training that are the same for all gates.
 
@@ -206,7 +195,6 @@ class _Data:
         check_count("folds", folds, least=2)
         if check_count("seed", seed, least=0) > LARGEST_SEED:
             raise SettingError(f"seed must be at most {LARGEST_SEED}, not {seed}")
-        check_gate_training()
         self.sets = check_samples(samples)
         self.eta = 1.0
         self._folds, self._seed = folds, seed

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import ClassVar, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from cosd_api.errors import SettingError
 from cosd_api.verification.contract import Needs
@@ -29,8 +29,6 @@ class RandomVerifier(PlaceVerifier):
     Raises:
         pydantic.ValidationError: `rate` is not a number in [0, 1].
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     basis: ClassVar[str] = "decides by the place, not by p and q"
 

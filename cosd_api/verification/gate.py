@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from cosd_api.errors import SettingError
 from cosd_api.verification.place import Place, PlaceVerifier
@@ -48,8 +48,6 @@ class Deferral:
 
 class TrainedGate(PlaceVerifier):
     """Base class of trained gates, which replace a draft token if the probability of deferral is above `eta`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
     _file: ClassVar[TrainedFile]
     """The kind of file in which the gate is stored."""

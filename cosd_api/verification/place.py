@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import ClassVar, NoReturn
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from cosd_providers.contract import Token
 
@@ -41,6 +41,8 @@ class PlaceVerifier(BaseModel):
     Attributes:
         basis: a verb phrase for messages that says which data the verifier uses.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
     basis: ClassVar[str]
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pydantic import ConfigDict, Field, field_serializer
+from pydantic import Field, field_serializer
 
 from cosd_api.errors import SettingError
 from cosd_api.verification.contract import Needs
@@ -32,8 +32,6 @@ class SurpriseVerifier(PlaceVerifier):
     Raises:
         pydantic.ValidationError: a number is out of its range.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
     basis: ClassVar[str] = "looks at the draft's token, too"
     compared: ClassVar[bool] = True

@@ -50,7 +50,6 @@ _T = TypeVar("_T")
 
 _LONG = 1 << 16  # characters; a longer text is encoded in a thread
 _WORDS = "two words"
-_INSTALL = 'pip install "cosd-api[tokenizers]"'
 _NAMED = "tiktoken:"
 _FORMS = f'give a folder that holds tokenizer.json, that file itself, or "{_NAMED}ENCODING", e.g. "{_NAMED}cl100k_base"'
 
@@ -311,10 +310,8 @@ def _from_path(path: Path) -> Tokenizer:
     if not file.is_file():
         words = "load it with transformers' AutoTokenizer and call save_pretrained to write one"
         raise ValueError(f"the folder {str(path)!r} has no tokenizer.json; {words}")
-    try:
-        import tokenizers  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise _missing("tokenizers") from error
+    import tokenizers  # noqa: PLC0415 - slow
+
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises no narrower type
@@ -342,10 +339,8 @@ def _adds_bos(file: Path) -> bool | None:
 
 def _from_name(name: str) -> Tokenizer:
     """Load one of tiktoken's own encodings, if it is in tiktoken's cache, by its name or a model's name."""
-    try:
-        import tiktoken  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise _missing("tiktoken") from error
+    import tiktoken  # noqa: PLC0415 - slow
+
     known = tiktoken.list_encoding_names()
     try:
         encoding = name if name in known else tiktoken.encoding_name_for_model(name)
@@ -374,10 +369,6 @@ def _cached(url: str, digest: str) -> bool:
     except OSError:
         return False
     return hashlib.sha256(data).hexdigest() == digest
-
-
-def _missing(library: str) -> UnsupportedError:
-    return UnsupportedError(f"a local tokenizer needs the library {library}, which is not installed", hint=_INSTALL)
 
 
 async def fingerprint(provider: Provider, info: ServerInfo) -> list[int] | None:

@@ -76,20 +76,6 @@ def test_a_misspelt_name_has_at_most_one_guess_that_is_near(given: list[str], sh
     assert done.exit_code == 2 and shown in words(done) and hidden not in words(done)
 
 
-@pytest.mark.parametrize("missing", partly(["typer", "rich"]))
-def test_without_its_requirements_the_line_that_installs_them(missing: str) -> None:
-    done = python(f"import sys; sys.modules[{missing!r}] = None; from cosd_api.cli import main; main()")
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert done.stderr == 'cosd: the cosd command needs more packages: pip install "cosd-api[cli]"\n'
-
-
-def test_a_fault_of_ours_is_not_taken_for_a_missing_requirement() -> None:
-    done = python("import sys; sys.modules['anyio'] = None; from cosd_api.cli import main; main()")
-    assert "pip install" not in done.stderr
-    assert "anyio" in done.stderr
-
-
 @pytest.mark.parametrize("where", partly(["the import of the command", "the command"]))
 def test_an_interrupt_is_quiet(where: str) -> None:
     script = """

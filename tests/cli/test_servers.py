@@ -97,5 +97,5 @@ def test_without_llama_cpp_the_line_that_installs_it(command: str) -> None:
         [sys.executable, "-c", script, command], capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert 'pip install "cosd-api[demo]"' in done.stderr
+    assert 'it comes with: pip install ".[demo]" in a clone of the repository' in done.stderr
     assert done.stderr.count("\n") == 1

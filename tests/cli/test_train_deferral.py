@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +113,3 @@ def test_wrong_usage(tmp_path: Path, rows: list[Any], options: tuple[str, ...], 
     assert said in words(result)
     assert result.stdout == ""
     assert not gate.exists()
-
-
-def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = lines(tmp_path / "s.jsonl", LISTED, row(0, KEPT, HANDED))
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    result = cosd("train-deferral", found, "-o", str(tmp_path / "gate.json"))
-    assert result.exit_code == 2
-    assert 'training a gate needs scikit-learn: pip install "cosd-api[train]"' in words(result)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -148,14 +147,6 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
         result = cosd("train-tree", *arguments)
         assert (result.exit_code, result.stdout) == (2, "")
         assert said in words(result)
-
-
-def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = lines(tmp_path / "s.jsonl", HEADER, row(0, 0, 1))
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    result = cosd("train-tree", found, "-o", str(tmp_path / "tree.json"))
-    assert result.exit_code == 2
-    assert 'training a tree needs scikit-learn: pip install "cosd-api[train]"' in words(result)
 
 
 def test_what_was_done_is_kept_where_a_server_fails(scripted: Scripted, tmp_path: Path) -> None:

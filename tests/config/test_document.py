@@ -96,15 +96,3 @@ def test_other_files_are_refused(folder: Path) -> None:
     (folder / "latin.yaml").write_bytes(b"a: \xe9")
     with pytest.raises(SettingError, match="is not UTF-8 text at byte 3"):
         read_document(folder / "latin.yaml")
-
-
-def test_json_needs_no_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
-    assert read(folder, '{"a": 1}').value == {"a": 1}
-    with pytest.raises(
-        SettingError, match=re.escape('needs PyYAML (one in JSON needs nothing): pip install "cosd-api[yaml]"')
-    ):
-        read(folder, "a: 1")
-    assert as_json({"a": 1})
-    with pytest.raises(SettingError, match="writing a settings file in YAML needs PyYAML"):
-        as_yaml({"a": 1})

@@ -135,7 +135,10 @@ def test_no_such_model(tmp_path: Path) -> None:
 def test_without_llama_cpp_the_line_that_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sums.gguf").touch()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(LocalServerError, match=r'pip install "cosd-api\[demo\]"'), bundled_pair(tmp_path):
+    with (
+        pytest.raises(LocalServerError, match=r'with: pip install "\.\[demo\]" in a clone'),
+        bundled_pair(tmp_path),
+    ):
         pass
 
 

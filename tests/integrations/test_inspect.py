@@ -113,4 +113,4 @@ async def test_tools_and_one_url_are_refused(provider: Any) -> None:
 def test_without_inspect_one_line_says_what_to_install() -> None:
     with pytest.raises(ModuleNotFoundError) as caught:
         importlib.import_module("cosd_api.integrations.inspect")
-    assert str(caught.value).endswith('needs Inspect: pip install "cosd-api[inspect]"')
+    assert str(caught.value).endswith('needs Inspect: pip install ".[inspect]" in a clone of the repository')

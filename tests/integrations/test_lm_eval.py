@@ -261,7 +261,7 @@ def test_what_a_fusion_does_not_have_is_refused(temperature: float, keywords: di
 def test_without_the_harness_one_line_says_what_to_install() -> None:
     with pytest.raises(ModuleNotFoundError) as caught:
         importlib.import_module("cosd_api.integrations.lm_eval")
-    assert str(caught.value).endswith('needs lm-evaluation-harness: pip install "cosd-api[lm-eval]"')
+    assert str(caught.value).endswith('needs lm-eval: pip install ".[lm-eval]" in a clone of the repository')
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -343,16 +342,6 @@ def test_what_is_no_template(given: object, words: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         connect("http://gpu:8080", chat_template=given)
     assert words.split(" [hint", maxsplit=1)[0] in str(caught.value)
-
-
-def test_without_jinja2(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "jinja2"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(UnsupportedError, match="a chat template needs jinja2, which is not installed") as caught:
-        load_template(CHATML)
-    assert caught.value.hint == 'pip install "cosd-api[chat]"'
-    assert load_template(shout)([{"content": "a"}]) == "A"
 
 
 # Over a provider.

@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import json
 import shutil
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -401,15 +400,6 @@ def test_no_such_encoding() -> None:
         ValueError, match=r"no encoding 'llama' and knows no model of that name; it has cl100k_base, gpt2"
     ):
         load_tokenizer("tiktoken:llama")
-
-
-@pytest.mark.parametrize(("library", "source"), [("tiktoken", "tiktoken:gpt2"), ("tokenizers", MODELS / "sums")])
-def test_without_the_extra(library: str, source: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
-    words = rf'needs the library {library}, which is not installed. pip install "cosd-api\[tokenizers\]"'
-    with pytest.raises(UnsupportedError, match=words):
-        load_tokenizer(source)
-    assert isinstance(load_tokenizer(Own()), Own)
 
 
 @pytest.mark.live

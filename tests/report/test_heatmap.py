@@ -83,7 +83,7 @@ def test_a_picture_holds_every_value_the_axes_and_the_frame(tmp_path: Path) -> N
 
 def test_without_matplotlib_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(SettingError, match=r'matplotlib: pip install "cosd-api\[plots\]"'):
+    with pytest.raises(SettingError, match=r'matplotlib: pip install "\.\[plots\]" in a clone'):
         check_plots()
     with pytest.raises(SettingError, match="matplotlib"):
         drawn([PANEL])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -223,12 +222,4 @@ async def test_wrong_arguments(arguments: dict[str, Any], words: str) -> None:
     draft = lima.draft()
     with pytest.raises(SettingError, match=words):
         await tune_answers(**{"examples": [LIMA], "draft": draft, "assistant": lima.assistant(), **arguments})
-    assert draft.calls == []
-
-
-async def test_without_numpy_it_names_the_extra_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numpy", None)
-    draft = lima.draft()
-    with pytest.raises(SettingError, match=r'NumPy: pip install "cosd-api\[train\]"'):
-        await tune_answers([LIMA], draft=draft, assistant=lima.assistant())
     assert draft.calls == []

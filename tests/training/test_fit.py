@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from cosd_api.forcing.samples import Example, ExampleSamples, Sample
 from cosd_api.training import Training
 from cosd_api.training.dataset import Samples
 from cosd_api.training.evaluation import DEFAULT_RULE, PAPER_RULE, TREE, TUNED_RULE, LabelledPlace
-from cosd_api.training.fit import FittedTree, TreeFit, check_sklearn, compare, nodes_of
+from cosd_api.training.fit import FittedTree, TreeFit, compare, nodes_of
 from cosd_api.types import Endpoint
 from cosd_api.verification.tree import TreeNode
 from drawn import costly
@@ -483,9 +482,3 @@ def test_class_weights_are_what_depth_is_chosen_by() -> None:
 def test_what_no_tree_can_be_grown_by(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         TreeFit(**settings)
-
-
-def test_without_scikit_learn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(SettingError, match=r'needs scikit-learn: pip install "cosd-api\[train\]"'):
-        check_sklearn()

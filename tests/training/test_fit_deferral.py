@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
@@ -320,12 +319,9 @@ def test_a_state_in_memory_takes_four_bytes_a_number() -> None:
     assert 4 <= taken / sum(map(len, states)) < 4.5
 
 
-def test_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments() -> None:
     found = samples([KEPT, HANDED])
     with pytest.raises(SettingError, match="folds must be a whole number of at least 2"):
         train_deferral(found, folds=1)
     with pytest.raises(SettingError, match="seed must be at most"):
         train_deferral(found, seed=2**32)
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(SettingError, match=r'training a gate needs scikit-learn: pip install "cosd-api\[train\]"'):
-        train_deferral(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -169,12 +168,6 @@ def test_no_labelled_sample() -> None:
 def test_what_no_grid_is(settings: dict[str, object], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         tune(FOUR, **settings)  # type: ignore[arg-type]
-
-
-def test_without_scikit_learn_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(SettingError, match=r'pip install "cosd-api\[train\]"'):
-        tune(FOUR)
 
 
 def test_the_interval_of_the_gain_holds_for_the_pair_that_was_chosen() -> None:

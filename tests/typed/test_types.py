@@ -26,7 +26,7 @@ STRICT = {
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     folder = tmp_path_factory.mktemp("typed")
     # Extras whose classes some of ours extend or take.
-    made = install(build_wheel(build_sdist(folder), folder), folder, "gateway", "langchain", "otel")
+    made = install(build_wheel(build_sdist(folder), folder), folder, "gateway", "langchain", "telemetry")
     shutil.copy(SAMPLE, made.desk)
     (made.desk / "pyrightconfig.json").write_text(json.dumps(STRICT), encoding="utf-8")
     return made

@@ -1,4 +1,4 @@
-"""A fusion as a chat model and as a text model in LangChain. Requires the extra `cosd-api[langchain]`."""
+"""A fusion as a chat model and as a text model in LangChain. Requires the extra `langchain`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "langchain_core":
         raise
-    words = 'cosd_api.integrations.langchain needs LangChain: pip install "cosd-api[langchain]"'
+    words = 'cosd_api.integrations.langchain needs LangChain: pip install ".[langchain]" in a clone of the repository'
     raise ModuleNotFoundError(words, name=error.name) from None
 
 from cosd_api.integrations.langchain.models import ChatCoSD, CoSDLLM

@@ -1,4 +1,4 @@
-"""A fusion as the model `cosd` in lm-evaluation-harness. Requires the extra `cosd-api[lm-eval]`.
+"""A fusion as the model `cosd` in lm-evaluation-harness. Requires the extra `lm-eval`.
 
 `python -m cosd_api.integrations.lm_eval --model cosd ...` runs the command `lm-eval` with this model registered.
 """
@@ -10,7 +10,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "lm_eval":
         raise
-    words = 'cosd_api.integrations.lm_eval needs lm-evaluation-harness: pip install "cosd-api[lm-eval]"'
+    words = 'cosd_api.integrations.lm_eval needs lm-eval: pip install ".[lm-eval]" in a clone of the repository'
     raise ModuleNotFoundError(words, name=error.name) from None
 
 from cosd_api.integrations.lm_eval.model import FusionLM
