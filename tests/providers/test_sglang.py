@@ -162,6 +162,7 @@ async def test_of_several_ends_the_most_probable_counts() -> None:
     model.specials = names  # type: ignore[attr-defined]  # so that the stand-in parses them
     server = stand_in(model, begins=False, specials=names)
     provider = Sglang(URL, http_client=server.client())
+    assert (await provider.describe()).ends == (0, 1, 7)
     expected = Token(b"", near(0.038), end=True, name="<|endoftext|>")
     assert (await provider.score(Context("Q", b"a"), end=True, usage=Usage()))[-1] == expected
     assert asked(server)[-1]["token_ids_logprob"] == [0, 1, 7]
@@ -270,7 +271,7 @@ async def test_a_long_draft_is_asked_in_turn(incremental: bool) -> None:
     server, provider = fake({"Q": [" a"] * 600}, incremental=incremental)
     ours = await draft(provider, limit=520)
     assert (len(ours), ours[-1].reason) == (521, "limit")
-    assert [body["sampling_params"]["max_new_tokens"] for body in asked(server)[1:]] == [256, 256, 8]
+    assert [body["sampling_params"]["max_new_tokens"] for body in asked(server)[2:]] == [256, 256, 8]
 
 
 async def test_plain_words_need_no_question_what_they_say() -> None:
@@ -449,7 +450,7 @@ async def test_the_end_as_the_last_token_that_was_asked_for() -> None:
         Token(b"", near(0.7), end=True, name="</s>"),
         DraftEnd("end"),
     ]
-    assert [body["sampling_params"]["max_new_tokens"] for body in asked(server)] == [1, 1, 2]  # it was forced, once
+    assert [body["sampling_params"]["max_new_tokens"] for body in asked(server)] == [1, 2, 1]  # it was forced, once
     [proposal] = await provider.propose(Context("Q", b" a"), [Question(2, (b"x",))], usage=Usage())
     assert proposal is not None
     assert proposal.tokens == (Token(b"", near(0.7), end=True, name="</s>"),)
@@ -459,7 +460,7 @@ async def test_the_end_as_the_last_token_that_was_asked_for() -> None:
 async def test_the_context_is_full() -> None:
     server, provider = fake({"Q": [" a"] * 99}, context=30)
     assert await draft(provider, limit=99) == [*[Token(b" a", 1.0)] * 27, DraftEnd("context")]
-    assert len(asked(server)) == 2  # one to learn, and one that the server has cut
+    assert len(asked(server)) == 3  # two to learn, and one that the server has cut
     assert await draft(provider, text=b" a" * 23) == [DraftEnd("context")]
     assert await draft(provider, text=b" a", continuation=(1,) * 24) == [DraftEnd("context")]
     with pytest.raises(ContextLengthError, match=r"the text has 31 tokens, the server takes at most 23"):

@@ -318,14 +318,12 @@ async def test_the_end_is_found_by_its_name_or_in_the_chat_template() -> None:
         if name == "<|stop|>":
             server.template = ("[U]", name)
         provider, usage = provider_of(server), Usage()
-        await provider.describe()
+        assert (await provider.describe()).ends == (end,)
+        assert completions(server)[-1]["prompt"] == [server.model.encode(b" a")]  # the end is forced, to see
         server.requests.clear()
         found = [await provider.score(Context("Q", b"a"), end=True, usage=usage) for _ in range(2)]
         assert [one[-1] for one in found] == [Token(b"", near(0.04), end=True, name=name)] * 2
-        assert [body["prompt"] for body in completions(server)] == [
-            [server.model.encode(b" a")],  # the end is forced, to see
-            *[[[*server.model.encode(b"Qa"), end]]] * 2,
-        ]
+        assert [body["prompt"] for body in completions(server)] == [[[*server.model.encode(b"Qa"), end]]] * 2
         learned = await provider.snapshot()
         other = provider_of(server)
         other.restore(learned, URL)
@@ -625,7 +623,8 @@ async def test_what_it_is_is_asked_once_by_all() -> None:
         for _ in range(9):
             group.start_soon(provider.describe)
     assert [path for path, _ in server.requests].count("/version") == 1
-    assert [body["logprobs"] for body in completions(server)] == [5, 2**24]  # the second to be told how many there are
+    # The second is to be told how many there are, the third forces a possible end.
+    assert [body["logprobs"] for body in completions(server)] == [5, 2**24, 5]
 
 
 @pytest.mark.parametrize(

@@ -653,7 +653,8 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
         )
         adapter = None if name.parent is None else name.id
         spaced = await client.spaces(plain, shown)
-        return SglangFacts(info, beginning, plain[-1], anchored, spaced=spaced, adapter=adapter)
+        facts = SglangFacts(info, beginning, plain[-1], anchored, spaced=spaced, adapter=adapter)
+        return await client.with_ends(facts)
 
 
 async def _card(transport: Transport) -> _Card:

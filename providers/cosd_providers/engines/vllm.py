@@ -526,7 +526,8 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
         shown = await client.decode(plain)
         anchored = (await client.decode([*plain, plain[-1]])).removeprefix(shown)
         spaced = await client.spaces(plain, shown)
-        return VllmFacts(info, beginning, plain[-1], anchored, spaced=spaced, most=most, between=(plain, shown))
+        facts = VllmFacts(info, beginning, plain[-1], anchored, spaced=spaced, most=most, between=(plain, shown))
+        return await client.with_ends(facts)
 
 
 async def _limit(client: VllmClient, ids: list[int]) -> int:
