@@ -346,6 +346,17 @@ def ended(reason: str | None) -> Fault:
     return edited(values(lambda name, old: reason if name in ("finish_reason", "stop_type") else old))
 
 
+def breaks_off(reason: str, words: str | None = None) -> Fault:
+    """The server gives the answer up, and says so where the answer would end."""
+
+    def change(name: str, old: Any) -> Any:
+        if name == "choices" and words:
+            return [{**one, "error": {"message": words}} if one["finish_reason"] else one for one in old]
+        return reason if name == "finish_reason" and old else old
+
+    return edited(values(change))
+
+
 def done_too_early(said: list[Any]) -> list[Any]:
     """The stream says that it is over, and has not said why."""
     return [*said[:3], "[DONE]"]
@@ -530,6 +541,22 @@ async def test_no_finish_reason_ever(reason: str | None, role: Role) -> None:
     drafts: dict[Engine, Expected] = {"llama.cpp": RIGHT, "vllm": ENDED, "tgi": stopped, "openai": ENDED}
     for engine in ALL:
         await play(engine, role, ended(reason), drafts[engine] if role == "draft" else RIGHT)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "tgi", "openai"])
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("reason", ["abort", "error"])
+async def test_an_answer_that_is_broken_off_is_asked_for_again(reason: str, role: Role, engine: Engine) -> None:
+    await play(engine, role, breaks_off(reason), RIGHT, times=1)
+    words = rf"the server broke the answer off \(finish reason '{reason}'\)"
+    await play(engine, role, breaks_off(reason), Fails(ResponseError, words, True, 200, "Its log may say why."))
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_why_an_answer_is_broken_off(role: Role) -> None:
+    fault = breaks_off("error", f"{KEY} " + "is overloaded" * 99)
+    words = r"the server broke the answer off \(finish reason 'error'\): \*\*\* is overloaded.{250,285}( \(|$)"
+    await play("openai", role, fault, Fails(ResponseError, words, True, 200, "Its log may say why."))
 
 
 UNTOLD: dict[Engine, Fails] = {

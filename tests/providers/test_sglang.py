@@ -641,7 +641,7 @@ def _meta(**changes: Any) -> Change:
         (_meta(completion_tokens=3), UnsupportedError, "for some of its tokens only.*--speculative-algorithm"),
         (_meta(output_token_logprobs=[[0.5, 5, "x"]], output_top_logprobs=[[[0.5, 5, ""]]]), ResponseError, "above 0"),
         (_meta(finish_reason={"type": "abort", "message": "out of it", "status_code": 500}), ServerError, "out of it"),
-        (_meta(finish_reason={"type": "abort"}), ResponseError, "broke the answer off: no reason was given"),
+        (_meta(finish_reason={"type": "abort"}), ResponseError, r"broke the answer off \(finish reason 'abort'\)"),
         (
             _meta(finish_reason={"type": "abort", "message": "exceeds the maximum allowed length", "status_code": 400}),
             ContextLengthError,
@@ -669,6 +669,43 @@ async def test_an_answer_that_cannot_be_right(change: Change, kind: type[Provide
         waiting(patch)
         with pytest.raises(kind, match=words):
             await provider.propose(Context("Q", b""), [Question(0, (b"x",))], usage=Usage())
+
+
+@pytest.mark.parametrize("finish", [{"type": "abort"}, {"type": "abort", "message": "full", "status_code": 503}])
+async def test_an_answer_that_is_broken_off_is_asked_for_again(
+    finish: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting(monkeypatch)
+    server, usual = fake({"Q": [" a", " b"]})
+    spoilt = list[str]()
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        response = server.handle(request)
+        if request.url.path != "/generate" or "now" not in spoilt or len(spoilt) > 1:
+            return response
+        spoilt.append("once")
+        last = _meta(finish_reason=finish)
+        if response.headers["content-type"].startswith("text/event-stream"):
+            events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
+            lines = "".join(_lines(*events[:-1], last(events[-1])))
+            return httpx.Response(200, text=lines, headers={"content-type": "text/event-stream"})
+        found = response.json()
+        return httpx.Response(200, json=[*found[:-1], last(found[-1])] if isinstance(found, list) else last(found))
+
+    provider = Sglang(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    questions = [Question(0, (b"x",)), Question(2, (b"x",))]
+    for strategy in (None, "list", "singles"):
+        ways = [one.with_strategy(strategy) for one in (provider, usual)]
+        await ways[0].describe()
+        spoilt[:], usage = ["now"], Usage()
+        found = await ways[0].propose(Context("Q", b" a"), questions, usage=usage)
+        assert [one and one.tokens for one in found] == [
+            one and one.tokens for one in await ways[1].propose(Context("Q", b" a"), questions, usage=Usage())
+        ]
+        assert (len(spoilt), usage.retries) == (2, 1)
+    spoilt[:] = ["now"]
+    assert await draft(provider) == await draft(usual)
+    assert len(spoilt) == 2
 
 
 def _lines(*events: dict[str, Any]) -> Iterator[str]:

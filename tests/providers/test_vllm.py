@@ -735,10 +735,11 @@ async def test_an_answer_that_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> 
     waiting(monkeypatch)
     server, provider = fake({"Q": ["a"]})
     await provider.describe()
-    changing(server, finish_reason="abort")
-    with pytest.raises(ResponseError, match=r"broke the answer off \(abort\)") as caught:
-        await both(provider)
-    assert caught.value.retryable
+    for reason, words in (("abort", r"broke the answer off \(finish reason 'abort'\)"), ("x", "unknown reason: 'x'")):
+        changing(server, finish_reason=reason)
+        with pytest.raises(ResponseError, match=words) as caught:
+            await both(provider)
+        assert caught.value.retryable == (reason == "abort")
 
 
 async def test_a_server_that_does_not_decode_greedily_is_refused() -> None:

@@ -66,7 +66,8 @@ async def events(
 
     Raises:
         StatusError: an event is an error.
-        ResponseError: the answer is not a stream, an event is too long or not JSON, or the connection broke.
+        ResponseError: the server broke the answer off, the answer is not a stream, an event is too long or not JSON, or
+            the connection broke.
         ProviderTimeoutError: no further bytes arrived in time.
     """
     kind = response.headers.get("content-type", "").lower()
@@ -84,7 +85,7 @@ async def events(
                 event = _parsed(data, errors, response)
                 if event is None:
                     continue
-                if "error" in event and (error := errors.event_error(event, response)) is not None:
+                if (error := errors.failure(event, response)) is not None:
                     raise error
                 if first:
                     first = False
