@@ -183,6 +183,8 @@ class Capabilities:
             twice.
         watch: whether an assistant with contexts by ids answers in a stream that stays open (the strategy `"watch"`,
             see `strategies.Strategy`); None leaves the decision to the fusion.
+        texts: the endpoint shows the text of each token. False once it has sent an answer whose tokens all had empty
+            strings; such an answer cannot be divided into tokens, so an assistant cannot answer.
     """
 
     token_ids: bool
@@ -200,6 +202,7 @@ class Capabilities:
     ids: bool = False
     places: int = 64
     watch: bool | None = None
+    texts: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,7 @@ class TokenizingClient(ABC, Generic[_F]):
         """Return the error to raise if the refusal means that the server cannot render; None for other refusals."""
 
     async def possible_ends(self) -> list[int]:
-        """Find tokens that may end a sequence or a turn: those with common names, and those of the chat template."""
+        """Find the tokens with common names of ends of sequence, and the special tokens of the chat template."""
         ids = await self._named_ends()
         with suppress(StatusError, ResponseError):  # the model may lack a template, or the template may fail
             talk = await self.templated(_TALK)

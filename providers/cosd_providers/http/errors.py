@@ -226,10 +226,10 @@ class Errors:
             ResponseError: the answer is not JSON, or the server broke it off.
         """
         try:
-            answer: dict[str, Any] | None = from_json(text)  # it may in fact be any JSON value
+            answer: object = from_json(text)
         except ValueError:
             raise self._unreadable(response, text, "JSON") from None
-        answers = cast("list[dict[str, Any] | None]", answer if type(answer) is list else [answer])
+        answers = cast("list[dict[str, Any] | None]", answer if isinstance(answer, list) else [answer])
         for one in answers if generated else ():
             if type(one) is dict and (error := self.failure(one, response)) is not None:
                 raise error
