@@ -332,6 +332,21 @@ async def test_the_end_is_found_by_its_name_or_in_the_chat_template() -> None:
         assert len(completions(server)) == 1
 
 
+async def test_a_server_that_forces_no_token_is_used_all_the_same() -> None:
+    server = FakeVllm(unsure())
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if b"logit_bias" in request.content:
+            words = "logit_bias is not supported with speculative decoding"
+            return httpx.Response(400, json={"error": {"message": words, "code": 400}})
+        return server.handle(request)
+
+    provider = Vllm(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    assert (await provider.describe()).ends == ()
+    first, *_ = await draft(provider, limit=1)
+    assert first == Token(b" a", near(0.4))
+
+
 async def test_an_end_of_an_uncommon_name_is_known_once_it_ended_a_draft() -> None:
     server = FakeVllm(unsure())
     server.specials = {5: "<|halt|>"}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, islice
@@ -25,7 +25,7 @@ from cosd_providers.contract import Context, Piece, Proposal, Question, Token
 from cosd_providers.drafting import IdsDraft, Next
 from cosd_providers.engine import silent
 from cosd_providers.engines.tokenizing import Encoding, TokenizedFacts, TokenizingClient, TokenizingEngine
-from cosd_providers.errors import ContextLengthError, UnsupportedError
+from cosd_providers.errors import ContextLengthError, InvalidRequestError, UnsupportedError
 from cosd_providers.greedy import (
     TIES,
     Choice,
@@ -287,9 +287,14 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
         return [[*beginning, *ids] for ids in await self.ids(texts)]
 
     async def with_ends(self, facts: _F) -> _F:
-        """Use these facts, find out which tokens end an answer, and return the facts with these tokens."""
+        """Use these facts, find out which tokens end an answer, and return the facts with these tokens.
+
+        A server that decodes speculatively may refuse to force a token. An end is then known once it has ended an
+        answer.
+        """
         self.take(facts)
-        await TokenTexts(self, Usage()).know((token_id,) for token_id in await self.possible_ends())
+        with suppress(InvalidRequestError):
+            await TokenTexts(self, Usage()).know((token_id,) for token_id in await self.possible_ends())
         return replace(facts, info=replace(facts.info, ends=(*sorted(facts.ends),)))
 
     def listed(self, alternatives: int) -> int:
