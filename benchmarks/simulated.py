@@ -32,7 +32,7 @@ from urllib.parse import quote
 import anyio
 import httpx
 
-from benchmarks.invented import WORDS, Role, Said, Speech, encode, logprob
+from benchmarks.invented import END, WORDS, Role, Said, Speech, encode, logprob
 
 __all__ = ["Counts", "Simulated", "Speeds", "simulated"]
 
@@ -210,7 +210,9 @@ class _Connection(asyncio.Protocol):
             self._send(time.process_time())
             return
         _, pair, role, name, route = path.partition("?")[0].split("/", 4)
-        if route == "completion":
+        if route == "completion" and body.get("ignore_eos"):  # to find out the ends
+            self._send({"generation_settings/logit_bias": [{"token": END, "bias": None}]})
+        elif route == "completion":
             acceptance, hit, unsure, seed = pair.split(",")
             speech = Speech(float(acceptance), float(hit), float(unsure), int(seed))
             self._complete(speech, role, f"{role}/{name}", body)

@@ -21,9 +21,21 @@ def reencoded(seen: bool) -> list[str]:
     return [note] if seen else []
 
 
-def unanswered(places: int) -> list[str]:
-    """A warning about the number of places at which an assistant gave no answer."""
-    return [f"an assistant could not answer at {places} places: the draft's tokens are kept there"] if places else []
+def unanswered(places: int, silent: Mapping[str, str]) -> list[str]:
+    """A warning about the places at which an assistant gave no answer.
+
+    Args:
+        places: the number of these places.
+        silent: the endpoints of the assistants whose servers show no text of a token, by name.
+    """
+    if not silent or not places:
+        return [f"an assistant could not answer at {places} places: the draft's tokens are kept there"] * bool(places)
+    return [
+        f"{name} could not answer: {endpoint} sends only empty strings for its tokens, so its answers cannot be "
+        "divided into tokens, and the draft's tokens are kept. Update that server, connect to it by its own protocol "
+        '(without engine="openai"), or choose another assistant'
+        for name, endpoint in silent.items()
+    ]
 
 
 def losses(lost: Mapping[int, Loss], names: Sequence[str], tokens: Sequence[FusedToken]) -> list[str]:

@@ -75,6 +75,7 @@ class FusionStream:
         self._first_token: float | None = None
         self._discovery = 0.0
         self._notes: list[str] = []
+        self._silent: dict[str, str] = {}  # endpoints of assistants that show no text of a token, by name
         self._span = FusionSpan()
         self._ids = False  # whether all models are sent ids
         self._same_ids = False  # whether the models also have the same ids; if so, tokens are judged by id
@@ -255,9 +256,17 @@ class FusionStream:
         await self._expect(budget, self._turns[0])
         try:
             await run.run()
+            if run.report().unanswered:
+                await self._find_silent(run)
         finally:
             self._endpoints.speeds.note(self._timeline.spans)
             self._report_failures(run)
+
+    async def _find_silent(self, run: Run) -> None:
+        """Find the assistants that could not answer because their servers do not show the texts of tokens."""
+        for at, turn in enumerate(self._turns[1:]):
+            if at not in run.report().lost and not (info := await turn.on_path.describe()).capabilities.texts:
+                self._silent[self._endpoints.names[at]] = info.endpoint
 
     def _room(self) -> asyncio.Event | None:
         """An event that is set as soon as the reader has caught up, if too many tokens are unread; else None."""
@@ -346,7 +355,7 @@ class FusionStream:
                 *facts.warnings_for(self._prompt),
                 *(warning for turn in self._turns for warning in turn.warnings),
                 *notes.reencoded(calls.reencoded),
-                *notes.unanswered(report.unanswered),
+                *notes.unanswered(report.unanswered, self._silent),
                 *notes.losses(report.lost, names, self._all),
                 *notes.unreported(usage, unreported),
                 *(notes.cost(usage, method.judge) if report.judged else ()),

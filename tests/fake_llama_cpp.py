@@ -48,6 +48,7 @@ class FakeLlamaCpp:
         states: the last hidden state after some ids, if it was started with embeddings.
         physical: the most tokens that it computes states for.
         pooled: whether it gives one vector for a text.
+        banned: ids that it bans if it is told to ignore the end of sequence; older builds ban one end of several.
     """
 
     def __init__(self, model: Model, *, context: int = 4096, beginning: bool = False, special: bool = False) -> None:
@@ -67,6 +68,7 @@ class FakeLlamaCpp:
         self.states: Callable[[Sequence[int]], Sequence[float]] | None = None
         self.physical = 512
         self.pooled = False
+        self.banned = sorted(model.end_ids)
 
     def client(self) -> httpx.AsyncClient:
         """A client whose every request is answered here."""
@@ -167,6 +169,7 @@ class FakeLlamaCpp:
         """The events of one generation."""
         ids, start, read = list(ids), len(ids), len(ids) + self.beginning
         bias = dict(body.get("logit_bias", []))
+        bias |= {n: -math.inf for n in self.banned if body.get("ignore_eos")}
         chance = random.Random(f"{body['seed']} {index}") if "seed" in body else None
         text, shown, kind = b"", 0, "limit"
         full = False
@@ -180,7 +183,7 @@ class FakeLlamaCpp:
             end = ids[-1] in self.model.end_ids
             common = {"index": index, "tokens_predicted": len(ids) - start, "tokens_evaluated": read}
             if not incomplete(text):
-                entry = self._entry(ids[-1], probs, text[shown:], body["n_probs"])
+                entry = self._entry(ids[-1], probs, text[shown:], body.get("n_probs", 0))
                 shown = len(text)
                 yield self._changed({**common, "stop": False, "completion_probabilities": [entry]})
             full = read + len(ids) - start >= self.context
@@ -194,6 +197,8 @@ class FakeLlamaCpp:
             "stop": True,
         }
         last |= {"stop_type": kind, "truncated": full and kind == "limit", "timings/cache_n": 0, "all": ids[start:]}
+        if body.get("ignore_eos"):
+            last["generation_settings/logit_bias"] = [{"token": n, "bias": None} for n in self.banned]
         yield self._changed(last)
 
     def _shown(self, n: int) -> bytes:

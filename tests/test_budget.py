@@ -555,7 +555,7 @@ async def test_what_is_sent_again_over_http_counts_too() -> None:
 
     def broken(request: httpx.Request) -> httpx.Response:
         nonlocal sent_out
-        if request.url.path != "/completion":
+        if b'"stream":true' not in request.content:
             return server.handle(request)
         sent_out += 1
         return httpx.Response(500, json={"error": {"message": "broken", "code": 500}})

@@ -348,6 +348,17 @@ def ended(reason: str | None) -> Fault:
     return edited(values(lambda name, old: reason if name in ("finish_reason", "stop_type") else old))
 
 
+def breaks_off(reason: str, words: str | None = None) -> Fault:
+    """The server gives the answer up, and says so where the answer would end."""
+
+    def change(name: str, old: Any) -> Any:
+        if name == "choices" and words:
+            return [{**one, "error": {"message": words}} if one["finish_reason"] else one for one in old]
+        return reason if name == "finish_reason" and old else old
+
+    return edited(values(change))
+
+
 def done_too_early(said: list[Any]) -> list[Any]:
     """The stream says that it is over, and has not said why."""
     return [*said[:3], "[DONE]"]
@@ -549,6 +560,22 @@ async def test_logits_are_no_log_probabilities(role: Role, engine: Engine) -> No
         "Start it with --logprobs-mode raw_logprobs." if engine == "vllm" else "Is there a setting by which the server"
     )
     await play(engine, role, untold(12.5), Fails(ResponseError, words, hint=hint))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "tgi", "openai"])
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("reason", ["abort", "error"])
+async def test_an_answer_that_is_broken_off_is_asked_for_again(reason: str, role: Role, engine: Engine) -> None:
+    await play(engine, role, breaks_off(reason), RIGHT, times=1)
+    words = rf"the server broke the answer off \(finish reason '{reason}'\)"
+    await play(engine, role, breaks_off(reason), Fails(ResponseError, words, True, 200, "Its log may say why."))
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_why_an_answer_is_broken_off(role: Role) -> None:
+    fault = breaks_off("error", f"{KEY} " + "is overloaded" * 99)
+    words = r"the server broke the answer off \(finish reason 'error'\): \*\*\* is overloaded.{250,285}( \(|$)"
+    await play("openai", role, fault, Fails(ResponseError, words, True, 200, "Its log may say why."))
 
 
 UNTOLD: dict[Engine, Fails] = {

@@ -66,6 +66,7 @@ from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel
 from drawn import costly
 from fake_llama_cpp import FakeLlamaCpp
+from fake_openai import FakeOpenAI
 from lima import ASSISTANT, DRAFT, FUSED, assistant, draft
 
 
@@ -827,6 +828,34 @@ async def test_no_answer_leaves_the_draft_and_is_warned_of() -> None:
     assert result.text == " The capital is Rome."
     assert result.warnings == ("an assistant could not answer at 1 places: the draft's tokens are kept there",)
     assert next(token for token in result.tokens if token.text == " Rome").reason == "kept: nothing to judge"
+
+
+@pytest.mark.parametrize("shape", ["legacy", "chat"])
+async def test_an_assistant_without_the_text_of_its_tokens_is_warned_of_once(shape: Literal["legacy", "chat"]) -> None:
+    class Empty(FakeOpenAI):
+        def _choice(self, *args: Any, **options: Any) -> Any:
+            choice = super()._choice(*args, **options)
+            logprobs = choice["logprobs"] or {}
+            for entry in logprobs.get("content", ()):
+                entry.update(token="", bytes=[])
+            if "tokens" in logprobs:
+                logprobs["tokens"] = [""] * len(logprobs["tokens"])
+            return choice
+
+    warned = dict[str, tuple[str, ...]]()
+    for kind in (FakeOpenAI, Empty):
+        server = kind(TextModel(ASSISTANT), shape=shape)
+        told = connect("http://gpu", engine="openai", http_client=server.client())
+        result = await fuse("Q:", draft=draft(), assistant=told)
+        assert result.text == (FUSED if kind is FakeOpenAI else " The capital is Rome.")
+        warned[kind.__name__] = tuple(one for one in result.warnings if "end of sequence" not in one)
+    assert warned["FakeOpenAI"] == ()
+    [warning] = warned["Empty"]
+    assert warning == (
+        "assistant could not answer: http://gpu sends only empty strings for its tokens, so its answers cannot be "
+        "divided into tokens, and the draft's tokens are kept. Update that server, connect to it by its own protocol "
+        '(without engine="openai"), or choose another assistant'
+    )
 
 
 def test_fuse_sync_is_refused_where_it_would_wait_for_itself() -> None:

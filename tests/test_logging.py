@@ -30,7 +30,7 @@ async def test_no_prompt_answer_or_key_is_logged(
     server, failed = FakeLlamaCpp(TextModel({PROMPT: [" The", (" Rome", 0.3), "."]})), list[str]()
 
     def handle(request: httpx.Request) -> httpx.Response:
-        if request.url.path == "/completion" and request.url.host == "gpu1" and not failed:
+        if b'"stream":true' in request.content and request.url.host == "gpu1" and not failed:
             failed.append(PROMPT)
             return httpx.Response(503, json={"error": {"message": f"no room for {PROMPT!r}"}})
         return server.handle(request)

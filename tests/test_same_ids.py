@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import pytest
 from hypothesis import given
@@ -25,11 +25,17 @@ from cosd_api import (
     Tuning,
     fuse,
 )
-from cosd_providers import ResponseError, ServerError
+from cosd_providers import Provider, ResponseError, ServerError
+from cosd_providers.engines.llama_cpp import LlamaCpp
+from cosd_providers.engines.sglang import Sglang
+from cosd_providers.engines.vllm import Vllm
 from cosd_providers.testing import Fault, ScriptedProvider
 from cosd_providers.text import sendable
 from drawn import examples
+from fake_llama_cpp import FakeLlamaCpp
+from fake_vllm import FakeVllm
 from id_models import AB, END, HALF, MARK, OTHER_END, REST, TOKENS, TWIN, Always, IdModel, Task, tasks
+from stand_in_sglang import StandInSglang
 
 WAYS: tuple[dict[str, Any], ...] = (
     {},
@@ -210,6 +216,7 @@ class Written:
     beside: dict[int, dict[int, float]] = field(default_factory=dict)
     end_ids: frozenset[int] = frozenset({END, OTHER_END})
     prob: float = 0.4
+    specials: ClassVar = (MARK,)  # those that a server parses in a text
 
     @property
     def tokens(self) -> Sequence[bytes]:
@@ -412,17 +419,46 @@ async def test_an_id_that_ends_the_draft_alone_is_agreed_on_as_its_end() -> None
     assert result.trace.replay() == "a"
 
 
+def on_llama_cpp(model: Written) -> LlamaCpp:
+    return LlamaCpp("http://llama", http_client=FakeLlamaCpp(model).client())
+
+
+def on_vllm(model: Written) -> Vllm:
+    server = FakeVllm(model)
+    server.specials = {MARK: "<|im_end|>"}
+    return Vllm("http://vllm", http_client=server.client())
+
+
+def on_sglang(model: Written) -> Sglang:
+    return Sglang("http://sglang", http_client=StandInSglang(model, specials={MARK: "<|im_end|>"}).client())
+
+
+@pytest.mark.parametrize("serve", [served, on_llama_cpp, on_vllm, on_sglang])
 @pytest.mark.parametrize("drafts_end", [False, True])
-async def test_an_id_that_ends_either_model_ends_the_answer(drafts_end: bool) -> None:
+async def test_an_id_that_ends_either_model_ends_the_answer(
+    drafts_end: bool, serve: Callable[[Written], Provider]
+) -> None:
     """Written by the draft, it ends the assistant; put there by the assistant, it ends the draft."""
     both, one = frozenset({END, MARK}), frozenset({END})
     if drafts_end:
         draft, assistant = Written((97, 98), end_ids=both), Written((97, MARK), end_ids=one, prob=0.9)
     else:
         draft, assistant = Written((97, MARK, 98), end_ids=one, prob=0.9), Written((97, MARK), end_ids=both)
-    result = await fuse("Q", draft=served(draft), assistant=served(assistant))
+    result = await fuse("Q", draft=serve(draft), assistant=serve(assistant))
     assert [token.id for token in result.tokens] == [97, MARK]
     assert result.text == "a"
+
+
+@pytest.mark.parametrize("serve", [on_llama_cpp, on_vllm, on_sglang])
+@pytest.mark.parametrize("unit", ["token", "word"])
+@pytest.mark.parametrize("ask", ["contestable", "all"])
+async def test_the_second_end_of_an_assistant_is_never_part_of_a_text(
+    serve: Callable[[Written], Provider], unit: Literal["token", "word"], ask: Literal["contestable", "all"]
+) -> None:
+    draft = Written((97, 32, 98, 32, 97), end_ids=frozenset({END}))
+    assistant = Written((97, MARK, 97), end_ids=frozenset({END, MARK}), prob=0.9)
+    result = await fuse("Q", draft=serve(draft), assistant=serve(assistant), unit=unit, ask=ask)
+    assert (result.text, result.finish_reason, result.tokens[-1].end) == ("a", "stop", True)
 
 
 async def test_an_assistant_that_is_left_out_leaves_the_others_their_places() -> None:

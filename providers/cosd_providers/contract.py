@@ -184,6 +184,8 @@ class Capabilities:
         watch: whether an assistant with contexts by ids answers in a stream that stays open (the strategy `"watch"`,
             see `strategies.Strategy`); None leaves the decision to the fusion.
         words: the endpoint knows how its model splits a text into words before encoding it (`WordSplitter`).
+        texts: the endpoint shows the text of each token. False once it has sent an answer whose tokens all had empty
+            strings; such an answer cannot be divided into tokens, so an assistant cannot answer.
     """
 
     token_ids: bool
@@ -202,6 +204,7 @@ class Capabilities:
     places: int = 64
     watch: bool | None = None
     words: bool = False
+    texts: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,11 @@ class _Crowded:
 
         async def answer(request: httpx.Request) -> httpx.Response:
             answered = self._servers[url].handle(request)
-            if url == "http://one" and request.url.path == "/completion":
+            if (
+                url == "http://one"
+                and request.url.path == "/completion"
+                and b'"ignore_eos":true' not in request.content
+            ):
                 self._under_way += 1
                 self.most = max(self.most, self._under_way)
                 for _ in range(200):  # of the loop

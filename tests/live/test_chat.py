@@ -104,7 +104,7 @@ async def test_a_special_token_that_a_user_types(url: str, sent: tuple[LlamaCpp,
     assert content in found.prompt
     usage = Usage()
     await draft(found.provider, found.prompt, limit=1, usage=usage)
-    body = next(body for path, body in seen if path == "/completion")
+    *_, body = [body for path, body in seen if path == "/completion"]
     *ids, last = body["prompt"]
     assert special not in ids
     assert special not in encoded(url, last)

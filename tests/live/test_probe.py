@@ -91,7 +91,8 @@ async def test_it_costs_little_and_says_how_much(pair: Pair) -> None:
 
     async with httpx.AsyncClient(event_hooks={"request": [note]}, timeout=60) as client:
         report = await probe(pair.facts, http_client=client)
-    assert report.spent.requests == sum(path.endswith(("/completion", "/completions")) for path in asked) < 80
+    sent = sum(path.endswith(("/completion", "/completions")) for path in asked)
+    assert report.spent.requests == sent - 1 < 80  # discovery, which finds the ends, is not counted
     assert 0 < report.spent.completion_tokens < 300
     assert 0 < report.spent.prompt_tokens < 5000
 

@@ -143,3 +143,17 @@ async def test_a_long_prompt_is_read_once_by_each_model(four_slots: str, assista
     for name, usage in result.usage.items():
         fresh = usage.prompt_tokens - usage.cached_tokens
         assert fresh < 1.1 * count + 3 * usage.requests, (name, fresh, count, usage.requests)
+
+
+async def test_every_end_of_a_model_ends_an_answer(four_slots: str, assistant: str) -> None:
+    """`/props` names only one of the two, and the assistant chooses the other before any answer has ended with it."""
+    prompt = "Q: A bag costs 12, a cat costs 12. Total, please! And cat in French?\nA:"
+    path = [*asked(f"{assistant}/tokenize", content=prompt)["tokens"]]
+    rule = RuleVerifier(alpha=1, beta=0)  # always replaces
+    async with Fusion(draft=four_slots, assistant=assistant, unit="token", verifier=rule, tie=0) as fusion:
+        result = await fusion.generate(prompt)
+    assert (result.text, result.finish_reason, result.stop_reason) == (" The currency of", "stop", "<|im_end|>")
+    assert not any(token.end for token in result.tokens[:-1])
+    body = {"prompt": path + [token.id for token in result.tokens[:-1]], "n_predict": 1, "temperature": 0}
+    alone = asked(f"{assistant}/completion", **body, samplers=["temperature"], return_tokens=True)
+    assert (alone["tokens"], alone["stop_type"]) == ([result.tokens[-1].id], "eos")

@@ -174,7 +174,7 @@ async def test_a_typed_end_of_turn_stays_text(draft: str, assistant: str) -> Non
         sent: list[Any] = []
 
         async def note(request: httpx.Request, sent: list[Any] = sent) -> None:
-            if request.url.path == "/completion":
+            if request.url.path == "/completion" and b'"ignore_eos":true' not in request.content:
                 sent.append(json.loads(request.content)["prompt"])
 
         async with httpx.AsyncClient(event_hooks={"request": [note]}, timeout=60) as client:

@@ -261,10 +261,10 @@ async def test_other_marks_are_not_touched() -> None:
     server = Server(CHATML)
     content = "<div> [1] <a href=''> <|nothing|> <im_end>"
     found = await turn(server, talk(content))
-    [body] = [body for path, body in server.requests if path == "/tokenize"]
+    *_, body = [body for path, body in server.requests if path == "/tokenize"]
     assert "<div>" not in body["content"]
     await draft(found.provider, found.prompt)
-    [sent] = [body["prompt"] for path, body in server.requests if path == "/completion"]
+    sent = server.requests[-1][1]["prompt"]
     assert bytes(n if n < 256 else 0 for n in sent).decode().startswith(f"\0user\n{content}\0")
 
 

@@ -152,6 +152,7 @@ async def test_a_character_of_several_tokens_is_as_sure_as_its_least_sure_part()
 async def test_alternatives_are_asked_in_the_same_requests() -> None:
     server, provider = fake({"Q": [" a", (" b", 0.4)]})
     question = Question(2, (b" b",))
+    await provider.describe()
     for count, places, scores in ((0, 5, 50), (4, 5, 50), (9, 10, 50), (99, 100, 100)):
         server.requests.clear()
         await provider.propose(Context("Q", b" a"), [question], alternatives=count, usage=Usage())
@@ -195,18 +196,39 @@ async def test_the_end_of_a_text_is_the_most_probable_of_all_ends(model: TableMo
     assert len(looked_up) == 1
 
 
-async def test_a_name_of_an_end_that_ends_nothing() -> None:
-    server = FakeLlamaCpp(ending(0.2, 0.3))
+@pytest.mark.parametrize("banned", [[0, 1, 2], [0], []])
+async def test_all_ends_are_known_before_the_first_answer(banned: list[int]) -> None:
+    server = FakeLlamaCpp(ending(0.25, 0.5, 0.1))
+    server.banned = banned  # an older build bans only one end if it ignores the end of sequence
     provider = LlamaCpp(URL, http_client=server.client())
-    await provider.describe()
-    server.ends = {"</s>": 0, "<|end|>": 2}
-    [end] = await provider.score(Context("a", b""), end=True, usage=Usage())
-    assert (end.name, end.prob) == ("</s>", near(0.2))
+    assert (await provider.describe()).ends == (0, 1, 2)
+    server.requests.clear()
+    usage = Usage()
+    [proposal] = await provider.propose(Context("a", b"a"), [Question(0, (b"a",))], usage=usage)
+    [token] = await provider.next_tokens([Context("a", b"", (3,))], alternatives=3, usage=usage)
+    assert proposal is not None
+    assert token is not None
+    assert proposal.tokens[0].name == token.name == "<|eot_id|>"
+    assert [one.end for one in token.alternatives] == [True, False, True]
+    assert len(server.requests) == usage.requests == 2
 
 
-async def test_an_end_that_is_not_known() -> None:
+async def test_a_name_of_an_end_that_ends_nothing() -> None:
+    server = FakeLlamaCpp(ending(0.2))
+    server.ends |= {"<|end|>": 2}
+    assert (await LlamaCpp(URL, http_client=server.client()).describe()).ends == (0,)
+
+
+async def test_an_end_without_a_known_name() -> None:
     server = FakeLlamaCpp(ending(0.2))
     server.ends = {}
+    [end] = await LlamaCpp(URL, http_client=server.client()).score(Context("a", b""), end=True, usage=Usage())
+    assert end == Token(b"", near(0.2), end=True)
+
+
+async def test_an_old_build_does_not_show_an_end_without_a_known_name() -> None:
+    server = FakeLlamaCpp(ending(0.2))
+    server.ends, server.banned = {}, []
     [end] = await LlamaCpp(URL, http_client=server.client()).score(Context("a", b""), end=True, usage=Usage())
     assert end == Token(b"", None, end=True)
 
@@ -252,7 +274,7 @@ async def test_a_sample_that_broke_off_goes_on_with_other_random_numbers(monkeyp
     provider = LlamaCpp(URL, http_client=Breaking(server.handle, Break("breaks", at)).client())
     *tokens, _ = await draft(provider, temperature=1, seed=7)
     assert b"".join(token.data for token in tokens) == b"abc"
-    seeds = [body["seed"] for path, body in server.requests if path == "/completion"]
+    seeds = [body["seed"] for path, body in server.requests if path == "/completion" and body.get("stream")]
     assert seeds == [7, other_seed(7, 2)]
 
 
@@ -293,7 +315,9 @@ async def test_an_end_that_was_not_known(special: bool) -> None:
     model.tokens = [*model.tokens, b""]
     model.end_ids = (0, len(model.tokens) - 1)
     model.next = lambda ids: [0.0] * (len(model.tokens) - 1) + [1.0]
-    provider = LlamaCpp(URL, http_client=FakeLlamaCpp(model, special=special).client())
+    server = FakeLlamaCpp(model, special=special)
+    server.ends, server.banned = {}, [0]  # an older build, and an end without a common name
+    provider = LlamaCpp(URL, http_client=server.client())
     assert await draft(provider) == [Token(b"", 1.0, end=True), DraftEnd("end")]
     assert await draft(provider) == [Token(b"", 1.0, end=True), DraftEnd("end")]
 
@@ -414,9 +438,9 @@ async def test_a_server_that_stops_without_a_token_is_not_asked_for_ever(monkeyp
     empty = {"stop": True, "stop_type": "limit", "tokens_predicted": 0, "tokens_evaluated": 1}
 
     def handle(request: httpx.Request) -> httpx.Response:
-        if request.url.path != "/completion":
+        if not json.loads(request.content or "{}").get("stream"):
             return server.handle(request)
-        server.requests.append(("/completion", None))
+        server.requests.append(("stream", None))
         lines = f"data: {json.dumps(empty)}\n\n"
         return httpx.Response(200, text=lines, headers={"content-type": "text/event-stream"})
 
@@ -424,7 +448,7 @@ async def test_a_server_that_stops_without_a_token_is_not_asked_for_ever(monkeyp
     server.requests.clear()
     with pytest.raises(ResponseError, match=r"stopped without a token and without a reason \(tried 4 times\)"):
         await draft(provider)
-    assert [path for path, _ in server.requests].count("/completion") == 4
+    assert [path for path, _ in server.requests].count("stream") == 4
 
 
 async def test_an_assistant_whose_context_ends_says_what_still_fits() -> None:
@@ -550,12 +574,11 @@ async def test_what_is_asked_after_a_break(monkeypatch: pytest.MonkeyPatch) -> N
     server, _ = fake({"Q": ["a", "b", "c", "d"]})
     waiting(monkeypatch)
     at = len(b"\n\n".join(server.handle(streamed()).content.split(b"\n\n")[:2])) + 20  # in the third event
-    server.requests.clear()
     provider = LlamaCpp(URL, http_client=Breaking(server.handle, Break("breaks", at)).client())
     usage = Usage()
     found = await draft(provider, limit=3, usage=usage)
     assert [token.data for token in found[:-1]] == [b"a", b"b", b"c"]
-    asked = [(body["prompt"], body["n_predict"]) for path, body in server.requests if path == "/completion"]
+    asked = [(body["prompt"], body["n_predict"]) for _, body in server.requests[1:] if body and "stream" in body]
     ids = found[-1].continuation[1:]
     assert asked == [("Q", 3), (["Q", *ids[:2]], 1)]
     assert (usage.requests, usage.retries) == (1, 1)

@@ -162,6 +162,7 @@ async def test_of_several_ends_the_most_probable_counts() -> None:
     model.specials = names  # type: ignore[attr-defined]  # so that the stand-in parses them
     server = stand_in(model, begins=False, specials=names)
     provider = Sglang(URL, http_client=server.client())
+    assert (await provider.describe()).ends == (0, 1, 7)
     expected = Token(b"", near(0.038), end=True, name="<|endoftext|>")
     assert (await provider.score(Context("Q", b"a"), end=True, usage=Usage()))[-1] == expected
     assert asked(server)[-1]["token_ids_logprob"] == [0, 1, 7]
@@ -270,7 +271,7 @@ async def test_a_long_draft_is_asked_in_turn(incremental: bool) -> None:
     server, provider = fake({"Q": [" a"] * 600}, incremental=incremental)
     ours = await draft(provider, limit=520)
     assert (len(ours), ours[-1].reason) == (521, "limit")
-    assert [body["sampling_params"]["max_new_tokens"] for body in asked(server)[1:]] == [256, 256, 8]
+    assert [body["sampling_params"]["max_new_tokens"] for body in asked(server)[2:]] == [256, 256, 8]
 
 
 async def test_plain_words_need_no_question_what_they_say() -> None:
@@ -449,7 +450,7 @@ async def test_the_end_as_the_last_token_that_was_asked_for() -> None:
         Token(b"", near(0.7), end=True, name="</s>"),
         DraftEnd("end"),
     ]
-    assert [body["sampling_params"]["max_new_tokens"] for body in asked(server)] == [1, 1, 2]  # it was forced, once
+    assert [body["sampling_params"]["max_new_tokens"] for body in asked(server)] == [1, 2, 1]  # it was forced, once
     [proposal] = await provider.propose(Context("Q", b" a"), [Question(2, (b"x",))], usage=Usage())
     assert proposal is not None
     assert proposal.tokens == (Token(b"", near(0.7), end=True, name="</s>"),)
@@ -459,7 +460,7 @@ async def test_the_end_as_the_last_token_that_was_asked_for() -> None:
 async def test_the_context_is_full() -> None:
     server, provider = fake({"Q": [" a"] * 99}, context=30)
     assert await draft(provider, limit=99) == [*[Token(b" a", 1.0)] * 27, DraftEnd("context")]
-    assert len(asked(server)) == 2  # one to learn, and one that the server has cut
+    assert len(asked(server)) == 3  # two to learn, and one that the server has cut
     assert await draft(provider, text=b" a" * 23) == [DraftEnd("context")]
     assert await draft(provider, text=b" a", continuation=(1,) * 24) == [DraftEnd("context")]
     with pytest.raises(ContextLengthError, match=r"the text has 31 tokens, the server takes at most 23"):
@@ -640,7 +641,7 @@ def _meta(**changes: Any) -> Change:
         (_meta(completion_tokens=3), UnsupportedError, "for some of its tokens only.*--speculative-algorithm"),
         (_meta(output_token_logprobs=[[0.5, 5, "x"]], output_top_logprobs=[[[0.5, 5, ""]]]), ResponseError, "above 0"),
         (_meta(finish_reason={"type": "abort", "message": "out of it", "status_code": 500}), ServerError, "out of it"),
-        (_meta(finish_reason={"type": "abort"}), ResponseError, "broke the answer off: no reason was given"),
+        (_meta(finish_reason={"type": "abort"}), ResponseError, r"broke the answer off \(finish reason 'abort'\)"),
         (
             _meta(finish_reason={"type": "abort", "message": "exceeds the maximum allowed length", "status_code": 400}),
             ContextLengthError,
@@ -668,6 +669,43 @@ async def test_an_answer_that_cannot_be_right(change: Change, kind: type[Provide
         waiting(patch)
         with pytest.raises(kind, match=words):
             await provider.propose(Context("Q", b""), [Question(0, (b"x",))], usage=Usage())
+
+
+@pytest.mark.parametrize("finish", [{"type": "abort"}, {"type": "abort", "message": "full", "status_code": 503}])
+async def test_an_answer_that_is_broken_off_is_asked_for_again(
+    finish: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting(monkeypatch)
+    server, usual = fake({"Q": [" a", " b"]})
+    spoilt = list[str]()
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        response = server.handle(request)
+        if request.url.path != "/generate" or "now" not in spoilt or len(spoilt) > 1:
+            return response
+        spoilt.append("once")
+        last = _meta(finish_reason=finish)
+        if response.headers["content-type"].startswith("text/event-stream"):
+            events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
+            lines = "".join(_lines(*events[:-1], last(events[-1])))
+            return httpx.Response(200, text=lines, headers={"content-type": "text/event-stream"})
+        found = response.json()
+        return httpx.Response(200, json=[*found[:-1], last(found[-1])] if isinstance(found, list) else last(found))
+
+    provider = Sglang(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    questions = [Question(0, (b"x",)), Question(2, (b"x",))]
+    for strategy in (None, "list", "singles"):
+        ways = [one.with_strategy(strategy) for one in (provider, usual)]
+        await ways[0].describe()
+        spoilt[:], usage = ["now"], Usage()
+        found = await ways[0].propose(Context("Q", b" a"), questions, usage=usage)
+        assert [one and one.tokens for one in found] == [
+            one and one.tokens for one in await ways[1].propose(Context("Q", b" a"), questions, usage=Usage())
+        ]
+        assert (len(spoilt), usage.retries) == (2, 1)
+    spoilt[:] = ["now"]
+    assert await draft(provider) == await draft(usual)
+    assert len(spoilt) == 2
 
 
 def _lines(*events: dict[str, Any]) -> Iterator[str]:

@@ -133,18 +133,21 @@ async def test_proposals_and_scores_have_no_alternatives() -> None:
         await draft(provider, temperature=1, seed=1)
 
 
-async def test_the_end_of_a_text() -> None:
-    """It has a probability where it is listed and known to be an end."""
+@pytest.mark.parametrize("name", ["</s>", "<|halt|>"])
+@pytest.mark.parametrize("special", [True, False])
+async def test_the_end_of_a_text(name: str, special: bool) -> None:
+    """It has a probability where it is listed and known to be an end; a common name is known at once."""
     probs = {b" a": 0.5, b"": 0.3, b" b": 0.2}
     later = [0.1, 0.8, 0.1]
     model = TableModel([*probs, b"Q", b"a"], lambda ids: [*(later if len(ids) > 2 else probs.values()), 0, 0], (1,))
-    provider = Tgi(URL, http_client=StandInTgi(model, prefill=True).client())
+    server = StandInTgi(model, prefill=True, specials={1: name}, end_is_special=special)
+    provider = Tgi(URL, http_client=server.client())
     *_, end = await provider.score(Context("Q", b" a"), end=True, usage=Usage())
-    assert (end.end, end.prob) == (True, None)
+    assert (end.end, end.prob) == (True, near(0.3) if name == "</s>" else None)
     *_, end = await provider.score(Context("Q", b" a a"), end=True, usage=Usage())
-    assert end == Token(b"", near(0.8), end=True, name="</s>")
+    assert end == Token(b"", near(0.8), end=True, name=name)
     *_, end = await provider.score(Context("Q", b" a"), end=True, usage=Usage())
-    assert end == Token(b"", near(0.3), end=True, name="</s>")
+    assert end == Token(b"", near(0.3), end=True, name=name)
     assert await provider.score(Context("Q a", b""), end=True, usage=Usage()) == [end]
     assert await provider.score(Context("Q a", b""), usage=Usage()) == []
 

@@ -399,6 +399,19 @@ async def test_kinds_of_streams_in_any_case_and_lines_of_white_space(kind: str, 
         ('data: {"error": {"code": 500, "message": "boom"}}\n\n', ServerError, "500: boom"),
         ('data: {"error": {"code": 400, "message": "over the context size"}}\n\n', ContextLengthError, "context size"),
         ('data: {"error": "boom"}\n\n', ServerError, "500: boom"),
+        *(
+            (
+                f"data: {json.dumps(event)}\n\n",
+                ResponseError,
+                r"^http://.*broke the answer off \(finish reason '.*'\)\. Its",
+            )
+            for event in (
+                {"choices": [{"text": "a", "finish_reason": None}, {"text": "", "finish_reason": "abort"}]},  # OpenAI
+                {"text": "a", "meta_info": {"finish_reason": {"type": "abort"}}},  # SGLang
+                {"token": {"text": "a"}, "details": {"finish_reason": "error"}},  # TGI
+                {"response": "a", "done": True, "done_reason": "error"},  # Ollama
+            )
+        ),
     ],
 )
 async def test_errors_within_a_stream(lines: str, kind: type[ProviderError], words: str) -> None:

@@ -318,20 +318,33 @@ async def test_the_end_is_found_by_its_name_or_in_the_chat_template() -> None:
         if name == "<|stop|>":
             server.template = ("[U]", name)
         provider, usage = provider_of(server), Usage()
-        await provider.describe()
+        assert (await provider.describe()).ends == (end,)
+        assert completions(server)[-1]["prompt"] == [server.model.encode(b" a")]  # the end is forced, to see
         server.requests.clear()
         found = [await provider.score(Context("Q", b"a"), end=True, usage=usage) for _ in range(2)]
         assert [one[-1] for one in found] == [Token(b"", near(0.04), end=True, name=name)] * 2
-        assert [body["prompt"] for body in completions(server)] == [
-            [server.model.encode(b" a")],  # the end is forced, to see
-            *[[[*server.model.encode(b"Qa"), end]]] * 2,
-        ]
+        assert [body["prompt"] for body in completions(server)] == [[[*server.model.encode(b"Qa"), end]]] * 2
         learned = await provider.snapshot()
         other = provider_of(server)
         other.restore(learned, URL)
         server.requests.clear()
         assert await other.score(Context("Q", b"a"), end=True, usage=Usage()) == found[0]
         assert len(completions(server)) == 1
+
+
+async def test_a_server_that_forces_no_token_is_used_all_the_same() -> None:
+    server = FakeVllm(unsure())
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if b"logit_bias" in request.content:
+            words = "logit_bias is not supported with speculative decoding"
+            return httpx.Response(400, json={"error": {"message": words, "code": 400}})
+        return server.handle(request)
+
+    provider = Vllm(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    assert (await provider.describe()).ends == ()
+    first, *_ = await draft(provider, limit=1)
+    assert first == Token(b" a", near(0.4))
 
 
 async def test_an_end_of_an_uncommon_name_is_known_once_it_ended_a_draft() -> None:
@@ -625,7 +638,8 @@ async def test_what_it_is_is_asked_once_by_all() -> None:
         for _ in range(9):
             group.start_soon(provider.describe)
     assert [path for path, _ in server.requests].count("/version") == 1
-    assert [body["logprobs"] for body in completions(server)] == [5, 2**24]  # the second to be told how many there are
+    # The second is to be told how many there are, the third forces a possible end.
+    assert [body["logprobs"] for body in completions(server)] == [5, 2**24, 5]
 
 
 @pytest.mark.parametrize(
@@ -736,10 +750,11 @@ async def test_an_answer_that_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> 
     waiting(monkeypatch)
     server, provider = fake({"Q": ["a"]})
     await provider.describe()
-    changing(server, finish_reason="abort")
-    with pytest.raises(ResponseError, match=r"broke the answer off \(abort\)") as caught:
-        await both(provider)
-    assert caught.value.retryable
+    for reason, words in (("abort", r"broke the answer off \(finish reason 'abort'\)"), ("x", "unknown reason: 'x'")):
+        changing(server, finish_reason=reason)
+        with pytest.raises(ResponseError, match=words) as caught:
+            await both(provider)
+        assert caught.value.retryable == (reason == "abort")
 
 
 async def test_a_server_that_does_not_decode_greedily_is_refused() -> None:

@@ -9,7 +9,8 @@ These facts were observed on running servers, from b4798 to 2026.10:
 - The response to a list of prompts is an array, but the response to a list of a single prompt is a bare object.
 - At temperature 1, without any other sampler, the server draws from the raw softmax. With the same seed, it draws the
   same tokens.
-- The server identifies the tokens that end a generation by their names (`ENDS`); `/props` reports only one of them.
+- The server ends a generation at several tokens; `/props` names only one of them. A request that ignores them
+  (`ignore_eos`) shows their ids, in its settings. Builds before July 2025 show only the one of `/props`.
 - With `--embeddings` and no pooling, `/embedding` returns the last hidden state (the input of the output layer) after
   each token of a prompt; `/completion` still works. The whole prompt must fit into one physical batch (`--ubatch-size`,
   512 tokens by default), and nothing is cached for later requests.
@@ -28,6 +29,7 @@ from array import array
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from itertools import accumulate
@@ -305,7 +307,6 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         super().__init__(url, owned=OWNED, strategy=strategy, tokenizer=tokenizer, **options)
         self._own: Lazy[bool] = Lazy()
         self._beginning: Lazy[str] = Lazy()
-        self._ends: Lazy[bool] = Lazy()
         self._characters: dict[bytes, list[Piece]] = {}
         self._counts = Counts()
 
@@ -503,14 +504,11 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """Score all tokens with lists of prompts, and improbable tokens with further requests; see `contract.Provider`.
 
-        The reported end of sequence is the most probable token that ends a generation; the ids of all such tokens are
-        looked up once. If the prompt is empty and the model has no beginning of sequence, the first token has no
-        probability.
+        The reported end of sequence is the most probable token that ends a generation. If the prompt is empty and the
+        model has no beginning of sequence, the first token has no probability.
         """
         prompt, text = context.prompt, context.text
         client = self._client(await self.facts())
-        if end:
-            await self._ends.get(partial(self._find_ends, client))
         before, pieces, start = await self._behind(prompt, text)
         first = sum(at <= start for at in accumulate(len(piece.data) for piece in pieces))
         known = [Token(piece.data, 1.0) for piece in pieces[:first]]
@@ -530,8 +528,6 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         The first id has no probability if nothing precedes it.
         """
         client = self._client(await self.facts())
-        if end:
-            await self._ends.get(partial(self._find_ends, client))
         path, ids = self._path(context), [*(context.ids or ())]
         known: list[Token] = []
         if ids and not (first or context.prompt or await self._beginning.get(self._find_beginning)):
@@ -551,13 +547,15 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         before: PromptParts = [*self._head.ids] if self._head.ids else [""]
         return before, await self.tokenize(rest + sendable(text)), len(rest.encode())
 
-    async def _find_ends(self, client: LlamaCppClient) -> bool:
-        """Find all tokens that end a generation, and add them to the facts. Return True."""
-        for piece in await self._encode("".join(ENDS)):
-            name = piece.data.decode(errors="replace")
-            if name in ENDS and piece.id not in client.facts.ends and await client.ends(piece.id):
-                client.facts.ends[piece.id] = name
-        return True
+    async def _find_ends(self, client: LlamaCppClient, told: str) -> dict[int, str | None]:
+        """Find all tokens that end a generation, with their names; `told` is the name that `/props` reports."""
+        names = [*filter(None, (told, *ENDS))]
+        pieces = [(piece.id, piece.data.decode(errors="replace")) for piece in await self._encode("".join(names))]
+        named = {token_id: name for token_id, name in pieces if name in names}
+        found = await client.ignored_ends()
+        if len(found) < 2:  # an older build shows only one of several ends
+            found |= {one for one, name in named.items() if name == told or await client.ends(one)}
+        return {one: named.get(one) for one in sorted(found)}
 
     async def tokenize(self, text: str) -> list[Piece]:
         """Encode a text on the server. Special tokens are parsed as in a prompt, and no tokens are added."""
@@ -609,12 +607,10 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         # Each idle connection occupies a thread of the server, which has more threads than slots. Half of the threads
         # are left for other clients.
         self._transport.idle = max(FEW_IDLE, (props.total_slots or 0) // 2)
-        end = await self._encode(props.eos_token)
         visible = await self._encode("a")
         if not visible:
             raise ResponseError("/tokenize gave no token for a letter", endpoint=self._transport.endpoint)
         others = (chosen.vocabulary or 1 + _MANY) - 1
-        ends: dict[int, str | None] = {end[0].id: props.eos_token} if len(end) == 1 else {}
         info = ServerInfo(
             endpoint=self._transport.endpoint,
             engine="llama.cpp",
@@ -635,11 +631,12 @@ class LlamaCpp(Engine[LlamaCppFacts]):
                 places=LIST if self._strategy == "list" else 1,
             ),
             answer_cue=await self._answer_cue(),
-            ends=(*ends,),
         )
         if await self._speculates():
             raise speculative(self._transport.endpoint)
-        return LlamaCppFacts(info, ends, visible[-1].id)
+        facts = LlamaCppFacts(info, {}, visible[-1].id)
+        ends = await self._find_ends(self._client(facts), props.eos_token)
+        return replace(facts, info=replace(info, ends=(*ends,)), ends=ends)
 
     async def _width(self, visible: int) -> int:
         """Find the width of a hidden state; 0 if the server does not report a state for each token.

@@ -115,6 +115,8 @@ FIELDS = [
 ]
 """The fields to return in an answer. Without this list, the answer repeats the prompt and all settings."""
 
+_BANNED = ["generation_settings/logit_bias"]  # the field of an answer with the tokens whose logits were changed
+
 OWNED = {
     *_GREEDY,
     "json_schema",
@@ -186,6 +188,19 @@ class _OldAnswer(BaseModel):
     completion_probabilities: Annotated[list[_OldEntry], Field(min_length=1)]
 
 
+class _Bias(BaseModel):
+    """A token whose logit a request changes; the bias of a banned token is None."""
+
+    token: int
+    bias: float | None = None
+
+
+class _Ignoring(BaseModel):
+    """The settings of a request that ignores the end of sequence."""
+
+    biases: list[_Bias] = Field([], validation_alias=AliasChoices(_BANNED[0], AliasPath(*_BANNED[0].split("/"))))
+
+
 # Facts, requests and answers.
 
 
@@ -194,7 +209,8 @@ class LlamaCppFacts(ServerFacts):
     """Facts about a llama.cpp server.
 
     Attributes:
-        ends: the ids that end a sequence, with their names; a new end is added when it is first seen.
+        ends: the ids that end a sequence, with their names; an end that was not found in advance is added when it is
+            first seen.
         visible: the id of a token that consists of whole characters, so that the server never hides it.
     """
 
@@ -359,6 +375,13 @@ class LlamaCppClient:
             return [prob(entries[0]["logprob"]) for entries in shown]
         # The server hides the forced token, so it has to be found in a list.
         return [_listed(one, token_id) for one in await self.peek(prefixes, usage, count=_ALL)]
+
+    async def ignored_ends(self) -> set[int]:
+        """Request the ids that the server bans if it ignores the end of sequence; the request is not billed."""
+        body = self.body([self.facts.visible], n_predict=1, ignore_eos=True, response_fields=_BANNED)
+        data = await self.transport.post("/completion", body)
+        biases = parse(_Ignoring, data, self.transport.endpoint).biases
+        return {one.token for one in biases if one.bias is None}
 
     async def ends(self, token_id: int) -> bool:
         """Find out, in a request that is not billed, whether a token ends a generation."""

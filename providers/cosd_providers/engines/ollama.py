@@ -315,7 +315,7 @@ class Ollama(Engine[ServerFacts]):
         found = await super().discovered()
         facts = self._client.facts
         facts.model, facts.context = found.info.model, found.info.context
-        able = replace(found.info.capabilities, tokenize=self._tokenizer is not None)
+        able = replace(found.info.capabilities, tokenize=self._tokenizer is not None, texts=facts.texts)
         return replace(found, info=replace(found.info, capabilities=able))
 
     async def _draft(

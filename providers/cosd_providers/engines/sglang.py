@@ -78,9 +78,7 @@ from cosd_providers.engines.tokenizing import Encoding
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
-    ProviderError,
     ResponseError,
-    ServerError,
     StatusError,
     UnsupportedError,
 )
@@ -141,7 +139,6 @@ _LIST = 64  # greatest number of prompts in one request
 _STREAMED = 256  # tokens per stream: each event repeats all earlier tokens, so traffic grows quadratically
 _MANY = 64  # limit for `top_logprobs_num`: a server crashes if it exceeds the vocabulary
 _NOTHING = -1e4  # log probabilities of a softmax are never below this value
-_QUOTED = 300  # number of characters of the server's message that an error quotes
 
 
 # Answers.
@@ -151,7 +148,7 @@ Triple = tuple[LogProb | None, int, str | None]
 
 
 class SglangFinish(BaseModel):
-    """The reason for an answer's end: `"stop"`, `"length"` or `"abort"`.
+    """The reason for an answer's end: `"stop"` or `"length"`.
 
     Attributes:
         matched: if the reason is `"stop"`, the id, the ids or the text that ended the answer.
@@ -159,8 +156,6 @@ class SglangFinish(BaseModel):
 
     type: str
     matched: int | str | list[int] | None = None
-    message: str | None = None
-    status_code: int | None = None
 
 
 class Meta(BaseModel):
@@ -227,12 +222,11 @@ def _checked(answer: SglangAnswer, endpoint: str, read: int) -> SglangAnswer:
 
     Raises:
         UnsupportedError: the answer ended at a stop string from the server's own settings.
-        ProviderError: the server broke off the answer, or read only a part of the prompt.
+        ResponseError: the numbers of the model are not finite.
+        ContextLengthError: the server read only a part of the prompt.
     """
     meta = answer.meta_info
     finish = meta.finish_reason
-    if finish is not None and finish.type not in ("stop", "length"):
-        raise _aborted(meta, endpoint)
     if finish is not None and finish.type == "stop" and isinstance(finish.matched, str):
         if finish.matched.startswith("NaN"):
             raise ResponseError("the model's numbers are not finite (NaN)", endpoint=endpoint, retryable=True)
@@ -242,20 +236,6 @@ def _checked(answer: SglangAnswer, endpoint: str, read: int) -> SglangAnswer:
         hint = "Shorten the prompt, or start the server without --allow-auto-truncate."
         raise ContextLengthError(words, endpoint=endpoint, hint=hint)
     return answer
-
-
-def _aborted(meta: Meta, endpoint: str) -> ProviderError:
-    """Create the error for an answer that the server broke off, with the server's reason."""
-    finish = meta.finish_reason
-    said = ((finish.message if finish else None) or "no reason was given")[:_QUOTED]
-    status = finish.status_code if finish else None
-    words = f"the server broke the answer off: {said}"
-    if status == 400:
-        long = "maximum allowed length" in said or "context length" in said
-        return (ContextLengthError if long else InvalidRequestError)(words, endpoint=endpoint, status=status)
-    if status is not None and status >= 500:
-        return ServerError(words, endpoint=endpoint, status=status)
-    return ResponseError(words, endpoint=endpoint, retryable=True)
 
 
 def _steps(answer: SglangAnswer, endpoint: str, *, since: int = 0, sampled: bool = False) -> list[IdStep]:
@@ -659,7 +639,8 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
         )
         adapter = None if name.parent is None else name.id
         spaced = await client.spaces(plain, shown)
-        return SglangFacts(info, beginning, plain[-1], anchored, spaced=spaced, adapter=adapter)
+        facts = SglangFacts(info, beginning, plain[-1], anchored, spaced=spaced, adapter=adapter)
+        return await client.with_ends(facts)
 
 
 async def _card(transport: Transport) -> _Card:

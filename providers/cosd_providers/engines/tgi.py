@@ -98,7 +98,7 @@ from cosd_providers.text import LOST, readable, sendable
 from cosd_providers.token_counts import Counts, Recent
 from cosd_providers.tokenizers import Tokenizer, beside, count, encoded
 from cosd_providers.usage import Usage
-from cosd_providers.vocabulary import is_plain, keeps_spaces
+from cosd_providers.vocabulary import SURE_ENDS, is_plain, keeps_spaces
 
 __all__ = ["Tgi"]
 
@@ -324,7 +324,7 @@ class TgiClient:
         """Return the end of sequence at the position of an event; its probability is None if no end is listed."""
         if event is not None and event.details is not None and event.details.finish_reason == "eos_token":
             return self._pick(event, None).token
-        ends = [one for one in (event.top_tokens if event else None) or () if one.id in self.facts.ends]
+        ends = [one for one in (event.top_tokens if event else None) or () if self._is_end(one)]
         best = max(ends, key=lambda one: one.prob or 0.0, default=None)
         return Token(b"", best.prob if best else None, end=True, name=best.text or None if best else None)
 
@@ -340,9 +340,13 @@ class TgiClient:
         unfinished = not word.text and alone != ""
         return Choice(word.id, Token(word.text.replace(LOST, "").encode(), word.prob), open=unfinished)
 
+    def _is_end(self, word: TgiToken) -> bool:
+        """True if the token is known to end an answer, by its id or by a name that ends every model."""
+        facts = self.facts
+        return word.id in facts.ends or (word.text in SURE_ENDS and word.id not in facts.others)
+
     def _is_text(self, word: TgiToken) -> bool:
-        hidden = word.special or word.id in self.facts.ends or LOST in word.text
-        return bool(word.text) and not hidden
+        return bool(word.text) and not (word.special or self._is_end(word) or LOST in word.text)
 
     @asynccontextmanager
     async def stream(
@@ -411,13 +415,13 @@ class TgiClient:
         """Find out whether `word`, the last of `limit` allowed tokens, is an end of sequence.
 
         Each possible end is tested once: the request is repeated with a higher limit, to see whether another token
-        follows. If the context has no room for another token, a special token counts as an end.
+        follows. If the context has no room for another token, a special token and a common name count as an end.
         """
         facts = self.facts
         if word.id in facts.ends or word.id in facts.others or not word.may_end:
             return word.id in facts.ends
         if await self.room(text, limit + 1) <= limit:
-            return word.special
+            return word.special or self._is_end(word)
         await self._count_once(text)
         with billed(usage, partial(self._counts.upward, text)) as bill:
             found = (await self._post(text, limit + 1, facts.top, usage)).details

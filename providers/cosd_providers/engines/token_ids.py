@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, islice
@@ -25,7 +25,7 @@ from cosd_providers.contract import Context, Piece, Proposal, Question, Token
 from cosd_providers.drafting import IdsDraft, Next
 from cosd_providers.engine import silent
 from cosd_providers.engines.tokenizing import Encoding, TokenizedFacts, TokenizingClient, TokenizingEngine
-from cosd_providers.errors import ContextLengthError, UnsupportedError
+from cosd_providers.errors import ContextLengthError, InvalidRequestError, UnsupportedError
 from cosd_providers.greedy import (
     TIES,
     Choice,
@@ -286,8 +286,16 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
         beginning = self.facts.beginning if self._special_tokens else []
         return [[*beginning, *ids] for ids in await self.ids(texts)]
 
-    async def _try_ends(self, ids: Sequence[int], usage: Usage) -> None:
-        await TokenTexts(self, usage).know((token_id,) for token_id in ids)
+    async def with_ends(self, facts: _F) -> _F:
+        """Use these facts, find out which tokens end an answer, and return the facts with these tokens.
+
+        A server that decodes speculatively may refuse to force a token. An end is then known once it has ended an
+        answer.
+        """
+        self.take(facts)
+        with suppress(InvalidRequestError):
+            await TokenTexts(self, Usage()).know((token_id,) for token_id in await self.possible_ends())
+        return replace(facts, info=replace(facts.info, ends=(*sorted(facts.ends),)))
 
     def listed(self, alternatives: int) -> int:
         """The number of most probable tokens to request, which allows for ties and alternatives."""
@@ -782,8 +790,6 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         """Answer all questions, and repeat requests that may not show all ties; see `contract.Provider`."""
         prompt, text = context.prompt, context.text
         await self.facts()
-        if alternatives:
-            await self._client.seek_ends(usage)
         everywhere = questions is None
         questions = await self._places(context, questions)
         for question in questions:
@@ -839,8 +845,6 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         client = self._client
         if client.room(ids, 1) < 1:
             raise client.too_long(ids)
-        if alternatives or end:
-            await client.seek_ends(usage)
         ends = sorted(client.facts.ends) if end and ids else []
         scored = await client.scores(ids, place, usage, top=client.listed(alternatives), ends=ends)
         pairs = zip(scored.listed, scored.own, strict=True)

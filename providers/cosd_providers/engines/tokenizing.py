@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast
 
 from pydantic import BaseModel
@@ -25,7 +25,6 @@ from cosd_providers.errors import InvalidRequestError, ResponseError, StatusErro
 from cosd_providers.http.transport import Transport
 from cosd_providers.token_counts import Recent
 from cosd_providers.tokenizers import Tokenizer
-from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import ENDS, looks_special
 
 __all__ = [
@@ -77,12 +76,10 @@ class TokenizedFacts(ServerFacts):
     Attributes:
         beginning: the special tokens that the server puts before every text.
         anchor: the id of a plain token; tokens that are decoded after it keep the space before a word.
-        sought: names of ends of sequence whose tokens have been looked up; see `TokenizingClient.seek_ends`.
     """
 
     beginning: list[int]
     anchor: int
-    sought: set[str] = field(default_factory=set[str], kw_only=True)
 
 
 _F = TypeVar("_F", bound=TokenizedFacts)
@@ -159,24 +156,14 @@ class TokenizingClient(ABC, Generic[_F]):
     def without_template(self, error: StatusError) -> UnsupportedError | None:
         """Return the error to raise if the refusal means that the server cannot render; None for other refusals."""
 
-    @abstractmethod
-    async def _try_ends(self, ids: Sequence[int], usage: Usage) -> None:
-        """Find out which of these tokens are special and which of them end an answer, and remember the result."""
-
-    async def seek_ends(self, usage: Usage) -> None:
-        """Find the tokens that end a sequence or a turn, among common names and the tokens of the chat template.
-
-        The search is done only once.
-        """
-        if self.facts.sought.issuperset(ENDS):
-            return
+    async def possible_ends(self) -> list[int]:
+        """Find the tokens with common names of ends of sequence, and the special tokens of the chat template."""
         ids = await self._named_ends()
         with suppress(StatusError, ResponseError):  # the model may lack a template, or the template may fail
             talk = await self.templated(_TALK)
             shown = talk.token_strs
             ids |= {n for at, n in enumerate(talk.tokens) if shown is None or looks_special(shown[at])}
-        await self._try_ends(sorted(ids), usage)
-        self.facts.sought.update(ENDS)
+        return sorted(ids)
 
     async def _named_ends(self) -> set[int]:
         """Find the single tokens that encode a common name of an end, possibly after a token for a space."""

@@ -177,15 +177,15 @@ def _checked(answer: Completion, endpoint: str) -> Completion:
     Raises:
         UnsupportedError: there are no probabilities, or the answer ended at a stop string from the server's own
             settings.
-        ResponseError: the server broke off the answer.
+        ResponseError: the answer ended for an unknown reason.
     """
     if answer.logprobs is None and (answer.text or answer.token_ids):
         raise no_probs("logprobs", endpoint)
     if isinstance(answer.stop_reason, str):
         raise own_stop(endpoint)
     if answer.finish_reason not in (None, "stop", "length"):
-        words = f"the server broke the answer off ({answer.finish_reason})"
-        raise ResponseError(words, endpoint=endpoint, retryable=True)
+        words = f"the answer ended for an unknown reason: {answer.finish_reason[:40]!r}"
+        raise ResponseError(words, endpoint=endpoint)
     return answer
 
 
@@ -534,7 +534,8 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
         shown = await client.decode(plain)
         anchored = (await client.decode([*plain, plain[-1]])).removeprefix(shown)
         spaced = await client.spaces(plain, shown)
-        return VllmFacts(info, beginning, plain[-1], anchored, spaced=spaced, most=most, between=(plain, shown))
+        facts = VllmFacts(info, beginning, plain[-1], anchored, spaced=spaced, most=most, between=(plain, shown))
+        return await client.with_ends(facts)
 
 
 async def _limit(client: VllmClient, ids: list[int]) -> int:

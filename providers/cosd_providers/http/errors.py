@@ -57,6 +57,9 @@ _TOO_LONG = (
 _TOO_LARGE = "too large to process"
 """Words with which llama.cpp reports that a text does not fit into one physical batch."""
 
+_FAILURES = ("abort", "aborted", "error")
+"""Finish reasons that mean a failure, which may be temporary."""
+
 _TYPES = {"validation": 422, "generation": 424, "overloaded": 429}
 """HTTP statuses for TGI's error types, because an error within a stream does not contain its status."""
 
@@ -174,6 +177,24 @@ class Errors:
             return None
         return self._status_error(_status_of(fields), fields, response)
 
+    def failure(self, event: object, response: HttpAnswer) -> ProviderError | None:
+        """Create the error for an event, or an answer with a 2xx status, that reports an error or was broken off.
+
+        A server may break an answer off without an error object, and give only a finish reason such as `"abort"`.
+        """
+        if (error := self.event_error(event, response)) is not None:
+            return error
+        reason, told = _broken_off(cast("dict[str, Any]", event)) if type(event) is dict else ("", None)
+        if not reason:
+            return None
+        if isinstance(told, dict) and isinstance(cast("dict[str, Any]", told).get("code"), int):
+            return self.event_error({"error": told}, response)
+        said = self._strike(_message({"error": told}))[:_QUOTED]
+        words = f"the server broke the answer off (finish reason {reason!r}){': ' if said else ''}{said}"
+        broken = self.make(ResponseError, words, response, "Its log may say why.")
+        broken.retryable = True
+        return broken
+
     def _status_error(self, status: int, answer: object, response: HttpAnswer) -> StatusError:
         message = self._strike(_message(answer))  # before the message is shortened, since half a key would be missed
         quoted = _shortened(message)
@@ -215,14 +236,15 @@ class Errors:
 
         Raises:
             StatusError: the answer contains an error.
-            ResponseError: the answer is not JSON.
+            ResponseError: the answer is not JSON, or the server broke it off.
         """
         try:
             answer: object = from_json(text)
         except ValueError:
             raise self._unreadable(response, text, "JSON") from None
-        if generated and (error := self.event_error(answer, response)) is not None:
-            raise error
+        for one in cast("list[object]", answer if isinstance(answer, list) else [answer]) if generated else ():
+            if (error := self.failure(one, response)) is not None:
+                raise error
         return answer
 
     def no_stream(self, response: HttpAnswer, text: str) -> ProviderError:
@@ -294,6 +316,25 @@ def _words(error: OSError) -> tuple[str, str]:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return said, "Raise the limit of open files (`ulimit -n`), or lower the concurrency."
     return said, _IS_IT_RUNNING
+
+
+def _broken_off(event: dict[str, Any]) -> tuple[str, object]:
+    """Return the finish reason of an answer that the server broke off, and its words on that; `("", None)` otherwise.
+
+    The reason has the place and form of OpenAI's protocol, SGLang's, TGI's or Ollama's.
+    """
+    parts: Any = event.get("choices") or event.get("meta_info") or event.get("details") or event
+    for part in parts if type(parts) is list else (parts,):
+        if type(part) is not dict:
+            continue
+        found = cast("dict[str, Any]", part)
+        reason, error = found.get("finish_reason") or found.get("done_reason"), found.get("error")
+        if type(reason) is dict:
+            told = cast("dict[str, Any]", reason)
+            reason, error = told.get("type"), {"code": told.get("status_code"), "message": told.get("message")}
+        if reason in _FAILURES:
+            return reason, error
+    return "", None
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -66,7 +66,8 @@ async def events(
 
     Raises:
         StatusError: an event is an error.
-        ResponseError: the answer is not a stream, an event is too long or not JSON, or the connection broke.
+        ResponseError: the server broke the answer off, the answer is not a stream, an event is too long or not JSON, or
+            the connection broke.
         ProviderTimeoutError: no further bytes arrived in time.
     """
     kind = response.headers.get("content-type", "").lower()
@@ -82,7 +83,7 @@ async def events(
                     await _read_on(chunks)
                     return
                 event = _parsed(data, errors, response)
-                if (error := errors.event_error(event, response)) is not None:
+                if (error := errors.failure(event, response)) is not None:
                     raise error
                 if type(event) is not dict:  # as in a keep-alive, or a server's initial null
                     continue

@@ -128,7 +128,8 @@ class OpenAICompatible(Engine[ServerFacts]):
         info = await super().describe()
         scores, listed = await self._scores(Usage()), self._listed(self._client.most)
         score_top_k = listed if scores and self._echo.lists else 0
-        able = replace(info.capabilities, score=scores, top_k=listed, score_top_k=score_top_k)
+        texts = self._client.facts.texts
+        able = replace(info.capabilities, score=scores, top_k=listed, score_top_k=score_top_k, texts=texts)
         return replace(info, capabilities=able)
 
     async def _draft(

@@ -97,6 +97,13 @@ def _sorted(ends: set[str | int]) -> list[str | int]:
     return sorted(ends, key=str)
 
 
+def _is_unspelt(answer: Completion) -> bool:
+    """True if no token has a string, although the text has visible ASCII characters, which need no second token."""
+    found = steps(answer)
+    seen = any("!" <= character <= "~" for character in answer.written)
+    return bool(found) and seen and not any(step.pick.text or step.pick.data for step in found)
+
+
 @dataclass(frozen=True, slots=True)
 class EchoProof:
     """The result of testing a server's `echo`.
@@ -128,6 +135,7 @@ class OpenAIFacts:
             larger number.
         spaced: whether strings of listed tokens keep the space before a word.
         refused: names of dispensable fields that the server has refused.
+        texts: whether tokens come with their strings; False once an answer had only empty ones.
     """
 
     model: str
@@ -142,6 +150,7 @@ class OpenAIFacts:
     most: int | None = None
     spaced: bool = False
     refused: Annotated[set[str], PlainSerializer(sorted)] = field(default_factory=set[str])
+    texts: bool = True
 
 
 class OpenAIClient:
@@ -348,6 +357,7 @@ class OpenAIClient:
         """Convert a whole answer to a request for `alternatives`; raises the same errors as `CheckedAligner.feed`."""
         aligner = self.aligner(alternatives)
         positions = [*aligner.feed(choice)]
+        self.facts.texts = self.facts.texts and not _is_unspelt(choice)
         self.facts.spaced = self.facts.spaced or aligner.spaced
         return positions
 
