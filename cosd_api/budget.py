@@ -76,6 +76,8 @@ class Spending(Usage):
         ledger.bill(self.prompt_tokens, self.completion_tokens, self.cached_tokens)
         for strategy, places in self.strategies.items():
             ledger.answered_by(strategy, places)
+        for words in self.warnings:
+            ledger.warn(words)
 
 
 class Budget:

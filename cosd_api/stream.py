@@ -355,6 +355,7 @@ class FusionStream:
                 *notes.unreported(unreported),
                 *(notes.cost(usage, unreported, method.judge) if report.judged else ()),
                 *report.warnings,
+                *dict.fromkeys(words for ledger in self._ledgers for words in ledger.warnings),
                 *self._notes,
             ),
             draft=facts.draft,

@@ -402,7 +402,7 @@ class TgiClient:
         last = 0
         while data is not None:
             event = self._parse(TgiEvent, data)
-            if not event.index or event.index != last:  # ignore an event that was sent twice
+            if not event.index or event.index > last:  # ignore an event that was sent twice
                 last = event.index
                 bill.usage.bill(0, 1)
                 if event.details is not None:

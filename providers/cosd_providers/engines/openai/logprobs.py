@@ -29,7 +29,7 @@ _LOST = LOST.encode()
 
 _OPEN = 3  # the greatest number of bytes in an unfinished character
 _AHEAD = 16  # number of later tokens to check if a token's position in the text is ambiguous
-_PART = 8  # bytes that a token without a string may add before a character that is never completed
+_PART = 8  # bytes that a token without a string may add before a character that it does not complete
 _WINDOW = 256  # number of bytes to search for the token after an unfinished character
 _NO_PROBS = "Not every server, model and route has them; is there another one?"
 _NO_STREAMED = (
@@ -282,6 +282,8 @@ class TokenAligner:
         if ended:
             shown = left and (not text or self._is_end(left)) and LOST not in left[-1].pick.text
             end = left.pop() if shown else Step(Candidate("", None))
+        if not ended and len(text) <= _PART:
+            text = b""  # it belongs to a token that the server does not show, because the answer was cut off inside it
         if text and not left and not self._lost:
             raise ResponseError("the tokens of the answer do not spell its text", endpoint=self._endpoint)
         if not ended:
@@ -447,7 +449,8 @@ class CheckedAligner(TokenAligner):
             hint = "Is there another server for this model, such as vLLM or llama.cpp's?"
             raise UnsupportedError(words, endpoint=self._endpoint, hint=hint)
         # If the text breaks off inside a character, all of its tokens may be hidden.
-        if not (self.count or steps(answer) or not answer.written or answer.written.endswith(LOST)):
+        cut = answer.finish_reason == "length" and len(answer.written.encode()) <= _PART
+        if not (cut or self.count or steps(answer) or not answer.written or answer.written.endswith(LOST)):
             raise no_probs("logprobs", self._endpoint, hint=_NO_STREAMED if self._streamed else _NO_PROBS)
 
     def _check_position(self, position: Position) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cosd_providers.contract import Context, Proposal, Question
-from cosd_providers.engine import nothing_to_continue
+from cosd_providers.engine import no_probs, nothing_to_continue
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_long
 from cosd_providers.engines.openai.echo import Echo, Scored, cannot_score
 from cosd_providers.engines.openai.wire import Completion
@@ -13,7 +13,7 @@ from cosd_providers.errors import ContextLengthError, InvalidRequestError, Respo
 from cosd_providers.greedy import Continuation, Position, boundaries
 from cosd_providers.proposing import Rounds
 from cosd_providers.strategies import Strategy
-from cosd_providers.text import sendable
+from cosd_providers.text import LOST, sendable
 from cosd_providers.tokenizers import encoded
 from cosd_providers.usage import Usage
 
@@ -166,6 +166,8 @@ class Proposing(Rounds):
         again = await ask(more, wanted + _MORE, self._usage, self._alternatives)
         for at, choice in zip(short, again, strict=True):
             found[at] = self._positions(choice)
+            if not found[at] and choice.written and LOST not in choice.written:  # no character has as many tokens
+                raise no_probs("logprobs", self._client.endpoint)
             if not found[at] and not prefixes[at].whole:
                 raise nothing_to_continue(self._client.endpoint)
         return found
