@@ -202,6 +202,7 @@ async def test_a_limit_within_a_character(trio: Mapping[str, str], api: Any, pro
             [found] = await provider.propose(Context(prompt, b""), [question], usage=Usage())
             assert found is not None
             assert [token.data for token in found.tokens] == [token.data for token in whole[: len(found.tokens)]]
+            assert len(found.tokens) >= size
 
 
 @pytest.mark.parametrize("dialect", ["llama.cpp", "openai"])

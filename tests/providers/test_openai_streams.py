@@ -84,14 +84,14 @@ async def test_an_end_without_bytes_is_no_hidden_character(
 
 async def test_a_token_without_bytes_before_others_hides_a_character() -> None:
     """As where a server writes the bytes of a string that is empty: only what follows shows that it was no end."""
-    vocabulary = [" a", b"\xc3", b"\xa9", " b"]
+    written: list[Any] = [" a", b"\xc3", b"\xa9", " b"]
 
     class Empty(FakeOpenAI):
         def _named(self, *args: Any) -> dict[str, Any]:
             named = super()._named(*args)
             return named if named["token"] else {**named, "bytes": []}
 
-    server = Empty(TextModel({"Q": [(one, 0.9) for one in vocabulary]}), shape="chat", opened="gone")
+    server = Empty(TextModel({"Q": [(one, 0.9) for one in written]}), shape="chat", opened="gone")
     tokens = await draft(over(server.client(), shows_parts=False))
     assert [token.data for token in tokens[:-1]] == [b" a", "é".encode(), b" b", b""]
     assert [bool(body.get("stream")) for body in server.bodies] == [True, False]

@@ -154,7 +154,10 @@ class Proposing(Rounds):
         return [positions[skip:] for positions, skip in zip(found, skipped, strict=True)]
 
     async def _many(self, prefixes: list[Prefix], skipped: list[int], wanted: int) -> list[list[Position]]:
-        """Request the positions after each prefix; if an answer ends before any new position, raise its limit once."""
+        """Request the positions after each prefix; if an answer ends before any new position, raise its limit once.
+
+        The server may not show the first tokens of a character, so each skipped position may stand for several tokens.
+        """
         ask = self._client.singles if self._singly else self._client.many
         choices = await ask(prefixes, wanted, self._usage, self._alternatives)
         found = [self._positions(choice) for choice in choices]
@@ -163,7 +166,8 @@ class Proposing(Rounds):
         if not short:
             return found
         more = [prefixes[at] for at in short]
-        again = await ask(more, wanted + _MORE, self._usage, self._alternatives)
+        limit = wanted + _MORE * (1 + max(skipped[at] for at in short))
+        again = await ask(more, limit, self._usage, self._alternatives)
         for at, choice in zip(short, again, strict=True):
             found[at] = self._positions(choice)
             if not found[at] and choice.written and LOST not in choice.written:  # no character has as many tokens
