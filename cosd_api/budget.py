@@ -81,6 +81,8 @@ class Spending(Usage):
         ledger.unreported += self.unreported
         for strategy, places in self.strategies.items():
             ledger.answered_by(strategy, places)
+        for words in self.warnings:
+            ledger.warn(words)
 
 
 class Budget:

@@ -360,6 +360,7 @@ class FusionStream:
                 *notes.unreported(usage, unreported),
                 *(notes.cost(usage, method.judge) if report.judged else ()),
                 *report.warnings,
+                *dict.fromkeys(words for ledger in self._ledgers for words in ledger.warnings),
                 *self._notes,
             ),
             draft=facts.draft,

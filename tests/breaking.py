@@ -80,6 +80,38 @@ class Breaking:
             raise httpx.ReadTimeout("")
 
 
+class Repeating:
+    """A proxy that sends some events of each stream twice.
+
+    Attributes:
+        happened: how many streams had enough events.
+    """
+
+    def __init__(self, handle: Callable[[httpx.Request], httpx.Response], at: int, size: int = 1) -> None:
+        """After the first `at` events, the last `size` of them come again."""
+        self.happened = 0
+        self._handle = handle
+        self._at = at
+        self._size = size
+
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.MockTransport(self.answer))
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        """One request, answered."""
+        whole = self._handle(request)
+        kind = whole.headers["content-type"]
+        if not ("event-stream" in kind or "ndjson" in kind):
+            return whole
+        between = b"\n" if "ndjson" in kind else b"\n\n"
+        events = whole.content.split(between)
+        self.happened += len(events) > self._at
+        again = events[max(self._at - self._size, 0) : self._at]
+        return httpx.Response(
+            200, headers=whole.headers, content=between.join([*events[: self._at], *again, *events[self._at :]])
+        )
+
+
 def breaks(most: int) -> st.SearchStrategy[list[Break]]:
     """Up to so many; no two time-outs, of which the second is one too many."""
     at = st.integers(0, 3000)

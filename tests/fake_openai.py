@@ -24,13 +24,23 @@ __all__ = ["FakeOpenAI"]
 
 @dataclass(frozen=True)
 class Shown:
-    """A token as the server shows it; `alone` is its own string, `offset` the number of characters before it."""
+    """A token as the server shows it.
+
+    Attributes:
+        text: the text that it adds.
+        entry: its entry, if it has one.
+        end: whether it is the end of sequence.
+        alone: its own string.
+        offset: the number of characters before it.
+        cut: the text of an unfinished character, and before it, that a whole answer ends with at this token.
+    """
 
     text: str
     entry: dict[str, Any] | None
     end: bool = False
     alone: str = ""
     offset: int = 0
+    cut: str = ""
 
 
 @dataclass
@@ -42,8 +52,11 @@ class FakeOpenAI:
         shape: the shape of logprobs on `/v1/completions`.
         end: the end of sequence has an entry.
         opened: the string of a token that leaves a character unfinished: empty (and the token that completes it has
-            the whole character), U+FFFD (for every part of it), its bytes, or no entry at all. `gone` is as in
+            the whole character), U+FFFD (for every part of it), its bytes, or no entry at all. `hidden` is as in
+            llama.cpp: a whole answer that is cut off there has its text nevertheless. `gone` is as in
             llama-cpp-python: no part of it has a string, and only whole answers have the character.
+        noise: the probabilities of a position differ by this factor, times its number, from the model's own, unless
+            they are certain: on real servers, no two positions have the same ones.
         per_event: how many tokens the events of a stream hold, in turn.
         echo: the effect of `echo`; `scaled` is as with another temperature; `unshown` is shifted, and has no entry of
             the tokens generated after the text.
@@ -74,6 +87,7 @@ class FakeOpenAI:
     shape: Literal["legacy", "chat"] = "legacy"
     end: bool = True
     opened: Literal["empty", "lost", "bytes", "hidden", "gone"] = "empty"
+    noise: float = 0
     per_event: Sequence[int] = (1,)
     echo: Literal["yes", "ignored", "shifted", "unshown", "scaled", "refused"] = "yes"
     lists: Literal["yes", "500", "first"] = "yes"
@@ -209,6 +223,7 @@ class FakeOpenAI:
             return []
         while len(run) < limit:
             probs = self.model.next(tuple(ids))
+            probs = [prob if prob == 1 else prob * (1 - self.noise * len(ids)) for prob in probs]
             pick = max(range(len(probs)), key=lambda n: (probs[n], -n))
             if chance is not None:
                 [pick] = chance.choices(range(len(probs)), probs)
@@ -225,6 +240,8 @@ class FakeOpenAI:
             self.drawn.append(b"".join(self.model.tokens[n] for n in ids[given:]))
         if run and held and self.opened == "lost":  # what is left is shown as it is
             run[-1] = Shown("\ufffd", run[-1].entry)
+        if run and held and self.opened == "hidden":
+            run[-1] = replace(run[-1], cut=held.decode("utf-8", "replace"))
         return run
 
     def _echoed(self, ids: Sequence[int], count: int) -> list[Shown]:
@@ -276,6 +293,8 @@ class FakeOpenAI:
         self, part: Sequence[Shown], index: int, chat: str, finish: str | None, *, stream: bool
     ) -> dict[str, Any]:
         text = "".join(shown.alone if self.opened == "gone" and stream else shown.text for shown in part)
+        if part and not stream:
+            text += part[-1].cut.rstrip("\ufffd") if chat else part[-1].cut
         content: Any = {"delta" if stream else "message": {"content": text}} if chat else {"text": text}
         entries = [shown.entry for shown in part if shown.entry is not None and self.probs == "yes"]
         logprobs: Any = None

@@ -24,6 +24,7 @@ class Usage:
         first_token_seconds: seconds from the first request to the first token or answer; None until then.
         busy_seconds: seconds during which at least one request was in flight.
         strategies: number of questions answered by each strategy, e.g. `{"list": 12}`; empty for a draft.
+        warnings: sentences for a reader of the answer, e.g. that parts of it may be there twice.
         guard: a function that is called before each request and each retry; it raises an error to prevent sending.
     """
 
@@ -37,6 +38,7 @@ class Usage:
     first_token_seconds: float | None = None
     busy_seconds: float = 0.0
     strategies: dict[str, int] = field(default_factory=dict[str, int])
+    warnings: list[str] = field(default_factory=list[str])
     guard: Callable[[], None] | None = field(default=None, repr=False)
     _in_flight: int = field(default=0, repr=False)
     _since: float = field(default=0.0, repr=False)
@@ -76,6 +78,11 @@ class Usage:
         """Count `places` questions as answered by a strategy."""
         if places:
             self.strategies[strategy] = self.strategies.get(strategy, 0) + places
+
+    def warn(self, words: str) -> None:
+        """Add a warning, unless the ledger already has it."""
+        if words not in self.warnings:
+            self.warnings.append(words)
 
     def answered(self, now: float) -> None:
         """Record the time of the first token or answer; later calls have no effect."""

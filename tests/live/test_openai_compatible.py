@@ -13,9 +13,11 @@ import pytest
 
 import recitals
 from asked import draft
+from breaking import Repeating
 from cosd_providers import ContextLengthError, DraftEnd, Question, UnsupportedError, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.openai import OpenAICompatible
+from drawn import partly
 from plain import CLOSE, ask, get
 
 pytestmark = pytest.mark.live
@@ -55,11 +57,10 @@ async def test_draft(url: str, dialect: str) -> None:
         assert end == DraftEnd("end")
         expected = [math.exp(entry["logprob"]) for entry in plain["completion_probabilities"]]
         assert [token.prob for token in tokens] == pytest.approx(expected, abs=1e-3)
-        # Of an unknown server an end that shows nothing might be a part of a character: it is asked once more.
-        requests = 1 if dialect == "llama.cpp" else 2
-        assert usage.requests == requests
-        assert usage.prompt_tokens == requests * plain["tokens_evaluated"]
-        assert usage.completion_tokens == requests * plain["tokens_predicted"] - (requests - 1)
+        # The end of sequence shows neither a string nor bytes, and is no part of a character: nothing is asked twice.
+        assert usage.requests == 1
+        assert usage.prompt_tokens == plain["tokens_evaluated"]
+        assert usage.completion_tokens == plain["tokens_predicted"]
         *first, end = await draft(provider, MIXED, limit=5)
         assert ([token.data for token in first], end) == ([token.data for token in tokens[:5]], DraftEnd("limit"))
 
@@ -201,6 +202,49 @@ async def test_tokens_that_the_server_hides(trio: Mapping[str, str]) -> None:
                 [token, end] = await draft(provider, start, limit=1)
                 assert (token.data, token.prob, end) == (bytes(first["bytes"]), None, DraftEnd("limit"))
     assert found > 5
+
+
+@pytest.mark.parametrize("prompt", partly([*recitals.CERTAIN]))
+@pytest.mark.parametrize("api", ["completions", "chat"])
+async def test_a_limit_within_a_character(trio: Mapping[str, str], api: Any, prompt: str) -> None:
+    async with OpenAICompatible(trio["reciter"], dialect="llama.cpp", api=api) as provider:
+        *whole, _ = await draft(provider, prompt, limit=30)
+        assert not b"".join(token.data for token in whole).isascii()
+        for limit in range(1, len(whole)):
+            *tokens, end = await draft(provider, prompt, limit=limit)
+            assert [token.data for token in tokens] == [token.data for token in whole[:limit]]
+            assert end == DraftEnd("limit")
+        for size in range(1, 6):
+            question = Question(0, tuple(token.data for token in whole[:size]), word=True)
+            [found] = await provider.propose(Context(prompt, b""), [question], usage=Usage())
+            assert found is not None
+            assert [token.data for token in found.tokens] == [token.data for token in whole[: len(found.tokens)]]
+            assert len(found.tokens) >= size
+
+
+@pytest.mark.parametrize("dialect", ["llama.cpp", "openai"])
+async def test_a_proxy_that_repeats_events(url: str, dialect: str) -> None:
+    def forward(request: httpx.Request) -> httpx.Response:
+        with httpx.Client() as client:
+            kept = {name: value for name, value in request.headers.items() if name in ("content-type", "accept")}
+            answer = client.request(
+                request.method, request.url, content=request.content, headers={**kept, **CLOSE}, timeout=60
+            )
+        return httpx.Response(
+            answer.status_code, content=answer.content, headers={"content-type": answer.headers["content-type"]}
+        )
+
+    async with OpenAICompatible(url, dialect=dialect) as provider:
+        expected = await draft(provider, MIXED, limit=64)
+    for at, size in ((1, 1), (3, 1), (6, 4)):
+        proxy, usage = Repeating(forward, at, size), Usage()
+        async with OpenAICompatible(url, dialect=dialect, http_client=proxy.client()) as provider:
+            found = await draft(provider, MIXED, limit=64, usage=usage)
+        assert [one.data for one in found[:-1]] == [one.data for one in expected[:-1]]
+        assert found[-1] == expected[-1]
+        assert usage.requests == 2
+        [warning] = usage.warnings
+        assert warning.startswith(f"{url}: a part of a stream came twice")
 
 
 async def test_context(url: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 
 import stand_in_tgi
 import toys
-from adapters import ENGINES, Case, Engine
+from adapters import ENGINES, Case, Engine, parted
 from asked import (
     Inquiry,
     along,
@@ -33,7 +34,7 @@ from asked import (
     draft,
     inquiries,
 )
-from breaking import Break, Breaking, breaks, waiting
+from breaking import Break, Breaking, Repeating, breaks, waiting
 from cosd_providers import DraftEnd, ProviderError, Question, Token, UnsupportedError, Usage, connect
 from cosd_providers.contract import Context, token_count
 from drawn import examples
@@ -53,6 +54,9 @@ FIRST = [
 """The same; an ordinary run takes the first strategy of each engine."""
 
 DRAWS = 600
+
+RARE = ("b 1", " a", "!", " 😀", "😀😀", " 🇯🇵", "👩\u200d👧", "👍🏽", "e\u0301\u0332", " é", "日本", "한", "\n")
+"""Characters of several tokens: emoji, flags, joined ones, combining marks, Han, Hangul; and plain ones."""
 
 Test = Callable[..., Coroutine[Any, Any, None]]
 Drawn = st.SearchStrategy[Any] | Callable[[Engine], st.SearchStrategy[Any]]
@@ -334,6 +338,53 @@ class TestAdapter:
             group.cancel_scope.cancel()
         assert usage.prompt_tokens >= told.prompt_tokens
 
+    @few
+    @given(data=st.data())
+    def test_characters_that_a_limit_cuts(self, engine: Engine, data: st.DataObject) -> None:
+        """A limit that ends inside a character costs nothing that stands before it, and the character is not lost."""
+        model, written = data.draw(writers())
+
+        async def test() -> None:
+            case = engine.case(model, engine.way)
+            provider, expected = case.make(), await draft(case.expected, "a", limit=len(written) + 1)
+            for limit in range(1, len(expected)):
+                ours = await draft(provider, "a", limit=limit)
+                assert [token.data for token in ours[:-1]] == [token.data for token in expected[:limit]]
+            if parted(model):
+                return  # too many tokens in turn leave a character unfinished: some servers do not show those that end
+            tokens = [token.data for token in expected[:-1]]
+            text = b"".join(tokens)
+            starts = [len(b"".join(tokens[:at])) for at in range(len(tokens))]
+            questions = [
+                Question(start, tuple(tokens[at : at + size]), word=True)
+                for at, start in enumerate(starts)
+                for size in range(1, 4)
+            ]
+            found = await provider.propose(Context("a", text), questions, usage=Usage())
+            theirs = await case.expected.propose(Context("a", text), questions, usage=Usage())
+            for one, other in zip(found, theirs, strict=True):
+                assert one is not None and other is not None
+                assert [token.data for token in one.tokens] == [token.data for token in other.tokens]
+
+        anyio.run(test)
+
+    @few
+    @given(data=st.data())
+    def test_events_that_come_twice(self, engine: Engine, data: st.DataObject) -> None:
+        """At once, or some of them again after later ones: nothing is written twice."""
+        model, written = data.draw(writers())
+
+        async def test() -> None:
+            case = engine.case(model, engine.way)
+            expected = await draft(case.expected, "a")
+            for at in range(1, len(written) + 1):
+                for size in (1, 2, 3):
+                    ours = await draft(case.make(Repeating(case.server.handle, at, size).answer), "a")
+                    assert [token.data for token in ours[:-1]] == [token.data for token in expected[:-1]]
+                    assert ours[-1].reason == expected[-1].reason
+
+        anyio.run(test)
+
     async def test_sampled_tokens_follow_the_distribution(self, engine: Engine) -> None:
         """By a chi-squared test with 4 degrees of freedom, which 18.5 exceeds once in a thousand times.
 
@@ -382,6 +433,20 @@ def refusing(case: Case, refusal: httpx.Response | Exception, request: httpx.Req
     if isinstance(refusal, Exception):
         raise refusal
     return httpx.Response(refusal.status_code)
+
+
+@st.composite
+def writers(draw: st.DrawFn) -> tuple[toys.Plain, list[bytes]]:
+    """A model that writes a text of rare characters after "a", and the tokens that it writes, which may cut them."""
+    text = "".join(draw(st.lists(st.sampled_from(RARE), min_size=1, max_size=3))).encode()
+    cuts = [at for at in range(1, len(text)) if draw(st.booleans())]
+    written = [text[a:b] for a, b in pairwise((0, *cuts, len(text)))]
+    tokens = (*sorted({*toys.SINGLE, *(bytes([byte]) for byte in text), *written}), b"")
+    script: dict[bytes, dict[bytes | None, float]] = {}
+    for at, token in enumerate(written):
+        prob = 0.95 - at / 256
+        script[b"a" + b"".join(written[:at])] = {token: prob, b"1" if token != b"1" else b",": 1 - prob}
+    return toys.Plain(toys.ScriptedModel(toys.Vocabulary(tokens, len(tokens) - 1), script)), written
 
 
 async def rereads(case: Case, prompt: str, limit: int) -> bool:

@@ -144,6 +144,15 @@ async def test_all_questions_in_one_list() -> None:
     assert [body["prompt"] for body in server.bodies[2:]] == [["Q", "Q a", "Q a b"]]
 
 
+async def test_a_short_answer_without_probabilities_is_asked_for_more() -> None:
+    """It may be the front of a token that begins a character and is not shown; so may not four tokens."""
+    server, provider = fake({"Q": ["a", "b", "c", "d", "e"]}, {"dialect": replace(TOY, probs=True)}, probs="ignored")
+    words = r"http://gpu:8000: the server gives no probabilities with its tokens, although asked \(logprobs\)"
+    with pytest.raises(UnsupportedError, match=words):
+        await provider.propose(Context("Q", b""), [Question(0, (b"x",))], usage=Usage())
+    assert [body["max_tokens"] for body in server.bodies] == [1, 4]
+
+
 async def test_long_lists_are_parted() -> None:
     server, provider = fake(SCRIPT)
     await provider.propose(Context("Q", b" a b c"), [QUESTIONS[0]] * 65, usage=Usage())

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from contextlib import aclosing
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 import toys
 from adapters import TEXT, TOY, Local
@@ -18,6 +21,7 @@ from cosd_api import fuse
 from cosd_providers import (
     ContextLengthError,
     DraftEnd,
+    Question,
     ResponseError,
     Token,
     UnsupportedError,
@@ -25,6 +29,8 @@ from cosd_providers import (
 )
 from cosd_providers.contract import Context, Piece
 from cosd_providers.engines.openai import OpenAICompatible
+from cosd_providers.testing import ScriptedProvider, TextModel
+from cosd_providers.text import merge
 from fake_openai import FakeOpenAI
 from openai_servers import SCRIPT, URL, fake
 
@@ -210,6 +216,58 @@ async def test_characters_of_many_tokens_need_two_requests() -> None:
     assert b"".join(token.data for token in tokens).decode() == text[:128]
     assert len(server.bodies) == 2
     assert usage.completion_tokens < 1.5 * len(text[:128].encode())
+
+
+KINDS = (
+    "Hi!",
+    " 😊",
+    "🇯🇵 🇩🇪",
+    "👩\u200d🚀",
+    "👍🏽",
+    "1\ufe0f\u20e3",
+    " e\u0301\u0332",
+    "né",
+    "日本",
+    " 한국",
+    "สวั",
+    ".\n",
+)
+
+
+@st.composite
+def cut_up(draw: st.DrawFn) -> list[bytes]:
+    """A text in tokens that may end anywhere in a character."""
+    text = "".join(draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=3))).encode()
+    cuts = [at for at in range(1, len(text)) if draw(st.booleans())]
+    return [text[a:b] for a, b in pairwise((0, *cuts, len(text)))]
+
+
+@pytest.mark.parametrize("bills", [True, False])
+@pytest.mark.parametrize("api", ["completions", "chat"])
+@pytest.mark.parametrize("opened", ["empty", "bytes", "hidden"])
+@given(parts=cut_up())
+async def test_a_limit_within_a_character(parts: list[bytes], opened: Any, api: Any, bills: bool) -> None:
+    """What stands before the character is kept, the character is not lost, and the answer goes on behind it."""
+    model = TextModel({"Q": [(part, 0.9 - at / 256) for at, part in enumerate(parts)]})
+    server = FakeOpenAI(model, opened=opened)
+    dialect = replace(TOY, api=api, continues={})
+    if not bills:
+        dialect = replace(dialect, stream_options={})
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
+    whole = list(merge([*(Token(part, 0.9) for part in parts), Token(b"", 1.0, end=True)]))
+    # Where tokens end a character and begin the next, any number of them in turn may not be shown.
+    parted = any(0x80 <= part[0] < 0xC0 and toys.is_incomplete(part) for part in parts)
+    assume(bills or not parted)
+    for limit in range(1, len(whole) + 1):
+        *tokens, end = await draft(provider, limit=limit)
+        assert [token.data for token in tokens] == [token.data for token in whole[:limit]]
+        assert end.reason == ("end" if limit == len(whole) else "limit")
+    for size in range(1, 1 if parted else len(whole)):
+        question = Question(0, tuple(token.data for token in whole[:size]), word=True)
+        [found] = await provider.propose(Context("Q", b""), [question], usage=Usage())
+        [expected] = await ScriptedProvider(model).propose(Context("Q", b""), [question], usage=Usage())
+        assert found is not None and expected is not None
+        assert [token.data for token in found.tokens] == [token.data for token in expected.tokens]
 
 
 async def test_a_tokenizer_counts_a_prompt_once() -> None:

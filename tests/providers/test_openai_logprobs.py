@@ -144,6 +144,17 @@ def test_a_text_without_tokens_is_an_error() -> None:
         spelt(event([]), Completion.model_validate({"text": "abc", "finish_reason": "stop"}))
 
 
+@pytest.mark.parametrize("rest", [" ", ".", "\u3002\u3002", " \ufffd"])
+def test_text_of_a_token_that_is_not_shown_after_a_cut(rest: str) -> None:
+    """As in llama.cpp's whole answers over the chat route: " " is the front of a token that begins an emoji."""
+    cut = event([("a", "a"), (" b", " b")], "length")
+    assert shown(spelt(cut.model_copy(update={"text": cut.text + rest}))) == [b"a", b" b"]
+    for finish, more in (("stop", rest), ("length", " c and much more")):
+        answer = cut.model_copy(update={"text": f"a b{more}".replace("\ufffd", ""), "finish_reason": finish})
+        with pytest.raises(ResponseError, match="http://gpu: the tokens of the answer do not spell its text"):
+            spelt(answer)
+
+
 def test_an_answer_that_is_cut_within_a_character_after_others() -> None:
     hearts = [("", "\ufffd"), ("❤️", "\ufffd\ufe0f")] * 4
     expected = [b"a", *["open", "❤️".encode()] * 4, "open"]

@@ -221,6 +221,11 @@ def test_text_that_begins_as_what_was_before_is_not(before: str, written: str, s
     assert read(EventReader(URL, before), written, sizes) == written.removeprefix(before)
 
 
+@given(st.text("ab\ufffd", max_size=8), st.lists(st.integers(1, 4)))
+def test_a_character_that_was_cut_off_is_left_out(text: str, sizes: list[int]) -> None:
+    assert read(EventReader(URL), text, sizes) == text.rstrip("\ufffd")
+
+
 async def test_a_method_that_compares_no_probabilities_takes_it() -> None:
     _, provider = over(probs="ignored")
     for method in (Cascade(quantile=1, tau=0.1), Nudging(gamma=0.5, nudge_tokens=3)):

@@ -387,7 +387,7 @@ class TgiClient:
         last = 0
         while data is not None:
             event = self._parse(TgiEvent, data)
-            if not event.index or event.index != last:  # ignore an event that was sent twice
+            if not event.index or event.index > last:  # ignore an event that was sent twice
                 last = event.index
                 bill.written += 1
                 if event.details is not None:

@@ -432,9 +432,9 @@ def _size(prompts: Sequence[Sequence[int]]) -> tuple[int, bool]:
 
 
 def _twice(event: Answer, billed: Billed | None) -> bool:
-    """True if the server repeated this event: the event has tokens, but the number of written tokens has not grown."""
-    written = event.usage and event.usage.completion_tokens
-    return bool(billed and written and written == billed.completion_tokens and any(map(steps, event.choices)))
+    """True if this event came before: it has tokens, but the number of written tokens has not grown."""
+    written, before = (one.completion_tokens if one else None for one in (event.usage, billed))
+    return bool(before and written and written <= before and any(map(steps, event.choices)))
 
 
 # The provider.

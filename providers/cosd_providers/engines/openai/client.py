@@ -1,11 +1,6 @@
 """Requests to a server that speaks OpenAI's protocol: for single answers, streams and lists of prompts.
 
 The client also checks that the server read the whole prompt.
-
-A stream may hide parts of an answer that are shown without a stream. For example, llama-cpp-python decodes each token
-of a stream separately and drops bytes that are not a character. Some servers end a stream silently instead of refusing
-the request with an error. So if a stream hides something, the same request is sent again without a stream, unless the
-dialect rules out hidden parts (`Dialect.shows_parts`).
 """
 
 from __future__ import annotations
@@ -28,7 +23,8 @@ from cosd_providers.drafting import billed
 from cosd_providers.engine import miscounted
 from cosd_providers.engines.openai.dialects import GREEDY, NEUTRAL, Dialect
 from cosd_providers.engines.openai.logprobs import CheckedAligner, Listing
-from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Conversation, rest_of, steps
+from cosd_providers.engines.openai.streams import StreamCheck, checked
+from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Conversation, steps
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -322,10 +318,14 @@ class OpenAIClient:
                 return await stack.enter_async_context(stream(body))
 
             events = self._answers(begin, body)
-            if not self.dialect.shows_parts:
-                whole = partial(self.one, prefix, limit, usage, fields, alternatives=alternatives, check=False)
-                events = _whole_characters(events, stack, whole, self.endpoint)
-            async with aclosing(events) as answers:
+            check = StreamCheck(hides=not self.dialect.shows_parts, probs=self.facts.probs)
+
+            async def whole() -> Answer:
+                await stack.aclose()
+                answer = await self.one(prefix, limit, usage, fields, alternatives=alternatives, check=False)
+                return check.rest(answer, self.endpoint, usage)
+
+            async with aclosing(checked(events, check, whole)) as answers:
                 yield answers
 
     async def _answers(
@@ -580,79 +580,3 @@ def _number(body: Mapping[str, object]) -> int:
     """The number of most probable tokens that a request body asks for."""
     asked = body.get("top_logprobs", body.get("logprobs"))
     return asked if isinstance(asked, int) else 0
-
-
-async def _whole_characters(
-    answers: AsyncGenerator[Answer], stream: AsyncExitStack, ask: Callable[[], Awaitable[Answer]], endpoint: str
-) -> AsyncGenerator[Answer]:
-    """Yield the events of a stream; if one hides part of a character, yield it and all later ones as a single event.
-
-    A token without text hides a part of a character. A token may also contain a whole character and a part of the next
-    one. Text offsets reveal this case, because the offset of the following event counts the hidden part. So each event
-    with an offset is held back until the next event arrives.
-
-    Args:
-        answers: the events.
-        stream: the open stream, which is closed before the next request, because the server may handle only one request
-            at a time.
-        ask: a function that requests the whole answer.
-        endpoint: the server's URL, for error messages.
-
-    Raises:
-        ResponseError: the whole answer does not begin with the tokens that were already yielded.
-    """
-    strings, text, start = list[str](), "", None
-    held: Answer | None = None
-    began = False
-
-    def give(answer: Answer) -> Answer:
-        nonlocal text
-        strings.extend(step.pick.text for choice in answer.choices for step in steps(choice))
-        text += _text(answer)
-        return answer
-
-    async with aclosing(answers):
-        async for answer in answers:
-            began = True
-            offset = _offset(answer)
-            start = offset if start is None else start
-            if offset is not None and offset - (start or 0) > len(text) + (len(_text(held)) if held else 0):
-                break
-            if held is not None:
-                yield give(held)
-                held = None
-            if _is_silent(answer):
-                break
-            if offset is None:
-                yield give(answer)
-            else:
-                held = answer
-        else:
-            if held is not None:
-                yield held
-            if began:
-                return
-    await stream.aclose()
-    whole = await ask()
-    rest = rest_of(whole.choices[0], strings, text)
-    if rest is None:
-        words = "the repeated request has another answer: the server does not always take the most probable token"
-        raise ResponseError(words, endpoint=endpoint, retryable=True)
-    read = whole.usage.prompt_tokens if whole.usage else 0
-    yield Answer(choices=[rest], usage=Billed(prompt_tokens=read, completion_tokens=len(strings)))
-
-
-def _text(answer: Answer) -> str:
-    return "".join(choice.written for choice in answer.choices)
-
-
-def _is_silent(answer: Answer) -> bool:
-    """True if the answer adds no text, although it has a token."""
-    found = [step.pick for choice in answer.choices for step in steps(choice)]
-    return not _text(answer) and any(not pick.text and not pick.data for pick in found)
-
-
-def _offset(answer: Answer) -> int | None:
-    """The number of characters before the answer, if the server reports text offsets."""
-    offsets = [choice.logprobs.text_offset for choice in answer.choices if choice.logprobs]
-    return offsets[0][0] if offsets and offsets[0] else None

@@ -65,6 +65,7 @@ class Drafting:
         self._given: list[bytes] = []  # whole tokens returned after the current text
         self._before = 0  # number of whole tokens returned before the current text was sent
         self._wanted = max_tokens  # number of raw tokens to request
+        self._shown = -1  # number of raw tokens in the last answer to the current text
         self._refused = False  # whether the server has refused a higher limit
         self._over: DraftEnd | None = None
 
@@ -109,7 +110,7 @@ class Drafting:
     def _start(self, left: int) -> None:
         """Reset the state that belongs to the current text, with `left` tokens still to be written."""
         self._draft, self._known, self._given = Draft(left), [], []
-        self._wanted, self._refused = left, False
+        self._wanted, self._shown, self._refused = left, -1, False
 
     def _grow(self, wanted: int) -> None:
         """Append the tokens returned so far to the text; the next request asks for `wanted` more raw tokens."""
@@ -127,7 +128,10 @@ class Drafting:
         sent.
         """
         left, continues = self._draft.left, self._client.partial
-        full = stream.written >= limit == self._wanted and not self._refused
+        # Without a bill, tokens that the server hides are not counted: a higher limit shows whether there are any.
+        hides = stream.billed is None and stream.finish == "length" and stream.shown > self._shown
+        self._shown = stream.shown
+        full = (hides or stream.written >= limit) and limit == self._wanted and not self._refused
         if self._own_way and not continues and stream.differs:
             words = "the stream broke off, and the server drew another answer to the repeated request"
             raise ResponseError(words, endpoint=self._client.endpoint, retryable=True)
@@ -180,6 +184,11 @@ class Drafting:
                 yield token
             if stream.finish is None:
                 raise broken_off(self._client.endpoint)
+            if stream.repeats:
+                self._usage.warn(
+                    f"{self._client.endpoint}: parts of a stream came twice, and more tokens came than the server has "
+                    "billed: the answer may repeat what the model wrote once. Is there a proxy that repeats events?"
+                )
             bill.final = True
 
     def _drawn(self) -> Mapping[str, object]:
@@ -227,6 +236,9 @@ class _Stream:
         self._draft = draft
         self._known = known
         self._at = 0
+        self._written = 0  # number of tokens with text, and an end that is shown
+        self._again = 0  # how many of them came in events that repeat the text of the event before
+        self._last = ""
         self._repeated = repeated
         self._begun: CheckedAligner | EventReader | None = None
         self._ended: str | None = None  # the end of an answer whose probabilities may still follow
@@ -250,6 +262,17 @@ class _Stream:
         billed = self.billed.completion_tokens if self.billed else None
         return max(billed or 0, self._aligner.count)
 
+    @property
+    def shown(self) -> int:
+        """The number of raw tokens received; -1 if the server shows no tokens, only text."""
+        return self._aligner.count if isinstance(self._aligner, CheckedAligner) else -1
+
+    @property
+    def repeats(self) -> bool:
+        """True if more tokens came than were billed, and events that repeat the one before explain the difference."""
+        billed = (self.billed.completion_tokens if self.billed else None) or self._written
+        return self._written - self._again <= billed < self._written
+
     def feed(self, event: Answer) -> list[Token]:
         """Read one event, and return the whole tokens that it completes."""
         self.billed = event.usage or self.billed
@@ -268,11 +291,16 @@ class _Stream:
 
     def _read(self, choice: Completion) -> list[Token]:
         tokens: list[Token] = []
+        before = self._written
         for position in self._aligner.feed(choice):
+            token = position.pick.token
+            self._written += bool(token.data) or (token.end and token.prob is not None)
             self._client.facts.spaced = self._client.facts.spaced or self._aligner.spaced
             tokens += self._take(position)
             if self.differs:
                 return tokens
+        self._again += self._written - before if choice.written == self._last else 0
+        self._last = choice.written or self._last
         self.finish = choice.finish_reason
         return tokens
 

@@ -20,7 +20,7 @@ from cosd_providers.engines.openai.logprobs import Listing, TokenAligner, ranked
 from cosd_providers.engines.openai.wire import Answer, Completion, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
 from cosd_providers.greedy import Choice, Position, with_alternatives
-from cosd_providers.text import join, sendable
+from cosd_providers.text import LOST, join, sendable
 from cosd_providers.usage import Usage
 
 __all__ = ["Echo", "Scored", "cannot_score", "end_at", "hidden_tokens", "spelt"]
@@ -236,6 +236,9 @@ def spelt(
             found = list(TokenAligner(endpoint, ends, listing=listing).feed(way))
         except ResponseError:
             continue
+        spelled = b"".join(position.pick.token.data for position in found)
+        if way is choice and len(ways) > 1 and LOST not in choice.written and spelled != written:
+            continue  # the generated token has no entry
         count = _tokens_of(text, found)
         if way is not choice and written != text:
             found[count:] = [Position(Choice(0, Token(written[len(text) :], None)))]

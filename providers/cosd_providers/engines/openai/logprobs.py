@@ -29,7 +29,7 @@ _LOST = LOST.encode()
 
 _OPEN = 3  # the greatest number of bytes in an unfinished character
 _AHEAD = 16  # number of later tokens to check if a token's position in the text is ambiguous
-_PART = 8  # bytes that a token without a string may add before a character that is never completed
+_PART = 8  # bytes that a token without a string may add before a character that it does not complete
 _WINDOW = 256  # number of bytes to search for the token after an unfinished character
 _NO_PROBS = "Not every server, model and route has them; is there another one?"
 _NO_STREAMED = (
@@ -282,6 +282,8 @@ class TokenAligner:
         if ended:
             shown = left and (not text or self._is_end(left)) and LOST not in left[-1].pick.text
             end = left.pop() if shown else Step(Candidate("", None))
+        if not ended and len(text) <= _PART:
+            text = b""  # it belongs to a token that the server does not show, because the answer was cut off inside it
         if text and not left and not self._lost:
             raise ResponseError("the tokens of the answer do not spell its text", endpoint=self._endpoint)
         if not ended:
@@ -418,6 +420,7 @@ class CheckedAligner(TokenAligner):
         self._drawn = drawn
         self._first = True
         self._said = ""  # the last text received
+        self._size = 0  # number of bytes of all text
 
     def feed(self, answer: Completion) -> Iterator[Position]:
         """Read an event, or a whole answer; yield the checked positions whose bytes are now known.
@@ -448,10 +451,12 @@ class CheckedAligner(TokenAligner):
             hint = "Is there another server for this model, such as vLLM or llama.cpp's?"
             raise UnsupportedError(words, endpoint=self._endpoint, hint=hint)
         self._said = answer.written or self._said
+        self._size += len(answer.written.encode())
         # The probabilities may come after the text, in an event of their own. If the text breaks off inside a
         # character, all of its tokens may be hidden.
         shown = bool(self._said) and not self._said.endswith(LOST)
-        if shown and answer.finish_reason is not None and not (self.count or steps(answer)):
+        cut = answer.finish_reason == "length" and self._size <= _PART
+        if shown and answer.finish_reason is not None and not (cut or self.count or steps(answer)):
             raise no_probs("logprobs", self._endpoint, hint=_NO_STREAMED if self._proxied else _NO_PROBS)
 
     def _check_position(self, position: Position) -> None:

@@ -56,6 +56,7 @@ class EventReader:
         self._endpoint = endpoint
         self._repeated = repeated
         self._held = ""
+        self._cut = ""
 
     def feed(self, answer: Completion) -> Iterator[Position]:
         """Read an event, and yield its text as a token, followed by the end of sequence if the model ended.
@@ -64,7 +65,10 @@ class EventReader:
             UnsupportedError: the server ended the answer at a stop string from its own settings.
             ResponseError: the answer ended for an unknown reason.
         """
-        if text := self._new(answer.written, last=answer.finish_reason is not None):
+        new = self._cut + self._new(answer.written, last=answer.finish_reason is not None)
+        text = new.rstrip(LOST)  # U+FFFD at the end is a character that was cut off
+        self._cut = new[len(text) :]
+        if text:
             yield self._position(Token(text.encode(), None))
         if isinstance(answer.stop_reason, str) and answer.stop_reason:
             raise own_stop(self._endpoint, hint="Start it without stop strings, in its generation settings too.")

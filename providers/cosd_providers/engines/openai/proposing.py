@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cosd_providers.contract import Context, Proposal, Question
-from cosd_providers.engine import nothing_to_continue
+from cosd_providers.engine import no_probs, nothing_to_continue
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_long
 from cosd_providers.engines.openai.echo import Echo, Scored, cannot_score
 from cosd_providers.engines.openai.wire import Completion
@@ -13,7 +13,7 @@ from cosd_providers.errors import ContextLengthError, InvalidRequestError, Respo
 from cosd_providers.greedy import Continuation, Position, boundaries
 from cosd_providers.proposing import Rounds
 from cosd_providers.strategies import Strategy
-from cosd_providers.text import sendable
+from cosd_providers.text import LOST, sendable
 from cosd_providers.tokenizers import encoded
 from cosd_providers.usage import Usage
 
@@ -154,7 +154,10 @@ class Proposing(Rounds):
         return [positions[skip:] for positions, skip in zip(found, skipped, strict=True)]
 
     async def _many(self, prefixes: list[Prefix], skipped: list[int], wanted: int) -> list[list[Position]]:
-        """Request the positions after each prefix; if an answer ends before any new position, raise its limit once."""
+        """Request the positions after each prefix; if an answer ends before any new position, raise its limit once.
+
+        The server may not show the first tokens of a character, so each skipped position may stand for several tokens.
+        """
         ask = self._client.singles if self._singly else self._client.many
         choices = await ask(prefixes, wanted, self._usage, self._alternatives)
         found = [self._positions(choice) for choice in choices]
@@ -163,9 +166,12 @@ class Proposing(Rounds):
         if not short:
             return found
         more = [prefixes[at] for at in short]
-        again = await ask(more, wanted + _MORE, self._usage, self._alternatives)
+        limit = wanted + _MORE * (1 + max(skipped[at] for at in short))
+        again = await ask(more, limit, self._usage, self._alternatives)
         for at, choice in zip(short, again, strict=True):
             found[at] = self._positions(choice)
+            if not found[at] and choice.written and LOST not in choice.written:  # no character has as many tokens
+                raise no_probs("logprobs", self._client.endpoint)
             if not found[at] and not prefixes[at].whole:
                 raise nothing_to_continue(self._client.endpoint)
         return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field
@@ -29,8 +29,10 @@ __all__ = [
     "Conversation",
     "ModelList",
     "Step",
+    "marks",
     "rest_of",
     "steps",
+    "strings",
 ]
 
 _ID = re.compile(r"token_id:(\d+)")
@@ -44,6 +46,9 @@ _STOPS = ("eos", "eos_token", "end_turn")
 
 FINISHES = ("stop", "length", "content_filter")
 """The known finish reasons of an answer."""
+
+_NEVER = -745.0
+"""The least log probability of a token that is possible: the exponential of a lower number is 0."""
 
 Byte = Annotated[int, Field(ge=0, le=255)]
 
@@ -67,7 +72,8 @@ class Candidate:
         text: the server's string for the token. If the token leaves a character unfinished, the string is empty or
             contains U+FFFD. The token's leading space may be missing.
         prob: its probability; None if unknown.
-        data: its bytes; None if unknown.
+        data: its bytes; None if unknown. The end of sequence has none (and no string), but neither has a part of a
+            character on some servers.
         id: its id; None if unknown.
         logprob: the logarithm that the server shows; None if there is none.
     """
@@ -249,10 +255,32 @@ def steps(answer: Completion) -> list[Step]:
     return found
 
 
+def strings(answer: Completion) -> list[str]:
+    """Return the server's string for each token."""
+    logprobs = answer.logprobs or Logprobs()
+    return logprobs.tokens or [] if logprobs.content is None else [one.token for one in logprobs.content]
+
+
+def marks(answer: Completion) -> list[tuple[object, ...]]:
+    """Return a mark for each token: its string, its offset if known, and all listed log probabilities.
+
+    Tokens at different positions hardly ever have equal marks, even if the model repeats itself. A token that is
+    certain, so that its list shows only probabilities of 1 and 0, has no mark.
+    """
+    logprobs, found = answer.logprobs or Logprobs(), list[tuple[object, ...]]()
+    if logprobs.content is not None:
+        found += [(one.token, one.logprob, *(o.logprob for o in one.top_logprobs or ())) for one in logprobs.content]
+    elif logprobs.tokens and logprobs.token_logprobs:
+        tops = chain(logprobs.top_logprobs or (), repeat(None))
+        shown = zip(logprobs.tokens, logprobs.token_logprobs, logprobs.text_offset or repeat(0), tops, strict=False)
+        found += [(*own, *(top or {}).values()) for *own, top in shown]
+    return [one for one in found if any(isinstance(value, float) and _NEVER < value < 0 for value in one)]
+
+
 def rest_of(answer: Completion, seen: Sequence[str], text: str) -> Completion | None:
     """Strip the first tokens, with these strings and this text, from an answer; None if it begins differently."""
     count, written, found = len(seen), answer.written, answer.logprobs or Logprobs()
-    if [step.pick.text for step in steps(answer)[:count]] != [*seen] or not written.startswith(text):
+    if strings(answer)[:count] != [*seen] or not written.startswith(text):
         return None
     lists = ("content", "tokens", "token_logprobs", "top_logprobs", "text_offset")
     left = {name: values[count:] for name in lists if (values := getattr(found, name)) is not None}
@@ -271,6 +299,8 @@ def _named(entry: Named) -> Candidate:
     # more reliable. The bytes of an unfinished character may be the bytes of U+FFFD.
     if entry.bytes and bytes(entry.bytes) != entry.token.encode():
         data = bytes(entry.bytes)
+    elif entry.bytes is not None and not entry.token:
+        data = b""
     return Candidate(plain.text, plain.prob, data, plain.id if entry.id is None else entry.id, entry.logprob)
 
 
