@@ -222,9 +222,10 @@ def advice_on(found: Comparison, worth: float) -> Advice:
         accuracy={name: one.accuracy for name, one in known.items()},
         bills={name: _bill(found, one) for name, one in known.items()},
         doubts={
-            name: Doubts(answers=least.answers, wrong=least.wrong, sure=least.confident_wrong, alpha=least.alpha)
+            name: Doubts(
+                answers=one.least.answers, wrong=one.least.wrong, sure=one.least.confident_wrong, alpha=one.least.alpha
+            )
             for name, one in found.calibration.items()
-            if (least := one.least) is not None
         },
         draft=found.draft,
         assistant=found.assistant,

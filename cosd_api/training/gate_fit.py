@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -99,8 +99,8 @@ class GateFit:
         mean, scale = shown.mean(axis=0), shown.std(axis=0)
         scale[scale < 1e-5] = np.inf  # so that a nearly constant feature gets no weight
         # scikit-learn minimises C times the sum of the losses, plus half the sum of the squared weights.
-        regression = LogisticRegression(C=1 / (penalty * len(z)), tol=1e-6, max_iter=500)
-        found = regression.fit((shown - mean) / scale, z)
+        found: Any = LogisticRegression(C=1 / (penalty * len(z)), tol=1e-6, max_iter=500)
+        found.fit((shown - mean) / scale, z)
         return cls(np.append(found.intercept_, found.coef_), mean, scale, penalty)
 
     def trained(self, places: Sequence[GatePlace]) -> GateFit:
@@ -224,9 +224,10 @@ def youden(found: HeldOutPlaces) -> tuple[float, GateScore]:
     If several thresholds have the same index, the largest is chosen.
     """
     import numpy as np  # noqa: PLC0415
-    from sklearn.metrics import roc_curve  # noqa: PLC0415
+    from sklearn import metrics  # noqa: PLC0415
 
-    wasted, right, scores = roc_curve(found.labels, found.scores, drop_intermediate=False)
+    curve: Any = cast("Any", metrics).roc_curve(found.labels, found.scores, drop_intermediate=False)
+    wasted, right, scores = curve
     at = int(np.argmax(right - wasted))  # among equals the first, which has the largest threshold
     below = scores[at + 1] if at + 1 < len(scores) else 0.0
     eta = (scores[at] + below) / 2 if at else 1.0  # the first point of the curve is a gate that never opens

@@ -9,7 +9,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -166,11 +166,10 @@ class Errors:
 
     def event_error(self, event: object, response: HttpAnswer) -> StatusError | None:
         """Create the error that an event, or an answer with a 2xx status, reports; None if it reports no error."""
-        if type(event) is list and event:  # Gemini puts its errors into lists
-            [event, *_] = cast("list[object]", event)
-        if type(event) is not dict:
+        first = next(iter(_each(event)), None)  # Gemini puts its errors into lists
+        if not isinstance(first, dict):
             return None
-        fields = cast("dict[str, Any]", event)
+        fields = cast("dict[str, Any]", first)
         error = fields.get("error")
         marked = error is not None or fields.get("errors") or "error" in (fields.get("object"), fields.get("type"))
         if not (marked or ("choices" not in fields and max(_codes(fields), default=0) >= 400 and _message(fields))):
@@ -184,12 +183,13 @@ class Errors:
         """
         if (error := self.event_error(event, response)) is not None:
             return error
-        reason, told = _broken_off(cast("dict[str, Any]", event)) if type(event) is dict else ("", None)
+        reason, told = _broken_off(cast("dict[str, Any]", event)) if isinstance(event, dict) else ("", None)
         if not reason:
             return None
+        reported: dict[str, object] = {"error": told}
         if isinstance(told, dict) and isinstance(cast("dict[str, Any]", told).get("code"), int):
-            return self.event_error({"error": told}, response)
-        said = self._strike(_message({"error": told}))[:_QUOTED]
+            return self.event_error(reported, response)
+        said = self._strike(_message(reported))[:_QUOTED]
         words = f"the server broke the answer off (finish reason {reason!r}){': ' if said else ''}{said}"
         broken = self.make(ResponseError, words, response, "Its log may say why.")
         broken.retryable = True
@@ -242,7 +242,7 @@ class Errors:
             answer: object = from_json(text)
         except ValueError:
             raise self._unreadable(response, text, "JSON") from None
-        for one in cast("list[object]", answer if isinstance(answer, list) else [answer]) if generated else ():
+        for one in _each(answer) if generated else ():
             if (error := self.failure(one, response)) is not None:
                 raise error
         return answer
@@ -318,14 +318,18 @@ def _words(error: OSError) -> tuple[str, str]:
     return said, _IS_IT_RUNNING
 
 
+def _each(answer: object) -> Sequence[object]:
+    """Return the answers in a list, or the only answer."""
+    return cast("list[object]", answer) if isinstance(answer, list) else [answer]
+
+
 def _broken_off(event: dict[str, Any]) -> tuple[str, object]:
     """Return the finish reason of an answer that the server broke off, and its words on that; `("", None)` otherwise.
 
     The reason has the place and form of OpenAI's protocol, SGLang's, TGI's or Ollama's.
     """
-    parts: Any = event.get("choices") or event.get("meta_info") or event.get("details") or event
-    for part in parts if type(parts) is list else (parts,):
-        if type(part) is not dict:
+    for part in _each(event.get("choices") or event.get("meta_info") or event.get("details") or event):
+        if not isinstance(part, dict):
             continue
         found = cast("dict[str, Any]", part)
         reason, error = found.get("finish_reason") or found.get("done_reason"), found.get("error")
@@ -402,8 +406,8 @@ def _message(answer: object) -> str:
         return f"{fields['loc']}: {fields['msg']}"
     metadata = fields.get("metadata")  # OpenRouter's, which has the answer of the provider that it asked
     raw = cast("dict[str, object]", metadata).get("raw") if isinstance(metadata, dict) else None
-    found = [*map(fields.get, _REASONS), _body(raw) if isinstance(raw, str) else raw]
-    return ": ".join(dict.fromkeys(filter(None, map(_message, found))))
+    found: list[object] = [*map(fields.get, _REASONS), _body(raw) if isinstance(raw, str) else raw]
+    return ": ".join(dict.fromkeys(words for one in found if (words := _message(one))))
 
 
 def _kind(status: int, message: str) -> tuple[type[StatusError], str]:

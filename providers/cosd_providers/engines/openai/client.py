@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import PlainSerializer
 
@@ -571,7 +571,8 @@ def _without(body: Mapping[str, object], names: AbstractSet[str]) -> dict[str, o
     """Strip fields from a request, and from its `stream_options`, which are left out if nothing remains of them."""
     less = {name: value for name, value in body.items() if name not in names}
     if isinstance(options := less.pop("stream_options", None), Mapping):
-        kept = {name: value for name, value in options.items() if name not in names}
+        given = cast("Mapping[str, object]", options)
+        kept = {name: value for name, value in given.items() if name not in names}
         less |= {"stream_options": kept} if kept else {}
     return less
 
