@@ -167,7 +167,7 @@ def misjudged(difference: int) -> Fault:
 
     async def fault(exchange: Exchange) -> None:
         body = b"".join(exchange.dumped(exchange.said))
-        kind = exchange.sane.headers["content-type"]
+        kind = exchange.sane.headers.get("content-type", "application/json")
         head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(body) + difference}\r\n\r\n"
         await exchange.stream.send(head.encode() + body)
         await exchange.hang_up()
