@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -249,8 +250,9 @@ class Gateway:
             if self._stopping:
                 words = "the gateway is stopping"
                 raise ApiError(words, status=503, kind="server_error", code="stopping", retryable=True)
-            fusion = self._fusion(asked.model)
-            exchange.model, exchange.stream = asked.model, asked.stream
+            name = self._named(asked.model)
+            fusion, asked = self._fusions[name], replace(asked, model=name)
+            exchange.model, exchange.stream = name, asked.stream
             place = ExitStack()  # closed before the end of the answer is sent, to be free for the client's next request
             answering = Answering(fusion, asked, self.limits, exchange, self._stop, self._upstreams, place.close)
             place.push(admitted.pop_all())
@@ -262,7 +264,7 @@ class Gateway:
             try:
                 with (
                     place,
-                    self._metrics.in_flight(asked.model),
+                    self._metrics.in_flight(name),
                     callers_context(request.headers, exchange.id),
                 ):
                     await answering.respond(scope, receive, send)
@@ -272,12 +274,17 @@ class Gateway:
 
         return respond
 
-    def _fusion(self, name: str) -> Fusion:
+    def _named(self, name: str) -> str:
+        """Return the name of the fusion that a request asks for; a request without a name asks for the only one."""
+        known = ", ".join(self._fusions)
+        if not name:
+            if len(self._fusions) > 1:
+                raise ApiError(f"model is required; the models are: {known}", param="model")
+            return known
         if name not in self._fusions:
-            known = ", ".join(self._fusions)
             words = f"there is no model of this name; the models are: {known}"
             raise ApiError(words, status=404, code="model_not_found", param="model")
-        return self._fusions[name]
+        return name
 
     async def _read(self, data: bytes, read: Callable[[bytes, GatewayLimits, Collection[str]], Asked]) -> Asked:
         """Check a body. A long body is checked in a thread, so that the event loop can serve other requests."""
@@ -330,7 +337,7 @@ class Gateway:
         name = request.path_params["name"]
         if not name:
             raise HTTPException(404)
-        self._fusion(name)
+        self._named(name)
         return JSONResponse(self._described(name))
 
     def _described(self, name: str) -> dict[str, Any]:

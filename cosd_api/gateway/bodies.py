@@ -126,7 +126,7 @@ class RequestBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
-    model: str
+    model: str | None = None
     max_tokens: _Positive | None = None
     max_completion_tokens: _Positive | None = None
     stop: _Text | Annotated[list[_Text], Field(max_length=_MOST_STOPS, fail_fast=True)] | None = None
@@ -172,7 +172,7 @@ class Asked:
 
     Attributes:
         chat: whether the request was sent to the chat route.
-        model: name of the requested fusion.
+        model: name of the requested fusion; empty if the request names none.
         prompts: the prompts; each of them is answered once.
         options: the limits on each answer, and the other options that the request sets.
         stream: whether the answers are sent while they are written.
@@ -217,7 +217,7 @@ class Asked:
             options["alternatives"] = listed - 1  # the written token itself is the first in the list
         return cls(
             chat=isinstance(body, ChatBody),
-            model=body.model,
+            model=body.model or "",
             prompts=tuple(prompts),
             options=options,
             stream=stream,

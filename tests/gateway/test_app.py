@@ -39,6 +39,17 @@ async def test_models_are_listed() -> None:
             reply = await visit(app, path, body)
             assert (reply.status, reply.error["code"], reply.error["param"]) == (404, "model_not_found", "model")
             assert reply.error["message"] == "there is no model of this name; the models are: a, b/c"
+        reply = await visit(app, TEXT, {"prompt": "Q:"})
+        assert (reply.status, reply.error["param"]) == (400, "model")
+        assert reply.error["message"] == "model is required; the models are: a, b/c"
+
+
+async def test_a_request_without_a_model_asks_for_the_only_one() -> None:
+    """As llama.cpp's web client sends it."""
+    async with opened({"fused": fusion()}) as app:
+        for body in ({"prompt": "Q:"}, {"prompt": "Q:", "model": None}, {"prompt": "Q:", "model": ""}):
+            reply = await visit(app, TEXT, body)
+            assert (reply.json["model"], reply.json["choices"][0]["text"]) == ("fused", FUSED)
 
 
 async def test_each_model_is_a_fusion_of_its_own() -> None:

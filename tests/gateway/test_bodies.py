@@ -150,7 +150,7 @@ def test_what_cannot_be_continued_is_refused_with_the_reason(given: Any, param: 
         (json.dumps({f"x{at}": 1 for at in range(50_000)}).encode(), "unknown field 'x0'"),
         (json.dumps({"model": "m", "messages": [], "stop": [1] * 90_000}).encode(), "stop is refused"),
         (json.dumps({"model": "m", "stop": [1] * 500_000}).encode(), "the body has more than 100000 values"),
-        (b"{}", "model is required"),
+        (b"{}", "messages is required"),
         (b'{"model": "m"}', "messages is required"),
         (b'{"model": "m", "messages": [{"role": "user", "content": "\\ud800"}]}', "is not valid"),
     ],
