@@ -77,13 +77,14 @@ test-ray: $(STAMPS)/test  ## Run the tests on a local Ray cluster of two nodes (
 wire: $(STAMPS)/test  ## Accept what the adapters send now: rewrite the requests pinned in tests/wire
 	@COSD_WIRE=write $(BIN)/python -m pytest -q tests/wire $(ARGS)
 
-check: $(STAMPS)/check  ## Lint, formatting, types (mypy and pyright; of the wheel too) and the layers
+check: $(STAMPS)/check  ## Lint, formatting, types (mypy and pyright; of the wheel too), the layers and the budget of lines
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	@echo "$(BIN)/pyright"; PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -q tests/typed tests/test_house.py
+	$(BIN)/python tests/house.py
 
 fix: $(STAMPS)/check  ## Format, and mend what ruff can mend by itself
 	$(BIN)/ruff format

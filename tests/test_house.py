@@ -18,6 +18,7 @@ import cosd_api
 import cosd_api.extend
 import cosd_api.types
 import cosd_providers
+import house
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = (ROOT / "cosd_api", ROOT / "providers" / "cosd_providers")
@@ -138,3 +139,13 @@ def test_odd_habits_of_language_only_get_fewer(habit: str) -> None:
     odd = re.compile(rf"\b{habit}\b", re.IGNORECASE)
     found = sum(len(odd.findall((ROOT / one).read_text(encoding="utf-8"))) for one in MODULES)
     assert found <= HABITS[habit], f"{habit!r}: {found}; name the actor and the thing instead"
+
+
+def test_a_house_above_its_budget_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = house.measured()
+    monkeypatch.setattr(house, "measured", lambda: {**found, "lines of source": 10**6})
+    with pytest.raises(SystemExit, match=r"above the budget in tests/house.toml: lines of source\. Remove something"):
+        house.main()
+    assert "lines of source           1,000,000 of" in capsys.readouterr().out
