@@ -19,6 +19,7 @@ from cosd_api.comparison.statistics import Estimated, PairedCounts
 from cosd_api.extend import Record
 
 _TIE = 1e-9
+_UNSEEN = 3.0  # rule of three: a share that was seen in none of n groups is at most 3 / n
 LEVEL = 0.05
 """Two-sided significance level of all tests together."""
 
@@ -194,8 +195,8 @@ class Joint:
         return self._around(found.total, found.squares, len(self._outcomes.apart(one, other, **instead)))
 
     def _around(self, total: int, squares: int, questions: int) -> Estimated:
-        """The interval of a difference; if no group differs, the interval is as wide as if one group differed."""
-        half = self._reach * math.sqrt(max(squares, 1))
+        """The interval of a difference, which has at least the width that the rule of three gives."""
+        half = max(_UNSEEN, self._reach * math.sqrt(squares))
         low, high = (total - half) / questions, (total + half) / questions
         if abs(total) <= half * (1 + _TIE):  # equal except for rounding: the interval must contain 0
             low, high = min(low, 0.0), max(high, 0.0)
