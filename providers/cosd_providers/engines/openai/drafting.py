@@ -15,6 +15,7 @@ from cosd_providers.engine import broken_off, nothing_to_continue, silent
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_long
 from cosd_providers.engines.openai.logprobs import CheckedAligner
 from cosd_providers.engines.openai.no_logprobs import EventReader
+from cosd_providers.engines.openai.streams import RestOfAnswer
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError
 from cosd_providers.greedy import Draft, Position, with_alternatives
@@ -239,6 +240,7 @@ class _Stream:
         self._written = 0  # number of tokens with text, and an end that is shown
         self._again = 0  # how many of them came in events that repeat the text of the event before
         self._last = ""
+        self._streamed: int | None = None  # number of raw tokens of a stream that was closed for another request
         self._repeated = repeated
         self._begun: CheckedAligner | EventReader | None = None
         self._ended: str | None = None  # the end of an answer whose probabilities may still follow
@@ -276,6 +278,8 @@ class _Stream:
     def feed(self, event: Answer) -> list[Token]:
         """Read one event, and return the whole tokens that it completes."""
         self.billed = event.usage or self.billed
+        if isinstance(event, RestOfAnswer):
+            self._streamed = self._aligner.count
         tokens: list[Token] = []
         for choice in event.choices:
             if self.finish is not None or self.differs:
@@ -306,10 +310,10 @@ class _Stream:
 
     def report(self, bill: RequestBill) -> None:
         """Write the usage into the bill of the request; without a usage, only the number of tokens received."""
-        bill.written = self._aligner.count
+        bill.written = self._aligner.count if self._streamed is None else self._streamed
         if self.billed is not None:
             bill.read, bill.cached = self.billed.prompt_tokens, self.billed.cached
-            if self.billed.completion_tokens is not None:
+            if self.billed.completion_tokens is not None and self._streamed is None:
                 bill.written = self.billed.completion_tokens
 
     def _take(self, position: Position) -> list[Token]:

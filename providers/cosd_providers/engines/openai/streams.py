@@ -11,11 +11,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
-from cosd_providers.engines.openai.wire import Answer, Billed, marks, rest_of, steps, strings
+from cosd_providers.engines.openai.wire import Answer, marks, rest_of, steps, strings
 from cosd_providers.errors import ResponseError
 from cosd_providers.usage import Usage
 
-__all__ = ["StreamCheck", "checked"]
+__all__ = ["RestOfAnswer", "StreamCheck", "checked"]
+
+
+class RestOfAnswer(Answer):
+    """The rest of an answer that was requested once more, without a stream; that request has a bill of its own."""
 
 
 class StreamCheck:
@@ -83,7 +87,7 @@ class StreamCheck:
             return []
         return [] if held is None else [held]
 
-    def rest(self, whole: Answer, endpoint: str, usage: Usage) -> Answer:
+    def rest(self, whole: Answer, endpoint: str, usage: Usage) -> RestOfAnswer:
         """Return the part of the whole answer after the events that have been returned, as one event.
 
         Args:
@@ -103,9 +107,7 @@ class StreamCheck:
                 f"{endpoint}: a part of a stream came twice, so the answer was requested once more, without a stream. "
                 "Is there a proxy that repeats events?"
             )
-        usage.bill(0, len(self._strings))  # the stream was closed before its bill
-        read = whole.usage.prompt_tokens if whole.usage else 0
-        return Answer(choices=[rest], usage=Billed(prompt_tokens=read, completion_tokens=0))
+        return RestOfAnswer(choices=[rest], usage=whole.usage)
 
     def _came_before(self, answer: Answer) -> bool:
         found = [mark for choice in answer.choices for mark in marks(choice)]
