@@ -12,6 +12,7 @@ from contextlib import aclosing
 from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
+import anyio
 from anyio.lowlevel import current_token
 
 from cosd_providers.concurrency import Lazy
@@ -192,12 +193,16 @@ class DetectedProvider:
         adapter = self._make(engine)
         try:
             await adapter.describe()
-        except (UnsupportedError, StatusError, ResponseError) as error:
-            if _lacks_a_route(error):
+        except BaseException as error:
+            lacks = isinstance(error, ProviderError) and _lacks_a_route(error)
+            if isinstance(error, UnsupportedError) and not lacks:
+                return adapter  # it gives its reasons at each use
+            with anyio.CancelScope(shield=True):
                 async with adapter:  # closes its connections
-                    return self._make(engine, over_v1=True)
-            if not isinstance(error, UnsupportedError):  # the adapter itself gives its reasons at each use
+                    pass
+            if not lacks:
                 raise
+            return self._make(engine, over_v1=True)
         return adapter
 
     async def _enter(self, adapter: Provider) -> None:
