@@ -20,10 +20,8 @@ from cosd_api.checks import (
     check_installed,
     check_own,
     check_positive,
-    check_prompt,
     check_stop,
     check_unit,
-    missing_members,
 )
 from cosd_api.decoding.commands import Contender, DecidedSegment
 from cosd_api.decoding.passage import Passage
@@ -176,13 +174,11 @@ __all__ = [  # noqa: RUF022 - by subject
     "check_installed",
     "check_own",
     "check_positive",
-    "check_prompt",
     "check_stop",
     "check_unit",
     "config_error",
     "config_errors",
     "describe_verifier",
-    "missing_members",
     "read_document",
     "refuse_settings",
     "spell_out_options",

@@ -30,7 +30,8 @@ _MANY = 0.25
 _POWER = 1.3
 """Factor by which an interval must be shorter than the gain, so that four of five runs show it."""
 _LONG = 30  # settings with at least this many characters are left out of a sentence
-_WIDTH = 110
+WIDTH = 110
+"""Characters per line, in the report and in a settings file's comment."""
 
 
 class Doubts(Record):
@@ -159,8 +160,8 @@ class Advice(Record):
             raise SettingError(f"the advice is not to fuse these models ({reason}): there are no settings of a fusion")
         others = [assistant] if isinstance(assistant, str | Provider) else [*assistant]
         if 1 + len(others) != len(self.models):
-            words_ = f"the advice is on {len(self.models)} models, not {1 + len(others)}"
-            raise SettingError(f"{words_}: give the draft and the assistants as they were given to compare")
+            count = f"the advice is on {len(self.models)} models, not {1 + len(others)}"
+            raise SettingError(f"{count}: give the draft and the assistants as they were given to compare")
         way = Contestant(self.way or "", "method", method_of(self.settings), self.first)
         fusion = way.fusion([connect(one) if isinstance(one, str) else one for one in (draft, *others)], self.unit)
         drawn = {"seed": self.seed} if fusion.settings.method.temperature else {}
@@ -180,7 +181,7 @@ class Advice(Record):
             OSError: the file cannot be written.
             SettingError: see `fusion`.
         """
-        self.fusion(draft=draft, assistant=assistant).save(path, comment=fill(str(self), _WIDTH))
+        self.fusion(draft=draft, assistant=assistant).save(path, comment=fill(str(self), WIDTH))
 
 
 def advice_on(found: Comparison, worth: float) -> Advice:
@@ -189,13 +190,16 @@ def advice_on(found: Comparison, worth: float) -> Advice:
     ways = [
         one
         for one in found.standings
-        if one.kind == "method" and one.without is None and one.differences and _least(one) is not None
+        if one.kind == "method" and one.without is None and one.differences
+        if all(apart.interval is not None for apart in one.differences.values())
     ]
     best = _advised([one for one in ways if one.better_than_all], found)
-    decision = "fuse" if best is not None else "alone" if ways and _upper(ways) < worth else "undecided"
     stopped = found.stopped
     if stopped is None and not ways:
         stopped = "no way to fuse these models has answered"
+    decision: Literal["fuse", "alone", "undecided", "unknown"] = "unknown"
+    if stopped is None:
+        decision = "fuse" if best is not None else "alone" if _upper(ways) < worth else "undecided"
     chosen = best or max(ways, key=lambda one: _gain(one).value, default=None)
     about = {"fused": chosen, **{name: found[name] for name in names}}
     known = {name: one for name, one in about.items() if one is not None and one.answered}
@@ -212,7 +216,7 @@ def advice_on(found: Comparison, worth: float) -> Advice:
             "more": math.ceil(more * found.questions) if decision == "undecided" else None,
         }
     return Advice(
-        decision="unknown" if stopped is not None else cast("Any", decision),
+        decision=decision,
         model=found.better,
         **fields,
         questions=found.questions,
@@ -237,15 +241,9 @@ def advice_on(found: Comparison, worth: float) -> Advice:
     )
 
 
-def _least(one: Standing) -> str | None:
-    """The model over which a way gains least; None if a difference has no interval."""
-    if any(apart.interval is None for apart in one.differences.values()):
-        return None
-    return min(one.differences, key=lambda name: one.differences[name].value)
-
-
 def _gain(one: Standing) -> Estimated:
-    apart = one.differences[_least(one) or ""]
+    """The gain over the model over which a way gains least."""
+    apart = min(one.differences.values(), key=lambda apart: apart.value)
     assert apart.interval is not None
     return Estimated(apart.value, apart.low, apart.interval.high)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from cosd_api.comparison.advice import WORTH
+from cosd_api.comparison.advice import WIDTH, WORTH
 from cosd_api.comparison.contestants import LeftOut
 from cosd_api.comparison.contrasts import PairedDifference, ThirdModel
 from cosd_api.comparison.standings import FailedAnswer, ModelCalibration, Standing
@@ -17,8 +17,6 @@ from cosd_api.extend import counted, in_words, with_article, with_notes
 
 if TYPE_CHECKING:
     from cosd_api.comparison.result import Comparison
-
-WIDTH = 110  # characters per line, in the report and in a settings file's comment
 
 
 _HEADS = ("", "right", "accuracy", "95 %")

@@ -141,87 +141,6 @@ class PairedCounts:
         return (self.won - self.lost) / self.total if self.total else math.nan
 
 
-def paired_difference(counts: PairedCounts, level: float = 0.95) -> Estimated:
-    """The difference between two accuracies on the same questions, with the interval of Newcombe's method 10.
-
-    Newcombe (1998), "Improved confidence intervals for the difference between binomial proportions based on paired
-    data", Statistics in Medicine 17, 2635-2650. The method combines the Wilson intervals `[l1, u1]` and `[l2, u2]` of
-    both accuracies `p1` and `p2`, with the correlation `phi` of the outcomes, corrected for continuity::
-
-        low  = p1 - p2 - sqrt((p1 - l1)^2 - 2 phi (p1 - l1) (u2 - p2) + (u2 - p2)^2)
-        high = p1 - p2 + sqrt((u1 - p1)^2 - 2 phi (u1 - p1) (p2 - l2) + (p2 - l2)^2)
-
-    Args:
-        counts: counts of both contestants; the difference is the first's accuracy minus the second's. Without
-            questions, the interval is [-1, 1].
-        level: approximate probability that the interval covers the true difference.
-
-    Raises:
-        SettingError: the level is invalid.
-    """
-    _z(level)
-    total = counts.total
-    if not total:
-        return Estimated(math.nan, -1.0, 1.0)
-    mine = wilson(counts.both + counts.won, total, level)
-    theirs = wilson(counts.both + counts.lost, total, level)
-    phi = _correlation(counts)
-
-    def apart(one: float, other: float) -> float:
-        return math.sqrt(max(0.0, one * one - 2 * phi * one * other + other * other))
-
-    low = counts.difference - apart(mine.value - mine.low, theirs.high - theirs.value)
-    high = counts.difference + apart(mine.high - mine.value, theirs.value - theirs.low)
-    return Estimated(counts.difference, max(-1.0, low), min(1.0, high))
-
-
-def _correlation(counts: PairedCounts) -> float:
-    """Newcombe's corrected phi; 0 if a row or a column of the table is empty, or the correction exceeds the effect."""
-    both, won, lost, neither = counts.both, counts.won, counts.lost, counts.neither
-    margins = (both + won) * (lost + neither) * (both + lost) * (won + neither)
-    excess: float = both * neither - won * lost
-    if excess > 0:
-        excess = max(excess - counts.total / 2, 0.0)
-    return excess / math.sqrt(margins) if margins else 0.0
-
-
-def mcnemar(counts: PairedCounts) -> float:
-    """The p-value of McNemar's exact test of the hypothesis that both contestants are right equally often.
-
-    McNemar (1947): questions that both contestants answer right, or both answer wrong, carry no information. Under the
-    hypothesis, each remaining question is won or lost with probability 1/2. The two-sided p-value is twice the smaller
-    tail of that binomial distribution, at most 1.
-    """
-    decided = counts.won + counts.lost
-    term, tail = 1, 0
-    for wins in range(min(counts.won, counts.lost) + 1):
-        tail += term
-        term = term * (decided - wins) // (wins + 1)
-    # Both operands are integers, so Python rounds their quotient correctly, however large they are.
-    return min(1.0, 2 * tail / (1 << decided))
-
-
-def holm(values: Sequence[float]) -> list[float]:
-    """Adjust p-values for multiple testing by Holm's step-down procedure, and return them in the given order.
-
-    Holm (1979), "A simple sequentially rejective multiple test procedure". The k-th smallest of m p-values becomes the
-    largest of `(m - j + 1) p(j)` for j up to k, at most 1. If each hypothesis with an adjusted value of at most 0.05 is
-    rejected, the probability of rejecting any true hypothesis is at most 0.05, however the tests depend on each other.
-
-    Raises:
-        SettingError: a value is not in [0, 1].
-    """
-    for value in values:
-        if not 0 <= value <= 1:
-            raise SettingError(f"p-values must be between 0 and 1, not {value!r}")
-    adjusted = [0.0] * len(values)
-    highest = 0.0
-    for rank, at in enumerate(sorted(range(len(values)), key=values.__getitem__)):
-        highest = max(highest, min(1.0, (len(values) - rank) * values[at]))
-        adjusted[at] = highest
-    return adjusted
-
-
 # Calibration.
 
 
@@ -268,11 +187,6 @@ class CalibrationCurve:
     alpha: float
     wrong: int
     confident_wrong: int
-
-    @property
-    def confident_share(self) -> float:
-        """Share of the wrong answers that have a probability of at least `alpha`; NaN without wrong answers."""
-        return self.confident_wrong / self.wrong if self.wrong else math.nan
 
 
 def calibration(answers: Iterable[tuple[float, bool]], *, bins: int = 10, alpha: float = _ALPHA) -> CalibrationCurve:

@@ -41,7 +41,7 @@ class RequestBill:
 
 @contextmanager
 def billed(usage: Usage, size: Callable[[], tuple[int, bool]]) -> Iterator[RequestBill]:
-    """RequestBill a request, however it ends.
+    """Bill a request, however it ends.
 
     A server that has begun to answer has read the prompt, and bills it, even if the stream is closed before the server
     reports the number. A request that was sent and then given up may have been read, so it counts as read. A request

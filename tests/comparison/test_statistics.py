@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from fractions import Fraction
-from itertools import product
 from math import comb
 
 import pytest
@@ -19,10 +17,7 @@ from cosd_api.comparison.statistics import (
     PairedCounts,
     calibration,
     frontier,
-    holm,
-    mcnemar,
     mean,
-    paired_difference,
     wilson,
 )
 from drawn import costly
@@ -99,11 +94,8 @@ def test_no_trials_tell_nothing() -> None:
         (lambda: wilson(1, 2, 95), "level must be a number between 0 and 1, such as 0.95, not 95"),
         (lambda: mean([1.0, 2.0], 0), "level must be a number between 0 and 1, such as 0.95, not 0"),
         (lambda: mean([1.0, math.inf]), "a mean is taken of finite numbers"),
-        (lambda: paired_difference(PairedCounts(1, 1, 1, 1), 1.0), "level must be a number between 0 and 1"),
         (lambda: PairedCounts(1, 2, -1, 0), "lost must be a whole number of at least 0, not -1"),
         (lambda: PairedCounts.of([True], []), "outcomes are compared in pairs, but there are 1 and 0"),
-        (lambda: holm([0.5, 1.5]), "p-values must be between 0 and 1, not 1.5"),
-        (lambda: holm([math.nan]), "p-values must be between 0 and 1, not nan"),
         (lambda: calibration([(1.1, True)]), "probabilities must be between 0 and 1, not 1.1"),
         (lambda: calibration([], bins=0), "bins must be a whole number of at least 1, not 0"),
     ],
@@ -123,104 +115,6 @@ def test_pairs_are_counted_question_by_question() -> None:
     assert (counts.total, counts.difference) == (6, 1 / 6)
 
 
-@pytest.mark.parametrize(
-    ("counts", "low", "high"),
-    [  # the first is an example of Newcombe (1998), table II, method 10
-        (PairedCounts(36, 12, 2, 0), 0.0569, 0.3404),
-        (PairedCounts(0, 0, 0, 0), -1.0, 1.0),
-        (PairedCounts(0, 10, 0, 0), 0.607519, 1.0),  # 1 - sqrt(2) (1 - 0.722467)
-    ],
-)
-def test_difference_as_in_the_table(counts: PairedCounts, low: float, high: float) -> None:
-    assert ends(paired_difference(counts)) == pytest.approx((low, high), abs=5e-5)
-
-
-@given(COUNTS, st.sampled_from([0.8, 0.95]))
-def test_difference_is_symmetric_and_within_bounds(counts: PairedCounts, level: float) -> None:
-    found = paired_difference(counts, level)
-    other = paired_difference(PairedCounts(counts.both, counts.lost, counts.won, counts.neither), level)
-    mistakes = paired_difference(PairedCounts(counts.neither, counts.lost, counts.won, counts.both), level)
-    assert ends(found) == pytest.approx((-other.high, -other.low))
-    assert ends(found) == pytest.approx((-mistakes.high, -mistakes.low))  # won is where the other alone is wrong
-    assert -1 <= found.low <= found.high <= 1
-    if counts.total:
-        assert found.low - 1e-12 <= found.value <= found.high + 1e-12
-
-
-def test_difference_covers_the_truth_about_as_often_as_it_says() -> None:
-    """Exactly, by every outcome of 20 questions, for several true shares of both, won, lost and neither."""
-    total = 20
-    found = [
-        (counts, paired_difference(counts))
-        for both, won, lost in product(range(total + 1), repeat=3)
-        if (neither := total - both - won - lost) >= 0
-        for counts in [PairedCounts(both, won, lost, neither)]
-    ]
-    for truth in [(0.4, 0.2, 0.2, 0.2), (0.5, 0.3, 0.1, 0.1), (0.25, 0.25, 0.25, 0.25), (0.6, 0.15, 0.05, 0.2)]:
-        difference = truth[1] - truth[2]
-        covered = sum(
-            multinomial(counts, truth)
-            for counts, one in found
-            if one.low <= difference + 1e-12 and difference <= one.high
-        )
-        assert 0.93 < covered < 0.99
-
-
-def multinomial(counts: PairedCounts, truth: tuple[float, ...]) -> float:
-    left, found = counts.total, 1.0
-    for count, share in zip((counts.both, counts.won, counts.lost, counts.neither), truth, strict=True):
-        found *= comb(left, count) * share**count
-        left -= count
-    return found
-
-
-@given(COUNTS)
-def test_mcnemar_is_the_binomial_tail_by_its_definition(counts: PairedCounts) -> None:
-    """Every outcome of the decided questions that is as far from one half is added up, in fractions."""
-    decided = counts.won + counts.lost
-    apart = abs(counts.won - counts.lost)
-    tail = sum(
-        Fraction(comb(decided, won), 2**decided) for won in range(decided + 1) if abs(2 * won - decided) >= apart
-    )
-    assert mcnemar(counts) == float(tail)
-
-
-def test_mcnemar_in_known_cases() -> None:
-    assert mcnemar(PairedCounts(3, 0, 0, 4)) == 1.0
-    assert mcnemar(PairedCounts(0, 5, 0, 0)) == 0.0625
-    assert mcnemar(PairedCounts(9, 12, 2, 9)) == pytest.approx(0.012939453125)  # as scipy's binomtest(2, 14)
-    assert 0 < mcnemar(PairedCounts(0, 4000, 3500, 0)) < 1e-8  # large counts overflow nothing
-
-
-def test_mcnemar_seldom_rejects_what_is_true() -> None:
-    """In simulated comparisons of equals at most one in twenty is called different."""
-    chance = random.Random(3)
-    rejected = 0
-    for _ in range(400):
-        outcomes = [chance.random() for _ in range(60)]
-        counts = PairedCounts.of([one < 0.6 for one in outcomes], [0.1 < one < 0.7 for one in outcomes])
-        rejected += mcnemar(counts) <= 0.05
-    assert rejected <= 20 + 3 * math.sqrt(19)
-
-
-def test_holm_as_in_the_textbook() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([]) == [] and holm([0.3]) == [0.3] and holm([0.9, 0.8]) == [1.0, 1.0]
-
-
-@given(st.lists(SHARES, max_size=12), st.sampled_from([0.01, 0.05, 0.2]))
-def test_holm_rejects_what_its_steps_reject(values: list[float], level: float) -> None:
-    """The procedure as Holm wrote it: the smallest first, at level / m, then at level / (m - 1), until one is kept."""
-    rejected = set[int]()
-    for step, at in enumerate(sorted(range(len(values)), key=lambda at: values[at])):
-        if values[at] * (len(values) - step) > level:
-            break
-        rejected.add(at)
-    adjusted = holm(values)
-    assert {at for at, value in enumerate(adjusted) if value <= level} == rejected
-    assert all(before <= after <= 1 for before, after in zip(values, adjusted, strict=True))
-
-
 # Calibration.
 
 
@@ -231,14 +125,13 @@ def test_calibration_by_hand() -> None:
     assert [one.answers for one in found.bins] == [0, 1, 0, 0, 3]
     assert found.bins[1] == CalibrationBin(0.2, 0.4, 1, 0.2, 0.0)
     assert found.bins[0] == CalibrationBin(0.0, 0.2, 0, None, None)
-    assert (found.wrong, found.confident_wrong, found.confident_share) == (2, 1, 0.5)
+    assert (found.wrong, found.confident_wrong) == (2, 1)
     assert (found.answers, found.accuracy) == (4, 0.5) and found.confidence == pytest.approx(0.725)
 
 
-def test_calibration_of_nothing_and_of_no_mistake() -> None:
+def test_calibration_of_nothing() -> None:
     found = calibration([])
     assert found.answers == 0 and all(math.isnan(one) for one in (found.error, found.confidence, found.accuracy))
-    assert math.isnan(calibration([(0.9, True)]).confident_share)
 
 
 @given(st.lists(st.tuples(SHARES, st.booleans()), min_size=1), st.integers(1, 20), SHARES)

@@ -39,7 +39,7 @@ WEB_CLIENT: dict[str, Any] = {
     "dry_allowed_length": 2, "dry_penalty_last_n": -1, "samplers": ["top_k", "temperature"], "backend_sampling": False,
     "timings_per_token": True,
 }  # fmt: skip
-"""What llama.cpp's web client sends, with all of its samplers set to nothing."""
+"""The fields that llama.cpp's web client sends, with all of its samplers set to nothing."""
 
 OPEN_WEBUI: dict[str, Any] = {
     "stream": True, "stream_options": {"include_usage": True}, "params": {}, "tool_servers": [], "files": None,
@@ -61,7 +61,7 @@ VLLM: dict[str, Any] = {
     "structured_outputs": None, "priority": 0, "request_id": "r", "return_token_ids": None, "cache_salt": None,
     "routed_experts_prompt_start": 0, "return_mm_kwargs": True, "logprobs": False, "top_logprobs": 0,
 }  # fmt: skip
-"""What vLLM fills in for the fields that a client leaves out."""
+"""The values that vLLM fills in for the fields that a client leaves out."""
 
 
 def read(body: Mapping[str, Any], *ignore: str, **more: Any) -> Any:

@@ -247,7 +247,7 @@ def cut_up(draw: st.DrawFn) -> list[bytes]:
 @pytest.mark.parametrize("opened", ["empty", "bytes", "hidden"])
 @given(parts=cut_up())
 async def test_a_limit_within_a_character(parts: list[bytes], opened: Any, api: Any, bills: bool) -> None:
-    """What stands before the character is kept, the character is not lost, and the answer goes on behind it."""
+    """The text before the character is kept, the character is not lost, and the answer goes on behind it."""
     model = TextModel({"Q": [(part, 0.9 - at / 256) for at, part in enumerate(parts)]})
     server = FakeOpenAI(model, opened=opened)
     dialect = replace(TOY, api=api, continues={})

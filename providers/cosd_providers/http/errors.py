@@ -369,7 +369,7 @@ def _status_of(fields: Mapping[str, Any]) -> int:
 
 def _codes(fields: Mapping[str, Any]) -> list[int]:
     """Return the numbers among the codes of an error."""
-    codes = [fields.get(name) for name in _CODES]
+    codes = [fields[name] for name in _CODES if name in fields]
     codes = [int(code) if isinstance(code, str) and re.fullmatch("[0-9]{3}", code) else code for code in codes]
     return [code for code in codes if type(code) is int]
 
