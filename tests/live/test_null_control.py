@@ -6,6 +6,7 @@ patterns of GPT-2 and Llama 3. What they write alone is asked of their servers w
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -20,10 +21,10 @@ from cosd_providers.contract import Context, DraftEnd, Proposal, Question, Token
 from cosd_providers.forwarding import Forwarding
 from cosd_providers.usage import Usage
 from drawn import partly
-from models.pages import PROMPTS
 
 LENGTH = 96
 MODELS = Path(__file__).parent.parent / "models"
+PROMPTS = json.loads((MODELS / "pages_prompts.json").read_text(encoding="utf-8"))
 EVERYWHERE = RuleVerifier(alpha=1, beta=1)
 
 
