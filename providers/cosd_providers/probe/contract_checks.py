@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import accumulate, takewhile
+from itertools import takewhile
 from typing import Any
 
 from cosd_providers.contract import Context, Proposal, Provider, Question, Token
@@ -242,20 +242,21 @@ async def _agreement(inquiry: Inquiry) -> Finding:
     """Ask a model that reports no probabilities about the words of its own answer. It must agree with all of them."""
     if inquiry.client is None:
         return None, "it shows no probabilities, and the probe cannot request its words"
-    words: list[str] = []
-    for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
+
+    async def write(prompt: str) -> list[Token]:
         [said] = await inquiry.ask([prompt], limit=DRAFTED)
-        if words := re.findall(r"\s*\S+", said.text)[:-1][:ASKED]:
-            break
-    else:
-        inquiry.short = True
+        return [Token(word.encode(), None) for word in re.findall(r"\s*\S+", said.text)[:-1][:ASKED]]
+
+    await _find_answer(inquiry, write)
+    words, inquiry.own = inquiry.own, []  # no strategy is tried with an answer without probabilities
+    inquiry.short = not words
+    if not words:
         return None, TOO_SHORT
-    inquiry.prompt = prompt
-    starts = accumulate((len(word.encode()) for word in words), initial=0)
-    questions = [Question(start, (word.encode(),), word=True) for start, word in zip(starts, words, strict=False)]
-    found = await inquiry.provider.propose(Context(prompt, "".join(words).encode()), questions, usage=inquiry.usage)
-    found_words = [text_of(one.tokens) if one else b"" for one in found]
-    same = sum(one.startswith(word.encode()) for one, word in zip(found_words, words, strict=True))
+    questions = [Question(start, (word.data,), word=True) for start, word in by_start(words)]
+    context = Context(inquiry.prompt, text_of(words))
+    found = await inquiry.provider.propose(context, questions, usage=inquiry.usage)
+    said = [text_of(one.tokens) if one else b"" for one in found]
+    same = sum(one.startswith(word.data) for one, word in zip(said, words, strict=True))
     return 0 < same == len(words), f"it agrees with {same} of {len(words)} words: it shows no probabilities"
 
 
@@ -280,10 +281,15 @@ async def ways(inquiry: Inquiry) -> list[Way]:
         try:
             provider: Any = inquiry.provider
             said = await _proposed(inquiry, provider.with_strategy(name), usage)
-            proved, seen = await _compared(inquiry, name, said, measure, usage)
-            wrong = not proved
-            if proved and usage.strategies and not usage.strategies.get(name):
+            proved, seen = await _judged(inquiry, said)
+            if proved and measure is not None:
+                same = [_same(one, other) for one, other in zip(said, measure, strict=True)]
+                proved, seen = all(same), f"{seen}, and to the others' answers at {sum(same)}"
+            wrong, by_itself = not proved, usage.strategies.get(name, 0) if usage.strategies else len(said)
+            if proved and not by_itself:
                 proved, seen = False, f"all places were answered by {' and '.join(usage.strategies)} instead"
+            elif by_itself < len(said):
+                seen += f"; {by_itself} of them answered by itself"
             measure = said if measure is None and proved else measure
         except STOPPING:
             raise
@@ -292,23 +298,6 @@ async def ways(inquiry: Inquiry) -> list[Way]:
         inquiry.spend(usage)
         found.append(_priced(inquiry, name, usage, proved=proved, wrong=wrong, seen=seen))
     return sorted(found, key=lambda way: not way.proved)
-
-
-async def _compared(
-    inquiry: Inquiry,
-    name: str,
-    said: Sequence[Proposal | None],
-    measure: Sequence[Proposal | None] | None,
-    usage: Usage,
-) -> tuple[bool, str]:
-    """Compare the answers of a strategy with the model's own answer, and with the first proved strategy's answers."""
-    right, seen = await _judged(inquiry, said)
-    if right and measure is not None:
-        same = [_same(one, other) for one, other in zip(said, measure, strict=True)]
-        right = all(same)
-        seen += f", and to the others' answers at {sum(same)}"
-    own = usage.strategies.get(name, 0) if usage.strategies else len(said)
-    return right, seen + (f"; {own} of them answered by itself" if own < len(said) else "")
 
 
 def _priced(inquiry: Inquiry, name: str, usage: Usage, *, proved: bool, seen: str, wrong: bool = False) -> Way:

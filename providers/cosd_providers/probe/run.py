@@ -16,7 +16,7 @@ from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.greedy import TIES
 from cosd_providers.probe.contract_checks import CONTRACT, ways
 from cosd_providers.probe.distribution_checks import DISTRIBUTIONS
-from cosd_providers.probe.inquiry import DRAFTED, PROBE_PROMPT, STOPPING, TOO_SHORT, Inquiry, reason
+from cosd_providers.probe.inquiry import DRAFTED, PROBE_PROMPT, STOPPING, Inquiry, reason
 from cosd_providers.probe.report import LINES, UNTRUSTED, UNUSABLE, Line, ProbeReport, Spent, Way
 from cosd_providers.probe.wire_checks import WIRE
 from cosd_providers.probe_client import ProbeClient
@@ -83,15 +83,17 @@ async def _examined(provider: Provider, prompt: str, began: float) -> ProbeRepor
     client: ProbeClient | None = await look() if look is not None else None
     inquiry = Inquiry(provider, info, client, prompt)
     inquiry.note("server", f"{info.engine} {info.build or ''}".strip(), "reported, not tested")
-    seen = "reported, not tested" if info.context is not None else "the server does not report it"
-    inquiry.note("context", info.context, seen)
+    for name, told in (("context", info.context), ("template", info.answer_cue)):
+        if told is not None:
+            inquiry.note(name, told, "reported, not tested")
     if client is not None:
         inquiry.settings = await _settings(client)
-    for check in sorted((*CONTRACT, *WIRE, *DISTRIBUTIONS), key=lambda one: [*LINES].index(one.name)):
-        if client is None and check in WIRE:
-            inquiry.note(check.name, None, _NO_WIRE)
-        else:
-            await inquiry.examine(check)
+    checks = {check.name: check for check in (*CONTRACT, *(WIRE if client is not None else ()), *DISTRIBUTIONS)}
+    for name in LINES:
+        if name in checks:
+            await inquiry.examine(checks[name])
+    if inquiry.fastest is not None:
+        inquiry.note("round_trip", round(inquiry.fastest, 4), f"{inquiry.fastest * 1000:.0f} ms")
     _fill(inquiry)
     return await _reported(inquiry, began)
 
@@ -108,12 +110,17 @@ async def _settings(client: ProbeClient) -> dict[str, int]:
 
 def _fill(inquiry: Inquiry) -> None:
     """Add each missing line, with an unknown value and the reason for it."""
-    reasons = {"end": f"no answer ended within {DRAFTED} tokens; give a prompt with a short answer"}
-    if inquiry.short:
-        reasons |= {"score": TOO_SHORT, "propose": TOO_SHORT}
+    reasons = {
+        "context": "the server does not report it",
+        "template": "the model has none of its own, or none can be seen",
+        "end": f"no answer ended within {DRAFTED} tokens; give a prompt with a short answer",
+        "score": inquiry.no_draft,
+        "propose": inquiry.no_draft,
+    }
+    other = _NO_WIRE if inquiry.client is None else "there was no question to send"
     for name in LINES:
         if name not in inquiry.lines:
-            inquiry.note(name, None, reasons.get(name, "there was no question to send"))
+            inquiry.note(name, None, reasons.get(name, other))
     end = inquiry.lines["end"]
     if end.value and not inquiry.info.capabilities.end_prob:
         inquiry.note("end", True, f"{end.seen}{UNTRUSTED}", end.asked)

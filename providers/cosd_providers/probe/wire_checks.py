@@ -267,21 +267,6 @@ async def reading(inquiry: Inquiry) -> Finding:
     return grown and not trims, f"{short.read} tokens, and {once.read}{words}"
 
 
-@check("round_trip")
-async def round_trip(inquiry: Inquiry) -> Finding | None:
-    """Report the duration of the fastest request."""
-    return None if inquiry.fastest is None else (round(inquiry.fastest, 4), f"{inquiry.fastest * 1000:.0f} ms")
-
-
-@check("template")
-async def template(inquiry: Inquiry) -> Finding:
-    """Report the text that the chat template writes before an answer."""
-    cue = inquiry.info.answer_cue
-    if cue is None:
-        return None, "the model has none of its own, or none can be seen"
-    return cue, "what it writes between the message and the answer"
-
-
 @check("prefill", refused=False)
 async def prefill(inquiry: Inquiry) -> Finding:
     """Ask the server to continue the first half of its own reply. It must write the second half."""
@@ -344,8 +329,5 @@ def _power(one: Mapping[tuple[bytes, bool], float], other: Mapping[tuple[bytes, 
     return math.log(one[most] / one[least]) / apart if apart >= _APART else None
 
 
-WIRE = (
-    *(models, logprobs, depth, probabilities, lists, ids, scoring, exact_bytes, reading, round_trip),
-    *(template, prefill),
-)
+WIRE = (models, logprobs, depth, probabilities, lists, ids, scoring, exact_bytes, reading, prefill)
 """The checks of this module, which need a client."""
