@@ -326,6 +326,7 @@ async def test_a_cut_prompt_makes_it_unusable() -> None:
     assert not report.can_draft
     assert not report.can_assist
     assert "it does not read all of a prompt, and does not say so" in report.draft_lacks
+    assert max(map(len, str(report).splitlines())) <= 80
 
 
 async def test_without_probabilities_it_can_only_be_asked_whether_it_agrees() -> None:
@@ -636,6 +637,7 @@ async def test_a_provider_of_ones_own() -> None:
     assert found["scoring"] == "place by place"
     assert found["lists"] is None
     assert "can only be checked through its contract" in report["lists"].seen
+    assert report["template"].seen == "the model has none of its own, or none can be seen"
     assert report.can_draft
     assert report.can_assist
     assert report.engine is None
@@ -905,11 +907,6 @@ def test_a_report_from_before_contexts_by_ids_can_be_read(tmp_path: Path) -> Non
     assert (report.encoding, report.vocabulary, report.tie) == ("e", None, None)
 
 
-async def test_words_fit_a_terminal() -> None:
-    for report in (await examined(LlamaCpp(Talker()), None), await examined(Server(Talker(), cut=40))):
-        assert max(map(len, str(report).splitlines())) <= 80
-
-
 @pytest.mark.usefixtures("no_waiting")
 async def test_it_is_said_where_nobody_answers() -> None:
     def handle(request: httpx.Request) -> httpx.Response:
@@ -1177,6 +1174,7 @@ async def test_probabilities_in_whole_answers_only_make_an_assistant(shape: Any,
     assert report.can_assist and report.assistant_lacks == ()
     assert "singles" in report.strategies
     assert not any(word in str(report) for word in ("no question to send", "streamed logprobs  yes"))
+    assert report["score"].seen == report["scored_end"].seen == "there is no draft to compare with"
 
 
 async def test_a_limit_of_the_users_own_ends_the_probe() -> None:

@@ -88,7 +88,10 @@ _ROWS = (
     Words("hidden_states", "hidden states", "the states of a draft, listed with it and requested for its text", _SEEN),
 )
 LINES: Mapping[str, Words] = {row.name: row for row in _ROWS}
-"""All lines of a report, by name, in the order of the report, which is also the order of the checks."""
+"""All lines of a report, by name, in the order of the report, which is also the order of the checks.
+
+A new check is a row here, and a function with the decorator `inquiry.check` in the list at the end of its module.
+"""
 
 UNUSABLE: Mapping[tuple[str, Value], str] = {
     ("probabilities", "degenerate"): "at temperature 0 it shows no probabilities but 1 and 0",
