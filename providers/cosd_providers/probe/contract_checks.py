@@ -40,8 +40,10 @@ _COSTS: Mapping[str, tuple[str, str, int, int]] = {
     "list": ("1", "K x C", 1, EXAMPLE[1]),
     "singles": ("K", "K x C", EXAMPLE[1], EXAMPLE[1]),
 }
-"""The cost of a verification by each strategy: formulas for its requests and billed prompt tokens, and for `EXAMPLE`
-the number of requests, and how many times the context is billed."""
+"""The cost of a verification by each strategy: formulas for its requests and its billed prompt tokens, and two numbers.
+
+The numbers are for `EXAMPLE`: the requests, and the billed tokens as a multiple of the context's tokens.
+"""
 
 
 @check("tokenizer", refused=False)
