@@ -30,11 +30,6 @@ def missing_members(given: object) -> list[str]:
     return [name if name == "name" else f"{name}()" for name in lacks]
 
 
-def takes_text(provider: Provider) -> bool:
-    """Test whether a provider's `generate` has the older signature with a prompt and a text instead of a `Context`."""
-    return list(inspect.signature(provider.generate).parameters)[:2] == ["prompt", "text"]
-
-
 def check_verifier(verifier: Verifier) -> Verifier:
     """Check a verifier and return it.
 

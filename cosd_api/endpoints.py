@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from cosd_api.alignment import Unit
-from cosd_api.checks import missing_members, takes_text
+from cosd_api.checks import missing_members
 from cosd_api.circuit_breaker import CircuitBreaker
 from cosd_api.decoding.calls import placed
 from cosd_api.decoding.lateness import Lateness
@@ -540,10 +540,6 @@ def _provider(role: str, given: object) -> Provider:
         return connect(given)
     if isinstance(given, type) or not isinstance(given, Provider) or missing_members(given):
         raise SettingError(_not_a_provider(role, given))
-    if takes_text(given):
-        name = type(given).__name__
-        words = f"{role} is a provider for an earlier cosd-api: {name}.generate takes a prompt and a text"
-        raise SettingError(f"{words}. Let generate, propose and score take one cosd_providers.Context")
     return given
 
 

@@ -1109,12 +1109,6 @@ async def test_a_provider_that_is_not_whole_is_told_what_it_lacks() -> None:
     with pytest.raises(SettingError, match=r"draft is not a whole provider: Half lacks __aenter__\(\), __aexit__\(\)"):
         Fusion(draft=Half(), assistant=assistant())  # type: ignore[arg-type]
 
-    class Earlier(ScriptedProvider):
-        def generate(self, prompt: str, text: bytes, **options: Any) -> Any: ...  # type: ignore[override]
-
-    words = r"assistant is a provider for an earlier cosd-api: Earlier.generate takes a prompt and a text. Let generate"
-    with pytest.raises(SettingError, match=words):
-        Fusion(draft=assistant(), assistant=Earlier.from_texts(ASSISTANT))
     with pytest.raises(SettingError, match="draft must be a URL or a provider"):
         Fusion(draft=3, assistant=assistant())  # type: ignore[arg-type]
 

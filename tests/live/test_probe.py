@@ -10,7 +10,7 @@ import pytest
 from cosd_api import Fusion, RuleVerifier
 from cosd_api.demo.servers import Pair
 from cosd_providers import ProbeReport, connect, probe
-from cosd_providers.probe import unit_of
+from cosd_providers.probe import definition_of
 from plain import ask, get
 
 pytestmark = pytest.mark.live
@@ -130,4 +130,4 @@ async def test_a_report_spares_the_discovery(pair: Pair) -> None:
     assert texts[0] == texts[1]
     assert asked[:2] == ["/v1/models", "/v1/models"]
     assert not {"/props", "/slots", "/apply-template"} & {*asked}
-    assert unit_of(reports) == "word"
+    assert definition_of(reports).unit == "word"

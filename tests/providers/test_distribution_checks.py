@@ -10,7 +10,6 @@ import pytest
 
 import toys
 from cosd_providers import Proposal, Token, UnsupportedError, probe
-from cosd_providers.contract import Context
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
 from fake_llama_cpp import FakeLlamaCpp
@@ -161,9 +160,6 @@ async def test_a_provider_that_is_wrong(fault: str, line: str, words: str) -> No
         (lambda: ScriptedProvider(TextModel({"Q": ["a", "b", "c", "d"]})), "sampling", None, "the model is confident"),
         (lambda: ScriptedProvider(TextModel({})), "alternatives", None, "the answer was too short"),
         (lambda: ScriptedProvider(TextModel({})), "scored_end", None, "the answer was too short"),
-        (lambda: Earlier(unsure()), "alternatives", False, "drafts may list some"),
-        (lambda: Earlier(unsure()), "scored_end", False, "the tokens of a text are scored, and not its end"),
-        (lambda: Earlier(unsure()), "sampling", False, "it is not known to draw"),
         (lambda: ScriptedProvider(endless()), "scored_end", True, "0.1, and 0.1 among"),
         (lambda: ScriptedProvider(endless(), top_k=1), "scored_end", True, "0.1, and proposals leave 0.2 for it"),
     ],
@@ -174,23 +170,6 @@ async def test_what_is_not_offered_or_cannot_be_found_out(
     report = await probe(make(), prompt=PROMPT)
     assert report[line].value is value
     assert words in report[line].seen
-
-
-class Earlier(ScriptedProvider):
-    """A provider whose methods are those of an earlier version."""
-
-    async def generate(  # type: ignore[override]
-        self, context: Context, *, max_tokens: int, continuation: object = None, usage: Any
-    ) -> AsyncGenerator[Any, None]:
-        options = {"max_tokens": max_tokens, "continuation": continuation}
-        async for item in super().generate(context, usage=usage, **options):  # type: ignore[arg-type]
-            yield item
-
-    async def propose(self, context: Context, questions: Any, *, usage: Any) -> Any:  # type: ignore[override]
-        return await super().propose(context, questions, usage=usage)
-
-    async def score(self, context: Context, *, usage: Any) -> list[Token]:  # type: ignore[override]
-        return await super().score(context, usage=usage)
 
 
 def endless() -> TableModel:

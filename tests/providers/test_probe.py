@@ -35,7 +35,7 @@ from cosd_providers import (
 from cosd_providers.connect import ConnectOptions, Snapshot
 from cosd_providers.contract import Context
 from cosd_providers.engines.openai.dialects import DIALECTS
-from cosd_providers.probe import Definition, Line, definition_of, unit_of
+from cosd_providers.probe import Definition, Line, definition_of
 from cosd_providers.testing import Model, ScriptedProvider
 from drawn import partly
 from fake_llama_cpp import FakeLlamaCpp
@@ -326,6 +326,7 @@ async def test_a_cut_prompt_makes_it_unusable() -> None:
     assert not report.can_draft
     assert not report.can_assist
     assert "it does not read all of a prompt, and does not say so" in report.draft_lacks
+    assert max(map(len, str(report).splitlines())) <= 80
 
 
 async def test_without_probabilities_it_can_only_be_asked_whether_it_agrees() -> None:
@@ -636,6 +637,7 @@ async def test_a_provider_of_ones_own() -> None:
     assert found["scoring"] == "place by place"
     assert found["lists"] is None
     assert "can only be checked through its contract" in report["lists"].seen
+    assert report["template"].seen == "the model has none of its own, or none can be seen"
     assert report.can_draft
     assert report.can_assist
     assert report.engine is None
@@ -857,9 +859,9 @@ async def test_no_report_holds_a_secret() -> None:
 async def test_two_reports_tell_what_a_fusion_judges_by() -> None:
     one, other = await examined(LlamaCpp(Talker()), None), await examined(LlamaCpp(Talker(1)), None)
     third = await examined(Server(Talker()))
-    assert unit_of([one, other]) == "token"
-    assert unit_of([one, third]) == "word"
-    assert unit_of([third, third]) == "word"
+    assert definition_of([one, other]).unit == "token"
+    assert definition_of([one, third]).unit == "word"
+    assert definition_of([third, third]).unit == "word"
     assert definition_of([one, other]) == Definition(
         "ids", "token", "both servers take and show ids and have the same ids", 0.0
     )
@@ -903,11 +905,6 @@ def test_a_report_from_before_contexts_by_ids_can_be_read(tmp_path: Path) -> Non
     path.write_text('{"schema_version": 2, "endpoint": "http://gpu1", "engine": "vllm", "model": "m", "encoding": "e"}')
     report = ProbeReport.load(path)
     assert (report.encoding, report.vocabulary, report.tie) == ("e", None, None)
-
-
-async def test_words_fit_a_terminal() -> None:
-    for report in (await examined(LlamaCpp(Talker()), None), await examined(Server(Talker(), cut=40))):
-        assert max(map(len, str(report).splitlines())) <= 80
 
 
 @pytest.mark.usefixtures("no_waiting")
@@ -1177,6 +1174,7 @@ async def test_probabilities_in_whole_answers_only_make_an_assistant(shape: Any,
     assert report.can_assist and report.assistant_lacks == ()
     assert "singles" in report.strategies
     assert not any(word in str(report) for word in ("no question to send", "streamed logprobs  yes"))
+    assert report["score"].seen == report["scored_end"].seen == "there is no draft to compare with"
 
 
 async def test_a_limit_of_the_users_own_ends_the_probe() -> None:
@@ -1229,11 +1227,7 @@ async def test_a_strategy_that_does_not_fit_the_context_is_not_used() -> None:
 class Old(FakeVllm):
     """At temperature 0 its probabilities are 1 and 0."""
 
-    version = "0.8.5"
-
     def handle(self, request: httpx.Request) -> httpx.Response:
-        if request.url.path == "/version":
-            return httpx.Response(200, json={"version": self.version})
         plain, body = self.model, json.loads(request.content or "{}")
         self.model = Powered(plain, body.get("temperature") or 0)
         try:
@@ -1242,20 +1236,11 @@ class Old(FakeVllm):
             self.model = plain
 
 
-@pytest.mark.parametrize(
-    ("version", "words"),
-    [
-        ("0.8.5", "update the server to 0.10 or newer, which has --logprobs-mode raw_logprobs"),
-        ("0.10.0", "--logprobs-mode raw_logprobs"),
-        ("0.32.0+cpu", "--logprobs-mode raw_logprobs"),
-    ],
-)
-async def test_flags_are_advised_that_the_version_has(version: str, words: str) -> None:
-    fake = Old(Talker())
-    fake.version = version
-    report = await examined(fake, "vllm")
+async def test_flags_are_advised_that_would_help() -> None:
+    report = await examined(Old(Talker()), "vllm")
     assert report["probabilities"].value == "degenerate"
-    assert next(advice for advice in report.advice if "--logprobs-mode" in advice).startswith(words)
+    words = "--logprobs-mode raw_logprobs (version 0.10 or newer): it then shows the model's own probabilities"
+    assert words in report.advice
 
 
 async def test_a_server_that_does_not_say_how_it_was_started_is_probed() -> None:

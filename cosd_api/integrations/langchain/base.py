@@ -6,9 +6,9 @@ import hashlib
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -17,7 +17,6 @@ from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackMana
 from langchain_core.language_models.base import BaseLanguageModel, LangSmithParams
 from langchain_core.load import dumpd
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage
-from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 from pydantic import (
     ConfigDict,
     Field,
@@ -61,26 +60,9 @@ from cosd_providers import Message, Provider, ProviderError, UnsupportedError, c
 
 __all__ = ["LangChainFusion", "conversation", "digest", "langchain_error"]
 
-_Chunk = TypeVar("_Chunk", ChatGenerationChunk, GenerationChunk)
-
 _OF_AN_ANSWER = tuple(name for name in AnswerOptions.__annotations__ if name not in ("stop", "alternatives"))
 _OF_A_FUSION = tuple(FusionOptions.__annotations__)
 _TOOLS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format")
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerSettings:
-    """Settings of one answer.
-
-    Attributes:
-        limits: arguments for `Fusion.stream`.
-        retries: number of retries after the first attempt.
-        model: the model's name in metadata. With None, the names of the servers' models are used.
-    """
-
-    limits: Mapping[str, Any]
-    retries: int
-    model: str | None
 
 
 class LangChainFusion(BaseLanguageModel[Any]):
@@ -155,11 +137,15 @@ class LangChainFusion(BaseLanguageModel[Any]):
     @model_validator(mode="after")
     def _check_settings(self) -> Self:
         """Create the fusion, so that invalid settings are found now. This sends no request."""
-        AnswerLimits.checked(**self._asked_with(None, {}).limits).seeded(self._pattern().settings.method)
+        AnswerLimits.checked(**self._asked_with(None, {})[0]).seeded(self._pattern().settings.method)
         return self
 
-    def _asked_with(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> AnswerSettings:
-        """Return the settings of an answer. Settings that the call does not contain come from the model's fields.
+    def _asked_with(
+        self, stop: Sequence[str] | str | None, given: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], int, str | None]:
+        """Return the arguments for `Fusion.stream`, the number of retries, and the model's name in metadata.
+
+        Settings that the call does not contain come from the model's fields.
 
         Raises:
             SettingError: a setting is invalid.
@@ -177,7 +163,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         refuse_settings({name: value for name, value in call.items() if name not in _OF_AN_ANSWER}, Fusion.stream)
         limits = {name: call.get(name, getattr(self, name)) for name in _OF_AN_ANSWER}
         limits["stop"] = self.stop if stop is None else stop
-        return AnswerSettings({name: value for name, value in limits.items() if value is not None}, retries, model)
+        return {name: value for name, value in limits.items() if value is not None}, retries, model
 
     def _pattern(self) -> Fusion:
         return self._fusions.like(self._make)
@@ -308,20 +294,43 @@ class LangChainFusion(BaseLanguageModel[Any]):
     async def _opened(self) -> Fusion:
         return await self._fusions.opened(self._make)
 
+    def _read(self, given: Any) -> str | Sequence[Message]:
+        """Convert the input of a call to a prompt of a fusion."""
+        raise NotImplementedError
+
+    def _chunk(self, item: FusedToken | FusionResult, model: str | None) -> Any:
+        """Convert a token to a chunk with its text, or the result to the last chunk, which has only metadata."""
+        raise NotImplementedError
+
+    async def _astream(
+        self,
+        given: Any,
+        stop: Sequence[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncGenerator[Any]:
+        """Yield an answer in chunks; pass each chunk to the callbacks first."""
+        limits, retries, name = self._asked_with(stop, kwargs)
+        async with aclosing(self._fused(self._read(given), limits, retries)) as items:
+            async for item in items:
+                chunk = self._chunk(item, name)
+                if run_manager is not None:
+                    await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                yield chunk
+
     async def _fused(
-        self, prompt: str | Sequence[Message], stop: Sequence[str] | None, given: Mapping[str, Any]
+        self, prompt: str | Sequence[Message], limits: Mapping[str, Any], retries: int
     ) -> AsyncGenerator[FusedToken | FusionResult]:
         """Yield the tokens of an answer, then its result.
 
         Raises:
             ProviderError: an endpoint failed, and `max_retries` did not help. The error is also a LangChain error.
         """
-        call = self._asked_with(stop, given)
         tries = 0
         while True:
             begun = False
             try:
-                async with (await self._opened()).stream(prompt, **call.limits) as stream:
+                async with (await self._opened()).stream(prompt, **limits) as stream:
                     async for token in stream:
                         if token.text:  # skip the end of sequence, which has no text
                             begun = True
@@ -330,7 +339,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
                     return
             except ProviderError as error:
                 tries += 1
-                if begun or tries > call.retries or not error.retryable:
+                if begun or tries > retries or not error.retryable:
                     raise langchain_error(error) from error
 
     def get_token_ids(self, text: str) -> list[int]:
@@ -372,35 +381,22 @@ class LangChainFusion(BaseLanguageModel[Any]):
         except ProviderError as error:
             raise langchain_error(error) from error
 
-    async def _chunks(
+    def _stream(
         self,
-        prompt: str | Sequence[Message],
-        stop: Sequence[str] | None,
-        given: Mapping[str, Any],
-        run_manager: AsyncCallbackManagerForLLMRun | None,
-        chunk_of: Callable[[FusedToken | FusionResult, str | None], _Chunk],
-    ) -> AsyncGenerator[_Chunk]:
+        given: Any,
+        stop: Sequence[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Generator[Any]:
         """Yield an answer in chunks; pass each chunk to the callbacks first."""
-        name = self._asked_with(stop, given).model
-        async with aclosing(self._fused(prompt, stop, given)) as items:
-            async for item in items:
-                chunk = chunk_of(item, name)
-                if run_manager is not None:
-                    await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
-                yield chunk
 
-    def _iterate(
-        self, chunks: Callable[[], AsyncGenerator[_Chunk]], run_manager: CallbackManagerForLLMRun | None
-    ) -> Generator[_Chunk]:
-        """Iterate synchronously over an async generator's chunks; pass each chunk to the callbacks first."""
+        async def work(emit: Callable[[Any], None]) -> None:
+            async with aclosing(self._astream(given, stop, None, **kwargs)) as chunks:
+                async for chunk in chunks:
+                    emit(chunk)
 
-        async def work(emit: Callable[[_Chunk], None]) -> None:
-            async with aclosing(chunks()) as items:
-                async for item in items:
-                    emit(item)
-
-        with closing(iterate_sync(work, type(self).__name__)) as items:
-            for chunk in items:
+        with closing(iterate_sync(work, type(self).__name__)) as chunks:
+            for chunk in chunks:
                 if run_manager is not None:
                     run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk

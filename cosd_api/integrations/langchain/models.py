@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, closing
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from langchain_core.language_models.chat_models import (
     agenerate_from_stream,
     generate_from_stream,
 )
-from langchain_core.language_models.llms import LLM
+from langchain_core.language_models.llms import BaseLLM
 from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 from langchain_core.outputs import ChatGenerationChunk, ChatResult, Generation, GenerationChunk, LLMResult
@@ -22,11 +22,12 @@ from cosd_api import FusionResult
 from cosd_api.extend import concurrently, iterate_sync
 from cosd_api.integrations.langchain.base import LangChainFusion, conversation, digest
 from cosd_api.types import FusedToken
+from cosd_providers import Message
 
 __all__ = ["ChatCoSD", "CoSDLLM"]
 
 
-class ChatCoSD(LangChainFusion, BaseChatModel):
+class ChatCoSD(LangChainFusion, BaseChatModel):  # type: ignore[misc] # only the first parameters' names differ
     """A LangChain chat model in which two or more models write one answer.
 
         model = ChatCoSD(draft="http://gpu1:8080", assistant="http://gpu2:8080")
@@ -89,14 +90,15 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
         """Return the settings of an answer, for traces."""
         return super()._get_invocation_params(stop=stop, **_without_own(kwargs))
 
-    def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> AsyncGenerator[ChatGenerationChunk]:
-        return self._chunks(conversation(messages), stop, kwargs, run_manager, _chat_chunk)
+    def _read(self, given: Sequence[BaseMessage]) -> Sequence[Message]:
+        return conversation(given)
+
+    def _chunk(self, item: FusedToken | FusionResult, model: str | None) -> ChatGenerationChunk:
+        if isinstance(item, FusedToken):
+            return ChatGenerationChunk(message=AIMessageChunk(content=item.text))
+        details, usage = _details(item, model), _usage(item)
+        message = AIMessageChunk(content="", response_metadata=details, usage_metadata=usage, chunk_position="last")
+        return ChatGenerationChunk(message=message)
 
     async def _agenerate(
         self,
@@ -108,15 +110,6 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
         async with aclosing(self._astream(messages, stop, run_manager, **kwargs)) as chunks:
             return await agenerate_from_stream(chunks)
 
-    def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> Generator[ChatGenerationChunk]:
-        return self._iterate(partial(self._astream, messages, stop, None, **kwargs), run_manager)
-
     def _generate(
         self,
         messages: list[BaseMessage],
@@ -127,7 +120,7 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
         return generate_from_stream(self._stream(messages, stop, run_manager, **kwargs))
 
 
-class CoSDLLM(LangChainFusion, LLM):
+class CoSDLLM(LangChainFusion, BaseLLM):  # type: ignore[misc] # only the first parameters' names differ
     """A LangChain text model in which two or more models continue a raw text.
 
         model = CoSDLLM(draft="http://gpu1:8080", assistant="http://gpu2:8080")
@@ -144,24 +137,13 @@ class CoSDLLM(LangChainFusion, LLM):
     def _llm_type(self) -> str:
         return "cosd"
 
-    def _astream(
-        self,
-        prompt: str,
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> AsyncGenerator[GenerationChunk]:
-        return self._chunks(prompt, stop, kwargs, run_manager, _text_chunk)
+    def _read(self, given: str) -> str:
+        return given
 
-    async def _acall(
-        self,
-        prompt: str,
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> str:
-        async with aclosing(self._astream(prompt, stop, run_manager, **kwargs)) as chunks:
-            return "".join([chunk.text async for chunk in chunks])
+    def _chunk(self, item: FusedToken | FusionResult, model: str | None) -> GenerationChunk:
+        if isinstance(item, FusedToken):
+            return GenerationChunk(text=item.text)
+        return GenerationChunk(text="", generation_info={**_details(item, model), "usage_metadata": _usage(item)})
 
     async def _agenerate(
         self,
@@ -170,52 +152,12 @@ class CoSDLLM(LangChainFusion, LLM):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> LLMResult:
-        answers: list[list[GenerationChunk]] = [[] for _ in prompts]
+        async def answer(at: int) -> list[GenerationChunk]:
+            told = run_manager if at == 0 else None  # LangChain passes only the manager of the first prompt
+            async with aclosing(self._astream(prompts[at], stop, told, **kwargs)) as chunks:
+                return [chunk async for chunk in chunks]
 
-        async def take(at: int, chunk: GenerationChunk) -> None:
-            answers[at].append(chunk)
-            if at == 0 and run_manager is not None:  # LangChain passes only the manager of the first prompt
-                await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
-
-        await self._answered(prompts, stop, kwargs, take)
-        return _together(answers)
-
-    async def _answered(
-        self,
-        prompts: Sequence[str],
-        stop: list[str] | None,
-        given: dict[str, Any],
-        take: Callable[[int, GenerationChunk], Awaitable[None]],
-    ) -> None:
-        """Write several answers at the same time; pass every chunk to `take`, with the index of its prompt."""
-
-        async def one(at: int) -> None:
-            async with aclosing(self._astream(prompts[at], stop, None, **given)) as chunks:
-                async for chunk in chunks:
-                    await take(at, chunk)
-
-        try:
-            await concurrently([partial(one, at) for at in range(len(prompts))])
-        except ExceptionGroup as group:  # raised for an invalid prompt, or by a callback
-            raise group.exceptions[0] from None
-
-    def _stream(
-        self,
-        prompt: str,
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> Generator[GenerationChunk]:
-        return self._iterate(partial(self._astream, prompt, stop, None, **kwargs), run_manager)
-
-    def _call(
-        self,
-        prompt: str,
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> str:
-        return "".join(chunk.text for chunk in self._stream(prompt, stop, run_manager, **kwargs))
+        return _together(await concurrently([partial(answer, at) for at in range(len(prompts))]))
 
     def _generate(
         self,
@@ -224,20 +166,28 @@ class CoSDLLM(LangChainFusion, LLM):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> LLMResult:
-        answers: list[list[GenerationChunk]] = [[] for _ in prompts]
+        async def work(emit: Callable[[GenerationChunk | LLMResult], None]) -> None:
+            emitting: Any = _Emitting(emit)
+            emit(await self._agenerate(prompts, stop, emitting, **kwargs))
 
-        async def work(emit: Callable[[tuple[int, GenerationChunk]], None]) -> None:
-            async def take(at: int, chunk: GenerationChunk) -> None:
-                emit((at, chunk))
-
-            await self._answered(prompts, stop, kwargs, take)
-
+        result = LLMResult(generations=[])
         with closing(iterate_sync(work, type(self).__name__)) as items:
-            for at, chunk in items:
-                answers[at].append(chunk)
-                if at == 0 and run_manager is not None:
-                    run_manager.on_llm_new_token(chunk.text, chunk=chunk)
-        return _together(answers)
+            for item in items:
+                if isinstance(item, LLMResult):
+                    result = item
+                elif run_manager is not None:
+                    run_manager.on_llm_new_token(item.text, chunk=item)
+        return result
+
+
+class _Emitting:
+    """A callback manager that passes each chunk to a function."""
+
+    def __init__(self, emit: Callable[[GenerationChunk], None]) -> None:
+        self._emit = emit
+
+    async def on_llm_new_token(self, token: str, *, chunk: GenerationChunk) -> None:  # noqa: ARG002 - LangChain's
+        self._emit(chunk)
 
 
 def _without_own(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,29 +206,6 @@ def _together(answers: Sequence[Sequence[GenerationChunk]]) -> LLMResult:
     sums = {name: sum(usage[theirs] for usage in used) for name, theirs in names.items()}
     output = {"token_usage": sums, "model_name": (whole[0].generation_info or {})["model_name"]} if whole else {}
     return LLMResult(generations=[[one] for one in whole], llm_output=output)
-
-
-# Conversion of fused answers to LangChain's types.
-
-
-def _chat_chunk(item: FusedToken | FusionResult, model: str | None) -> ChatGenerationChunk:
-    """Convert a token to a chunk with its text, or the result to the last chunk, which has metadata but no text."""
-    if isinstance(item, FusedToken):
-        return ChatGenerationChunk(message=AIMessageChunk(content=item.text))
-    message = AIMessageChunk(
-        content="",
-        response_metadata=_details(item, model),
-        usage_metadata=_usage(item),
-        chunk_position="last",
-    )
-    return ChatGenerationChunk(message=message)
-
-
-def _text_chunk(item: FusedToken | FusionResult, model: str | None) -> GenerationChunk:
-    """Convert a token to a chunk with its text, or the result to the last chunk, which has only `generation_info`."""
-    if isinstance(item, FusedToken):
-        return GenerationChunk(text=item.text)
-    return GenerationChunk(text="", generation_info={**_details(item, model), "usage_metadata": _usage(item)})
 
 
 def _usage(result: FusionResult) -> UsageMetadata:

@@ -10,12 +10,12 @@ from cosd_providers.deferred import deferred
 
 if TYPE_CHECKING:
     from cosd_providers.probe.inquiry import PROBE_PROMPT
-    from cosd_providers.probe.report import Definition, Line, ProbeReport, Spent, Way, definition_of, unit_of
+    from cosd_providers.probe.report import Definition, Line, ProbeReport, Spent, Way, definition_of
 
-__all__ = ["PROBE_PROMPT", "Definition", "Line", "ProbeReport", "Spent", "Way", "definition_of", "probe", "unit_of"]
+__all__ = ["PROBE_PROMPT", "Definition", "Line", "ProbeReport", "Spent", "Way", "definition_of", "probe"]
 
 if not TYPE_CHECKING:
-    _REPORT = ("Definition", "Line", "ProbeReport", "Spent", "Way", "definition_of", "unit_of")
+    _REPORT = ("Definition", "Line", "ProbeReport", "Spent", "Way", "definition_of")
     __getattr__ = deferred(
         __name__,
         {"PROBE_PROMPT": "cosd_providers.probe.inquiry", **dict.fromkeys(_REPORT, "cosd_providers.probe.report")},

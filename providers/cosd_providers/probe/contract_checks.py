@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from cosd_providers.contract import Context, Proposal, Question, Token
+from cosd_providers.contract import Context, Proposal, Provider, Question, Token
 from cosd_providers.distributions import near
 from cosd_providers.errors import ProviderError, StatusError
 from cosd_providers.probe.inquiry import (
@@ -18,36 +18,35 @@ from cosd_providers.probe.inquiry import (
     TOO_SHORT,
     Finding,
     Inquiry,
+    by_start,
     check,
     places,
     reason,
     text_of,
 )
-from cosd_providers.probe.report import EXAMPLE, Way
+from cosd_providers.probe.report import EXAMPLE, LINES, Way
 from cosd_providers.tokenizers import TEST_TEXT
 from cosd_providers.usage import Usage
 
-__all__ = ["draft", "propose", "score", "tokenizer", "ways"]
+__all__ = ["CONTRACT", "ways"]
 
 _LEAST = 3  # minimum number of tokens for a meaningful comparison
 _OWN = (PROBE_PROMPT, "One, two, three, four, five, six, seven,")
 """Further prompts to try, in this order, if the answer to the given prompt is too short."""
 _EVEN = 0.55  # one half plus an allowance for noise: the highest probability that can be part of a tie
 
-_COSTS: dict[str, tuple[str, str, tuple[int, int]]] = {
-    "echo": ("1", "C", (1, 1)),
-    "list": ("1", "K x C", (1, EXAMPLE[1])),
-    "singles": ("K", "K x C", (EXAMPLE[1], EXAMPLE[1])),
+_COSTS: Mapping[str, tuple[str, str, int, int]] = {
+    "echo": ("1", "C", 1, 1),
+    "list": ("1", "K x C", 1, EXAMPLE[1]),
+    "singles": ("K", "K x C", EXAMPLE[1], EXAMPLE[1]),
 }
-"""The cost of each strategy: formulas for its requests and billed prompt tokens, and two numbers for `EXAMPLE`.
+"""The cost of a verification by each strategy: formulas for its requests and its billed prompt tokens, and two numbers.
 
-The numbers are for one verification: the requests, and the billed tokens as a multiple of the context's tokens.
+The numbers are for `EXAMPLE`: the requests, and the billed tokens as a multiple of the context's tokens.
 """
 
 
-@check(
-    "tokenizer", f"the tokens of a text of {len(TEST_TEXT.encode())} bytes: words, code, scripts, emoji", refused=False
-)
+@check("tokenizer", refused=False)
 async def tokenizer(inquiry: Inquiry) -> Finding:
     """Encode a text. Joined, the bytes of its tokens must equal the text."""
     pieces = await inquiry.provider.tokenize(TEST_TEXT)
@@ -58,17 +57,27 @@ async def tokenizer(inquiry: Inquiry) -> Finding:
     return where, f"{len(pieces)} tokens, whose bytes are the text"
 
 
-@check("draft", f"a draft of {DRAFTED} tokens, and one of half as many that is then continued")
+@check("draft")
 async def draft(inquiry: Inquiry) -> Finding:
     """Write a draft with probabilities, and write it again with a pause. Both drafts must be equal."""
     given = inquiry.prompt
     refused: StatusError | None = None
+
+    async def write(prompt: str) -> list[Token]:
+        tokens, end = await inquiry.drafted(Context(prompt), DRAFTED)
+        if end.reason == "end" and tokens and tokens[-1].end:  # this is better evidence than the end of a forced text
+            known = tokens[-1].prob is not None
+            inquiry.note("end", known, "it has a probability" if known else "its probability is not shown")
+        return tokens
+
     try:
-        await _find_draft(inquiry)
+        await _find_answer(inquiry, write)
+        inquiry.short = not inquiry.own
     except StatusError as error:
         refused = error
         raise
     finally:
+        inquiry.draft = inquiry.own
         _correct_logprobs(inquiry, refused)
     if not inquiry.draft:
         return None, TOO_SHORT
@@ -79,48 +88,43 @@ async def draft(inquiry: Inquiry) -> Finding:
     return value, f"{seen}{own}"
 
 
+async def _find_answer(inquiry: Inquiry, write: Callable[[str], Awaitable[list[Token]]]) -> None:
+    """Write an answer. If it is too short, write answers to the probe's own prompts, and keep the longest."""
+    longest = 0
+    for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
+        tokens = await write(prompt)
+        length = sum(not token.end for token in tokens)
+        if length > longest:
+            longest, inquiry.own, inquiry.prompt = length, tokens, prompt
+        if length >= _LEAST:
+            return
+
+
 def _correct_logprobs(inquiry: Inquiry, refused: StatusError | None) -> None:
     """Correct the line `logprobs`, whose own check did not use a stream, if the streamed draft contradicts it.
 
     A stream that the server refuses shows nothing about probabilities.
     """
-    shown = _has_probs(inquiry.draft)
+    shown, known = _has_probs(inquiry.draft), inquiry.value("logprobs")
     asked = "one token with 5 alternatives, and a streamed draft"
-    if inquiry.value("logprobs") is True and not shown and refused is not None:
-        inquiry.note("logprobs", None, asked, f"whole answers have probabilities; no stream came: {reason(refused)}")
-    elif inquiry.value("logprobs") is True and not shown and not inquiry.short:
-        inquiry.note("logprobs", False, asked, "whole answers have probabilities, streams do not")
-    elif inquiry.value("logprobs") is False and shown:
-        inquiry.note("logprobs", True, asked, "streams have probabilities, whole answers do not")
-
-
-async def _find_draft(inquiry: Inquiry) -> None:
-    """Write a short draft. If the answer to the given prompt is too short, try the probe's own prompts."""
-    body: list[Token] = []
-    for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
-        tokens, end = await inquiry.drafted(prompt, b"", DRAFTED)
-        if end.reason == "end" and tokens and tokens[-1].end:  # this is better evidence than the end of a forced text
-            known = tokens[-1].prob is not None
-            seen = "it has a probability" if known else "its probability is not shown"
-            inquiry.note("end", known, "the end of a draft", seen)
-        own = [token for token in tokens if not token.end]
-        if len(own) > len(body):
-            body, inquiry.draft, inquiry.own, inquiry.prompt = own, tokens, tokens, prompt
-        if len(body) >= _LEAST:
-            return
-    inquiry.short = not body
+    if known is True and not shown and refused is not None:
+        inquiry.note("logprobs", None, f"whole answers have probabilities; no stream came: {reason(refused)}", asked)
+    elif known is True and not shown and not inquiry.short:
+        inquiry.note("logprobs", False, "whole answers have probabilities, streams do not", asked)
+    elif known is False and shown:
+        inquiry.note("logprobs", True, "streams have probabilities, whole answers do not", asked)
 
 
 async def _resumed(inquiry: Inquiry) -> Finding:
     """Write the draft again with a pause, and compare both drafts."""
     whole, half = inquiry.draft, max(1, len(inquiry.draft) // 2)
-    first, paused = await inquiry.drafted(inquiry.prompt, b"", half)
+    first, paused = await inquiry.drafted(Context(inquiry.prompt), half)
     again = _differs(whole[: len(first)], first)
     if again is not None and not _tied(whole[again], first[again]):
         words = f"the same request twice gives different answers from token {again} on"
         return False, f"{words}: are there several models behind the URL?"
     text = text_of(first)
-    second, _ = await inquiry.drafted(inquiry.prompt, text, DRAFTED - half, paused.continuation)
+    second, _ = await inquiry.drafted(Context(inquiry.prompt, text), DRAFTED - half, paused.continuation)
     by = "ids" if paused.continuation is not None else "text"
     wrong = _differs(whole, [*first, *second])
     if wrong is None:
@@ -132,7 +136,7 @@ async def _resumed(inquiry: Inquiry) -> Finding:
     return by, f"continued from its text it differs from token {wrong} on: the text is read as other tokens"
 
 
-@check("score", "the draft's text, scored and compared with the draft", refused=False)
+@check("score", refused=False)
 async def score(inquiry: Inquiry) -> Finding | None:
     """Score the draft's text. The scores must equal the draft's probabilities."""
     body = [token for token in inquiry.draft if not token.end]
@@ -147,11 +151,11 @@ async def score(inquiry: Inquiry) -> Finding | None:
     if equal == len(pairs) and not inquiry.value("scoring"):
         line = inquiry.lines.get("scoring")
         more = f"; not in one request: {line.seen}" if line is not None else ""
-        inquiry.note("scoring", "place by place", score.asked, seen + more)
+        inquiry.note("scoring", "place by place", seen + more, LINES["score"].asked)
     return equal == len(pairs), seen
 
 
-@check("propose", "the proposals at places of its own answer, compared with that answer")
+@check("propose")
 async def propose(inquiry: Inquiry) -> Finding:
     """Ask the model, as an assistant, about places in its own answer. It must propose the tokens of that answer."""
     if not inquiry.info.capabilities.probs:
@@ -162,9 +166,7 @@ async def propose(inquiry: Inquiry) -> Finding:
         if inquiry.short or not await _write(inquiry):
             return None, TOO_SHORT if inquiry.short else "neither a stream nor a whole answer shows its probabilities"
     try:
-        found = await inquiry.provider.propose(
-            Context(inquiry.prompt, text_of(inquiry.own)), _questions(inquiry.own), usage=inquiry.usage
-        )
+        found = await _proposed(inquiry, inquiry.provider, inquiry.usage)
     except STOPPING:
         raise
     except ProviderError as error:
@@ -177,14 +179,12 @@ async def propose(inquiry: Inquiry) -> Finding:
 async def _write(inquiry: Inquiry) -> bool:
     """Make the model write an answer that is not streamed. Return False if the answer has no probabilities."""
     inquiry.own = []
-    for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
+
+    async def write(prompt: str) -> list[Token]:
         [said] = await inquiry.ask([prompt], limit=DRAFTED)
-        shown = takewhile(lambda position: not position.pick.open, said.positions)
-        tokens = [position.pick.token for position in shown]
-        if len(tokens) > len(inquiry.own):
-            inquiry.own, inquiry.prompt = tokens, prompt
-        if len(tokens) >= _LEAST:
-            break
+        return [position.pick.token for position in takewhile(lambda one: not one.pick.open, said.positions)]
+
+    await _find_answer(inquiry, write)
     if not _has_probs(inquiry.own):
         inquiry.own = []
     return bool(inquiry.own)
@@ -200,9 +200,10 @@ async def _consistent(inquiry: Inquiry) -> Finding:
     return same == len(questions), f"the same together as one by one at {same} of {len(questions)} places"
 
 
-def _questions(tokens: Sequence[Token]) -> list[Question]:
-    """Return questions about some places in an answer."""
-    return [Question(start, (token.data,)) for start, token in places(tokens).values()]
+async def _proposed(inquiry: Inquiry, provider: Provider, usage: Usage) -> list[Proposal | None]:
+    """Ask a provider about some places in the model's own answer."""
+    questions = [Question(start, (token.data,)) for start, token in places(inquiry.own).values()]
+    return await provider.propose(Context(inquiry.prompt, text_of(inquiry.own)), questions, usage=usage)
 
 
 async def _judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[bool, str]:
@@ -234,7 +235,7 @@ async def _judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[b
 async def _next(inquiry: Inquiry, text: bytes) -> list[Token]:
     """Return the token that the model writes after the prompt and a text."""
     if inquiry.draft or inquiry.client is None:
-        return (await inquiry.drafted(inquiry.prompt, text, 1))[0]
+        return (await inquiry.drafted(Context(inquiry.prompt, text), 1))[0]
     said = await inquiry.after(inquiry.prompt + text.decode("utf-8", "ignore"))
     return [position.pick.token for position in said.positions]
 
@@ -243,20 +244,21 @@ async def _agreement(inquiry: Inquiry) -> Finding:
     """Ask a model that reports no probabilities about the words of its own answer. It must agree with all of them."""
     if inquiry.client is None:
         return None, "it shows no probabilities, and the probe cannot request its words"
-    words: list[str] = []
-    for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
+
+    async def write(prompt: str) -> list[Token]:
         [said] = await inquiry.ask([prompt], limit=DRAFTED)
-        if words := re.findall(r"\s*\S+", said.text)[:-1][:ASKED]:
-            break
-    else:
-        inquiry.short = True
+        return [Token(word.encode(), None) for word in re.findall(r"\s*\S+", said.text)[:-1][:ASKED]]
+
+    await _find_answer(inquiry, write)
+    words, inquiry.own = inquiry.own, []  # no strategy is tried with an answer without probabilities
+    inquiry.short = not words
+    if not words:
         return None, TOO_SHORT
-    inquiry.prompt = prompt
-    starts = [len("".join(words[:at]).encode()) for at in range(len(words))]
-    questions = [Question(start, (word.encode(),), word=True) for start, word in zip(starts, words, strict=True)]
-    found = await inquiry.provider.propose(Context(prompt, "".join(words).encode()), questions, usage=inquiry.usage)
-    found_words = [text_of(one.tokens) if one else b"" for one in found]
-    same = sum(one.startswith(word.encode()) for one, word in zip(found_words, words, strict=True))
+    questions = [Question(start, (word.data,), word=True) for start, word in by_start(words)]
+    context = Context(inquiry.prompt, text_of(words))
+    found = await inquiry.provider.propose(context, questions, usage=inquiry.usage)
+    said = [text_of(one.tokens) if one else b"" for one in found]
+    same = sum(one.startswith(word.data) for one, word in zip(said, words, strict=True))
     return 0 < same == len(words), f"it agrees with {same} of {len(words)} words: it shows no probabilities"
 
 
@@ -280,50 +282,30 @@ async def ways(inquiry: Inquiry) -> list[Way]:
         usage = Usage()
         try:
             provider: Any = inquiry.provider
-            said: list[Proposal | None] = await provider.with_strategy(name).propose(
-                Context(inquiry.prompt, text_of(inquiry.own)), _questions(inquiry.own), usage=usage
-            )
-            proved, seen = await _compared(inquiry, name, said, measure, usage)
-            wrong = not proved
-            if proved and usage.strategies and not usage.strategies.get(name):
+            said = await _proposed(inquiry, provider.with_strategy(name), usage)
+            proved, seen = await _judged(inquiry, said)
+            if proved and measure is not None:
+                same = [_same(one, other) for one, other in zip(said, measure, strict=True)]
+                proved, seen = all(same), f"{seen}, and to the others' answers at {sum(same)}"
+            wrong, by_itself = not proved, usage.strategies.get(name, 0) if usage.strategies else len(said)
+            if proved and not by_itself:
                 proved, seen = False, f"all places were answered by {' and '.join(usage.strategies)} instead"
+            elif by_itself < len(said):
+                seen += f"; {by_itself} of them answered by itself"
             measure = said if measure is None and proved else measure
         except STOPPING:
             raise
         except ProviderError as error:
             proved, wrong, seen = False, False, reason(error)
-        inquiry.usage.requests += usage.requests
-        inquiry.usage.bill(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+        inquiry.spend(usage)
         found.append(_priced(inquiry, name, usage, proved=proved, wrong=wrong, seen=seen))
     return sorted(found, key=lambda way: not way.proved)
 
 
-async def _compared(
-    inquiry: Inquiry,
-    name: str,
-    said: Sequence[Proposal | None],
-    measure: Sequence[Proposal | None] | None,
-    usage: Usage,
-) -> tuple[bool, str]:
-    """Compare the answers of a strategy with the model's own answer, and with the first proved strategy's answers."""
-    right, seen = await _judged(inquiry, said)
-    if right and measure is not None:
-        same = [_same(one, other) for one, other in zip(said, measure, strict=True)]
-        right = all(same)
-        seen += f", and to the others' answers at {sum(same)}"
-    own = usage.strategies.get(name, 0) if usage.strategies else len(said)
-    return right, seen + (f"; {own} of them answered by itself" if own < len(said) else "")
-
-
 def _priced(inquiry: Inquiry, name: str, usage: Usage, *, proved: bool, seen: str, wrong: bool = False) -> Way:
-    requests, tokens, (trips, contexts) = _COSTS[name]
-    answered = sum(usage.strategies.values())
-    left = 1 - usage.strategies.get(name, 0) / answered if answered else 0.0
-    if left and "o" not in requests and (way := next((other for other in usage.strategies if other != name), None)):
-        # Another strategy answers the places that this one leaves open. The example assumes the same share of them.
-        others = round(left * EXAMPLE[1])
-        trips, contexts = trips + (others if way == "singles" else 1), contexts + others
-        requests, tokens = f"1 + {'o' if way == 'singles' else '1'}", "(1 + o) x C"
+    requests, tokens, trips, contexts = _COSTS[name]
+    if name != "singles" and {*usage.strategies} - {name}:  # others answer the o places that this one leaves open
+        requests, tokens = "1 + o", "(1 + o) x C"
     reported = inquiry.value("cache") is not None and usage.prompt_tokens
     return Way(
         name=name,
@@ -372,10 +354,8 @@ def _trimmed(one: Sequence[Token], other: Sequence[Token]) -> bool:
 
 
 def _by_place(tokens: Sequence[Token]) -> dict[tuple[int, bytes], Token]:
-    found: dict[tuple[int, bytes], Token] = {}
-    at = 0
-    for token in tokens:
-        if token.data:
-            found[at, token.data] = token
-        at += len(token.data)
-    return found
+    return {(start, token.data): token for start, token in by_start(tokens) if token.data}
+
+
+CONTRACT = (tokenizer, draft, score, propose)
+"""The checks of this module."""

@@ -1,22 +1,39 @@
-"""Checks of a provider's distributions: alternatives, the end of a text, samples and hidden states.
+"""Checks of a provider's distributions: contexts by ids, alternatives, ends of texts, samples and hidden states.
 
 The checks call only methods of the contract, and compare their results with one another.
 """
 
 from __future__ import annotations
 
+import decimal
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
-from inspect import Parameter, signature
-from itertools import pairwise
+from heapq import nlargest
+from itertools import pairwise, zip_longest
 from typing import Any
 
-from cosd_providers.contract import Context, HiddenStates, Question, State, Token
+from cosd_providers.contract import Context, HiddenStates, IdContexts, Question, State, Token
 from cosd_providers.distributions import near
-from cosd_providers.probe.inquiry import DRAFTED, TOO_SHORT, Finding, Inquiry, check, places, text_of
+from cosd_providers.probe.inquiry import DRAFTED, TOO_SHORT, Finding, Inquiry, by_start, check, places, text_of
+from cosd_providers.probe.report import in_digits
+from cosd_providers.usage import Usage
 
-__all__ = ["alternatives", "hidden_states", "sampling", "scored_end"]
+__all__ = ["DISTRIBUTIONS"]
+
+_WRITTEN = 24  # number of tokens in each draft by ids
+_PROMPTS = (
+    "The old lighthouse stood on a cliff above the sea. Every evening",
+    "Shopping list for a small party:\n- bread\n- cheese\n-",
+    'def mean(values):\n    """Return the mean of some numbers."""\n    ',
+)
+"""Prompts for drafts by ids: prose, a list and code."""
+
+_LEAST = 3  # minimum number of comparisons in all drafts by ids together
+_MOST_TIE = 0.1  # the greatest difference between two log probabilities that counts as a tie
+_EXACT = 1e-6  # differences below this count as zero
+_FAR = 1e-3  # tokens less probable than this are not part of a tie
+_NO_IDS = "it takes no ids, or does not show those of its tokens"
 
 _LISTED = 5  # number of alternatives to request at each place
 _COMPARED = 3  # number of alternatives to compare at each place
@@ -33,16 +50,124 @@ _Listed = Mapping[tuple[bytes, bool], float]
 """Probabilities at one place. The key is a token's bytes, and whether the token is an end of sequence."""
 
 
-@check("alternatives", "the alternatives listed with a draft, with proposals and with a scored text, compared")
+@check("after_ids", refused=False)
+async def after_ids(inquiry: Inquiry) -> Finding:
+    """Write drafts by ids, and send the model the ids before each of their tokens. It must choose that token again.
+
+    Also record the line `tie`: the difference in log probability that counts as a tie.
+    """
+    able = inquiry.info.capabilities
+    if not (able.ids and isinstance(inquiry.provider, IdContexts)):
+        inquiry.note("tie", None, _NO_IDS)
+        return False, _NO_IDS
+    also: dict[str, Any] = {"alternatives": 1} if able.top_k else {}
+    drafts = [(await inquiry.drafted(Context(prompt, b"", ()), _WRITTEN, **also))[0] for prompt in _PROMPTS]
+    if any(token.id is None for draft in drafts for token in draft):
+        return False, "its tokens have no ids"
+    equal, tied, wrong, moves = 0, 0, list[str](), [0.0]
+    for written, read in await _read_again(inquiry, drafts):
+        second = next(iter(read.alternatives), None)
+        if read.id == written.id or (read.end and written.end):
+            equal += 1
+        elif second is not None and second.id == written.id and _distance(read, second) <= _MOST_TIE:
+            tied += 1
+        else:
+            wrong.append(f"{_named(written)} was written, and {_named(read)} is read")
+            continue
+        moves.append(_moved(written, read))
+    compared = equal + tied + len(wrong)
+    if compared < _LEAST:
+        return None, TOO_SHORT
+    inquiry.note("tie", *_tie(max(moves)))
+    words = f"equal at {equal} of {compared} places" + (f", and a tie at {tied}" if tied else "")
+    return not wrong, words + (f"; {wrong[0]}" if wrong else "")
+
+
+async def _read_again(inquiry: Inquiry, drafts: Sequence[Sequence[Token]]) -> list[tuple[Token, Token]]:
+    """Ask for the token at each place of the drafts; return the written tokens, each with the one that is chosen now.
+
+    If possible, the places of all drafts are asked in one request, so that they form a batch.
+    """
+    provider: Any = inquiry.provider
+    several: IdContexts = provider.with_strategy("list") if "list" in getattr(provider, "strategies", ()) else provider
+    usage = Usage()  # a separate record, because these requests belong to no strategy
+    found: list[tuple[Token, Token]] = []
+    orders = [
+        [(prompt, draft[:at], draft[at]) for at in _there_and_back(len(draft))]
+        for prompt, draft in zip(_PROMPTS, drafts, strict=True)
+    ]
+    for asked in zip_longest(*orders):
+        known = [one for one in asked if one is not None]
+        contexts = [Context(prompt, text_of(own), tuple(token.id or 0 for token in own)) for prompt, own, _ in known]
+        chosen = await several.next_tokens(contexts, usage=usage)
+        found += [(token, read) for (*_, token), read in zip(known, chosen, strict=True) if read is not None]
+    inquiry.spend(usage)
+    return found
+
+
+def _there_and_back(count: int) -> Iterable[int]:
+    """Order the places of a draft: the last, the first, the last but one, the second, ...
+
+    In this order, a server that caches only its last request must read the ids between two places again, as one batch.
+    In descending order, it would find all ids in its cache.
+    """
+    for at in range(count):
+        yield at // 2 if at % 2 else count - 1 - at // 2
+
+
+def _moved(written: Token, read: Token) -> float:
+    """Return how much the difference between two tokens' log probabilities changes from writing to reading.
+
+    This change can reverse the order of the two tokens. If one of the tokens has a probability of 0.99, the change is a
+    hundred times as large as the change in that token's own log probability.
+    """
+    then, now = ({one.id: one.prob for one in (token, *token.alternatives)} for token in (written, read))
+    shifts = [
+        math.log(after) - math.log(prob)
+        for key, prob in then.items()
+        if prob and prob > _FAR and (after := now.get(key))
+    ]
+    return max(shifts) - min(shifts) if shifts[1:] else abs(sum(shifts))
+
+
+def _distance(one: Token, other: Token) -> float:
+    """Return the difference in log probability between two tokens; infinite if a probability is unknown or zero."""
+    return math.log(one.prob) - math.log(other.prob) if one.prob and other.prob else math.inf
+
+
+def _named(token: Token) -> str:
+    return "the end" if token.end else repr(token.data.decode("utf-8", "replace"))
+
+
+def _tie(widest: float) -> tuple[float, str]:
+    """Return the difference that counts as a tie: the greatest change from writing to reading, rounded up."""
+    widest = round(widest, 9)
+    if widest < _EXACT:
+        return 0.0, "log probabilities are the same, written and read: tie=0"
+    shown = in_digits(_rounded(widest, decimal.ROUND_HALF_EVEN))
+    words = "from writing to reading, the two most probable tokens move against each other by"
+    if widest <= _MOST_TIE:
+        tie = min(_MOST_TIE, _rounded(widest, decimal.ROUND_CEILING))
+        return tie, f"{words} at most {shown} in log probability: tie={in_digits(tie)}"
+    words = f"{words} up to {shown} in log probability: the server's numbers depend on how a prompt is batched"
+    return _MOST_TIE, f"{words}, and differences above {_MOST_TIE} are not called ties: tie={_MOST_TIE}"
+
+
+def _rounded(value: float, rounding: str) -> float:
+    """Round a number to two significant digits."""
+    return float(decimal.Context(prec=2, rounding=rounding).create_decimal(repr(value)))
+
+
+@check("alternatives")
 async def alternatives(inquiry: Inquiry) -> Finding:
     """Request alternatives from each method. They must agree at each place, and must not change the tokens."""
     able = inquiry.info.capabilities
-    if not able.top_k or not _takes(inquiry.provider.propose, "alternatives"):
+    if not able.top_k:
         return False, "drafts may list some, proposals and scores do not"
     if not inquiry.draft:
-        return None, TOO_SHORT if inquiry.short else "there is no draft to compare them with"
+        return None, inquiry.no_draft
     prompt, text = inquiry.prompt, text_of(inquiry.draft)
-    drafted, _ = await inquiry.drafted(prompt, b"", DRAFTED, alternatives=_LISTED)
+    drafted, _ = await inquiry.drafted(Context(prompt), DRAFTED, alternatives=_LISTED)
     if [token.data for token in drafted] != [token.data for token in inquiry.draft]:
         return False, "a draft with alternatives differs from a draft without them"
     if not all(_ordered(token) for token in drafted):
@@ -52,11 +177,9 @@ async def alternatives(inquiry: Inquiry) -> Finding:
     found = await inquiry.provider.propose(Context(prompt, text), questions, alternatives=_LISTED, usage=inquiry.usage)
     proposed = {one.start: one.tokens[0] for one in found if one is not None}
     scored: dict[int, Token] = {}
-    if able.score_top_k and _takes(inquiry.provider.score, "alternatives"):
-        at = 0
-        for token in await inquiry.provider.score(Context(prompt, text), alternatives=_LISTED, usage=inquiry.usage):
-            scored[at] = token
-            at += len(token.data)
+    if able.score_top_k:
+        given = Context(prompt, text)
+        scored |= by_start(await inquiry.provider.score(given, alternatives=_LISTED, usage=inquiry.usage))
     where, seen = ["drafts"], list[str]()
     for name, tokens in (("proposals", proposed), ("scores", scored)):
         pairs = [(start, token) for start, token in asked.items() if _same_token(token, tokens.get(start))]
@@ -72,14 +195,14 @@ async def alternatives(inquiry: Inquiry) -> Finding:
     return ", ".join(where), f"equal in {', '.join(seen)}"
 
 
-@check("scored_end", "the end of sequence after the text of a draft, scored and proposed", refused=False)
+@check("scored_end", refused=False)
 async def scored_end(inquiry: Inquiry) -> Finding:
     """Score the end of a text. Its probability must equal the probability that a proposal reports for the end."""
     able = inquiry.info.capabilities
-    if not able.score or not _takes(inquiry.provider.score, "end"):
-        return False, "the tokens of a text are scored, and not its end" if able.score else "it scores no text"
+    if not able.score:
+        return False, "it scores no text"
     if not inquiry.draft:
-        return None, TOO_SHORT if inquiry.short else "there is no draft whose text could be scored"
+        return None, inquiry.no_draft
     prompt, text = inquiry.prompt, text_of(inquiry.draft)
     scored = await inquiry.provider.score(Context(prompt, text), end=True, usage=inquiry.usage)
     last = scored[-1] if scored else Token(b"", None)
@@ -87,8 +210,7 @@ async def scored_end(inquiry: Inquiry) -> Finding:
         return False, "the end is missing"
     if last.prob is None:
         return False, "its probability is not reported"
-    lists = able.top_k and _takes(inquiry.provider.propose, "alternatives")
-    options: dict[str, Any] = {"alternatives": _LISTED} if lists else {}
+    options: dict[str, Any] = {"alternatives": _LISTED} if able.top_k else {}
     asked = [Question(len(text), (b"",))]
     [proposal] = await inquiry.provider.propose(Context(prompt, text), asked, usage=inquiry.usage, **options)
     listed: _Listed = _listed(proposal.tokens[0]) if proposal is not None else {}
@@ -101,25 +223,21 @@ async def scored_end(inquiry: Inquiry) -> Finding:
     return near(last.prob, expected), f"{last.prob:.2g}, and {expected:.2g} among the proposals there"
 
 
-@check("sampling", f"two drafts of {_SAMPLED} tokens with one seed, and {_DRAWS} draws of one token", refused=False)
+@check("sampling", refused=False)
 async def sampling(inquiry: Inquiry) -> Finding:
     """Draw tokens. The same seed must draw the same tokens, with the probabilities that a greedy answer lists."""
-    able = inquiry.info.capabilities
-    if not able.sampling or not _takes(inquiry.provider.generate, "temperature"):
+    if not inquiry.info.capabilities.sampling:
         return False, "it is not known to draw from the model's own distribution"
     place = await _unsure(inquiry)
     if place is None:
         return None, "the model is confident everywhere: every draw would be the same"
-    prompt, text, listed = place
-    drafts = [
-        [token.data for token in (await inquiry.drafted(prompt, text, _SAMPLED, temperature=1, seed=1))[0]]
-        for _ in range(2)
-    ]
-    if drafts[0] != drafts[1]:
+    context, listed = place
+    one, other = [(await inquiry.drafted(context, _SAMPLED, temperature=1, seed=1))[0] for _ in range(2)]
+    if [token.data for token in one] != [token.data for token in other]:
         return False, "one seed draws different tokens"
     drawn: list[Token] = []
     for seed in range(2, 2 + _DRAWS):
-        drawn += (await inquiry.drafted(prompt, text, 1, temperature=1, seed=seed))[0][:1]
+        drawn += (await inquiry.drafted(context, 1, temperature=1, seed=seed))[0][:1]
     best, prob = max(listed.items(), key=lambda item: item[1])
     raw = sum(_is_raw(token, listed) for token in drawn)
     if raw < len(drawn):
@@ -129,16 +247,14 @@ async def sampling(inquiry: Inquiry) -> Finding:
     return bool(drawn) and _chance(count, len(drawn), prob) >= _SELDOM, seen
 
 
-@check(
-    "hidden_states", "the hidden states of a draft, listed with its tokens and requested for its text", refused=False
-)
+@check("hidden_states", refused=False)
 async def hidden_states(inquiry: Inquiry) -> Finding:
     """Request hidden states in two ways. They must agree at each place, and must not change the tokens."""
     width, provider = inquiry.info.capabilities.hidden_states, inquiry.provider
     if not width or not isinstance(provider, HiddenStates):
         return False, "the server does not report them"
     if not inquiry.draft:
-        return None, TOO_SHORT if inquiry.short else "there is no draft to ask about"
+        return None, inquiry.no_draft
     prompt, text = inquiry.prompt, text_of(inquiry.draft)
     stream = provider.generate_with_states(Context(prompt, b""), max_tokens=DRAFTED, usage=inquiry.usage)
     async with aclosing(stream):
@@ -163,16 +279,16 @@ def _close(one: State, other: State) -> bool:
     return len(one) == len(other) and difference <= _CLOSE * max(math.hypot(*one), math.hypot(*other))
 
 
-async def _unsure(inquiry: Inquiry) -> tuple[str, bytes, _Listed] | None:
-    """Find a prompt and a text after which the model is unsure. Return them and its distribution; None if not found."""
+async def _unsure(inquiry: Inquiry) -> tuple[Context, _Listed] | None:
+    """Find a context after which the model is unsure. Return it and its distribution; None if not found."""
     tokens = [token for token in inquiry.draft if not token.end and token.prob is not None]
     least = min(tokens, key=lambda token: token.prob or 0.0, default=None)
     before = text_of(inquiry.draft[: inquiry.draft.index(least)]) if least is not None else b""
-    for prompt, text in ((inquiry.prompt, before), *((opening, b"") for opening in _OPENINGS)):
-        options: dict[str, Any] = {"alternatives": _LISTED} if inquiry.info.capabilities.top_k else {}
-        found, _ = await inquiry.drafted(prompt, text, 1, **options)
+    options: dict[str, Any] = {"alternatives": _LISTED} if inquiry.info.capabilities.top_k else {}
+    for context in (Context(inquiry.prompt, before), *map(Context, _OPENINGS)):
+        found, _ = await inquiry.drafted(context, 1, **options)
         if found and (found[0].prob or 1.0) <= _UNSURE:
-            return prompt, text, _listed(found[0])
+            return context, _listed(found[0])
     return None
 
 
@@ -183,12 +299,6 @@ def _chance(count: int, draws: int, prob: float) -> float:
     """
     each = [math.comb(draws, n) * prob**n * (1 - prob) ** (draws - n) for n in range(draws + 1)]
     return min(sum(each[: count + 1]), sum(each[count:]))
-
-
-def _takes(method: Callable[..., object], name: str) -> bool:
-    """Test whether a method accepts an argument, because a provider for an earlier version may not."""
-    known = signature(method).parameters
-    return name in known or any(one.kind is Parameter.VAR_KEYWORD for one in known.values())
 
 
 def _listed(token: Token) -> _Listed:
@@ -215,18 +325,17 @@ async def _agree(inquiry: Inquiry, text: bytes, drafted: Token, other: Token) ->
     """
     if _equal(_listed(drafted), _listed(other)):
         return True
-    found, _ = await inquiry.drafted(inquiry.prompt, text, 1, alternatives=_LISTED)
+    found, _ = await inquiry.drafted(Context(inquiry.prompt, text), 1, alternatives=_LISTED)
     return bool(found) and _equal(_listed(found[0]), _listed(other))
 
 
 def _equal(one: _Listed, other: _Listed) -> bool:
     """Test whether two lists have the same most probable tokens with the same probabilities, up to noise."""
-    return all(_has(first, second) for first, second in ((one, other), (other, one)))
-
-
-def _has(one: _Listed, other: _Listed) -> bool:
-    likely = sorted(one.items(), key=lambda item: -item[1])[: 1 + _COMPARED]
-    return all(near(other.get(key, 0.0), prob) for key, prob in likely)
+    return all(
+        near(second.get(key, 0.0), first[key])
+        for first, second in ((one, other), (other, one))
+        for key in nlargest(1 + _COMPARED, first, key=first.__getitem__)
+    )
 
 
 def _is_raw(token: Token, listed: _Listed) -> bool:
@@ -238,3 +347,7 @@ def _is_raw(token: Token, listed: _Listed) -> bool:
         return False
     expected = listed.get((token.data, token.end))
     return token.prob <= 1 - sum(listed.values()) + _NOISE if expected is None else near(token.prob, expected)
+
+
+DISTRIBUTIONS = (after_ids, alternatives, scored_end, sampling, hidden_states)
+"""The checks of this module."""

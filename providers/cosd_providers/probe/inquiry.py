@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from cosd_providers.contract import Context, DraftEnd, Provider, ServerInfo, Token
@@ -23,7 +24,7 @@ from cosd_providers.errors import (
     UnsupportedError,
 )
 from cosd_providers.greedy import TIES
-from cosd_providers.probe.report import Line, Value
+from cosd_providers.probe.report import LINES, Line, Value
 from cosd_providers.probe_client import ProbeClient, Prompt, RawReply, RawRequest
 from cosd_providers.usage import Usage
 
@@ -31,11 +32,13 @@ __all__ = [
     "ASKED",
     "DRAFTED",
     "PROBE_PROMPT",
+    "REFUSALS",
     "STOPPING",
     "TOO_SHORT",
     "Check",
     "Finding",
     "Inquiry",
+    "by_start",
     "check",
     "places",
     "reason",
@@ -58,6 +61,9 @@ STOPPING = (ConnectError, ProviderTimeoutError, AuthenticationError, RateLimitEr
 
 _DUMP = re.compile(r"\n|\{['\"]")
 """The start of a data dump in a server's error message."""
+
+REFUSALS = (UnsupportedError, InvalidRequestError)
+"""Errors with which a server refuses a request."""
 
 Finding = tuple[Value, str]
 """The value of a line in the report, and the evidence for it."""
@@ -97,21 +103,31 @@ class Inquiry:
     settings: Mapping[str, int] = field(default_factory=dict[str, int])
     short: bool = False
 
-    def note(self, name: str, value: Value, asked: str, seen: str) -> None:
+    def note(self, name: str, value: Value, seen: str, asked: str | None = None) -> None:
         """Record a finding, which replaces any earlier finding with the same name."""
-        self.lines[name] = Line(name=name, value=value, asked=asked, seen=seen)
+        self.lines[name] = Line(name=name, value=value, asked=asked or LINES[name].asked, seen=seen)
 
     def value(self, name: str) -> Value:
         """Return the value of a line; None if the value is unknown or the line is missing."""
         return self.lines[name].value if name in self.lines else None
 
+    @property
+    def no_draft(self) -> str:
+        """The reason why there is no draft with which another answer could be compared."""
+        return TOO_SHORT if self.short else "there is no draft to compare with"
+
+    @property
+    def wire(self) -> ProbeClient:
+        """The client, for checks that run only if there is one."""
+        assert self.client is not None
+        return self.client
+
     async def ask(
         self, prompts: Sequence[Prompt], *, limit: int = 1, top: int = TIES, temperature: float = 0.0
     ) -> list[RawReply]:
         """Send a request and return its unchecked answers. If it asks for one token, record its duration."""
-        assert self.client is not None
         began = time.monotonic()
-        said = await self.client.send(RawRequest(prompts, limit, top, temperature), self.usage)
+        said = await self.wire.send(RawRequest(prompts, limit, top, temperature), self.usage)
         if limit == 1 and len(prompts) == 1:
             self.fastest = min(time.monotonic() - began, self.fastest or math.inf)
         return said
@@ -121,7 +137,7 @@ class Inquiry:
         return (await self.ask([text]))[0]
 
     async def drafted(
-        self, prompt: str, text: bytes, limit: int, continuation: Any = None, **options: Any
+        self, context: Context, limit: int, continuation: Any = None, **options: Any
     ) -> tuple[list[Token], DraftEnd]:
         """Write a whole draft through the provider's contract; `options` are passed to `generate`.
 
@@ -131,18 +147,18 @@ class Inquiry:
         """
         if not self.info.capabilities.probs:
             raise no_probs("logprobs", self.info.endpoint)
-        tokens: list[Token] = []
-        end = DraftEnd("limit")
         stream = self.provider.generate(
-            Context(prompt, text), max_tokens=limit, continuation=continuation, usage=self.usage, **options
+            context, max_tokens=limit, continuation=continuation, usage=self.usage, **options
         )
         async with aclosing(stream):
-            async for item in stream:
-                if isinstance(item, DraftEnd):
-                    end = item
-                else:
-                    tokens.append(item)
-        return tokens, end
+            items = [item async for item in stream]
+        ends = [item for item in items if isinstance(item, DraftEnd)]
+        return [item for item in items if isinstance(item, Token)], ends[-1] if ends else DraftEnd("limit")
+
+    def spend(self, usage: Usage) -> None:
+        """Add the requests and tokens of a separate ledger."""
+        self.usage.requests += usage.requests
+        self.usage.bill(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
 
     async def examine(self, one: Check) -> None:
         """Run a check, and record its finding, or the reason why there is none.
@@ -155,9 +171,9 @@ class Inquiry:
         except STOPPING:
             raise
         except ProviderError as error:
-            answer = (one.refused if isinstance(error, one.refusals) else None), reason(error)
+            answer = (one.refused if isinstance(error, REFUSALS) else None), reason(error)
         if answer is not None:
-            self.note(one.name, answer[0], one.asked, answer[1])
+            self.note(one.name, *answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,33 +181,20 @@ class Check:
     """A check of a server, which produces a line of the report.
 
     Attributes:
-        name: the name of the line.
-        asked: the question, in words.
+        name: the name of the line in `LINES`, which has its question and its words.
         find: function that returns the finding; None if there is nothing to check, or if it has already recorded its
             finding.
-        refused: the value of the line if the server refuses the request.
-        refusals: the errors that count as a refusal. Any other error leaves the line unknown.
+        refused: the value of the line if the server refuses the request. After any other error the value is unknown.
     """
 
     name: str
-    asked: str
     find: Callable[[Inquiry], Awaitable[Finding | None]]
     refused: Value = None
-    refusals: tuple[type[ProviderError], ...] = (UnsupportedError, InvalidRequestError)
 
 
-def check(
-    name: str, asked: str, *, refused: Value = None, also: tuple[type[ProviderError], ...] = ()
-) -> Callable[[Callable[[Inquiry], Awaitable[Finding | None]]], Check]:
-    """Create a decorator that turns a function into a `Check`.
-
-    Args:
-        name: the name of the line.
-        asked: the question, in words.
-        refused: the value of the line if the server refuses the request.
-        also: further errors that count as a refusal.
-    """
-    return lambda find: Check(name, asked, find, refused, (UnsupportedError, InvalidRequestError, *also))
+def check(name: str, *, refused: Value = None) -> Callable[[Callable[[Inquiry], Awaitable[Finding | None]]], Check]:
+    """Create a decorator that turns a function into the `Check` of a line."""
+    return lambda find: Check(name, find, refused)
 
 
 def text_of(tokens: Iterable[Token]) -> bytes:
@@ -199,13 +202,14 @@ def text_of(tokens: Iterable[Token]) -> bytes:
     return b"".join(token.data for token in tokens)
 
 
+def by_start(tokens: Sequence[Token]) -> Iterator[tuple[int, Token]]:
+    """Pair each token with the byte offset at which it begins."""
+    return zip(accumulate((len(token.data) for token in tokens), initial=0), tokens, strict=False)
+
+
 def places(tokens: Sequence[Token]) -> dict[int, tuple[int, Token]]:
     """Choose up to `ASKED` places spread over an answer; return the byte offset and token of each, by token index."""
-    starts = [0]
-    for token in tokens:
-        starts.append(starts[-1] + len(token.data))
-    asked = range(0, len(tokens), max(1, len(tokens) // ASKED))[:ASKED]
-    return {at: (starts[at], tokens[at]) for at in asked}
+    return dict([*enumerate(by_start(tokens))][:: max(1, len(tokens) // ASKED)][:ASKED])
 
 
 def reason(error: ProviderError) -> str:

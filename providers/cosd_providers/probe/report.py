@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -15,7 +15,9 @@ from cosd_providers.connect import Snapshot
 
 __all__ = [
     "EXAMPLE",
+    "LINES",
     "UNTRUSTED",
+    "UNUSABLE",
     "Definition",
     "Line",
     "ProbeReport",
@@ -24,7 +26,6 @@ __all__ = [
     "Way",
     "definition_of",
     "in_digits",
-    "unit_of",
 ]
 
 Value = bool | int | float | str | tuple[str, ...] | None
@@ -39,40 +40,66 @@ UNTRUSTED = "; with servers of this kind a fusion does not rely on it, and says 
 _WIDTH, _INDENT = 80, 19
 _SHOWN = 4  # maximum number of models to name
 
-_TITLES = {
-    "server": "server",
-    "models": "models",
-    "context": "context",
-    "tokenizer": "tokenizer",
-    "logprobs": "streamed logprobs",
-    "depth": "alternatives",
-    "probabilities": "probabilities",
-    "scoring": "prompt scoring",
-    "lists": "prompt lists",
-    "ids": "token-id prompts",
-    "template": "chat template",
-    "prefill": "answer prefill",
-    "end": "end of sequence",
-    "bytes": "exact bytes",
-    "whole": "whole prompt read",
-    "cache": "prefix cache",
-    "round_trip": "round trip",
-    "draft": "a draft, resumed",
-    "propose": "its draft proposed",
-    "after_ids": "asked after ids",
-    "tie": "ties",
-    "alternatives": "other tokens",
-    "scored_end": "end of a text",
-    "sampling": "sampling",
-    "hidden_states": "hidden states",
-}
-_YES = {"end": "shown, with its probability", "cache": "seen", "scored_end": "scored", "sampling": "yes, seeded"}
-_NO = {"end": "hidden", "cache": "none seen", "server": "refused"}
-_ALWAYS = (
-    *("probabilities", "bytes", "cache", "draft", "propose", "after_ids", "scoring", "alternatives", "scored_end"),
-    *("sampling", "hidden_states"),
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The name, the title and the question of a line, and its words for True, for False and for any other known value.
+
+    In the words, `{value}` stands for the value and `{seen}` for the server's reaction. A line without a title is only
+    part of the JSON.
+    """
+
+    name: str
+    title: str
+    asked: str
+    yes: str = "yes"
+    no: str = "no: {seen}"
+    other: str = "{value}"
+
+
+_SEEN = "yes: {seen}"
+_BOTH = "{value}: {seen}"
+_ROWS = (
+    Words("server", "server", "what it is, and whether it can be used at all", no="refused: {seen}"),
+    Words("models", "models", "the server's list of models"),
+    Words("context", "context", "its description of itself", other="{value} tokens, as the server says"),
+    Words("tokenizer", "tokenizer", "the tokens of a text: words, code, scripts, emoji"),
+    Words("logprobs", "streamed logprobs", "one token, with 5 alternatives"),
+    Words("depth", "alternatives", "one token, with more and more alternatives"),
+    Words("probabilities", "probabilities", "the same first token at temperature 0, 1 and 0.5", other=_BOTH),
+    Words("scoring", "prompt scoring", "a text, scored in one request and generated at places of it", other=_BOTH),
+    Words("lists", "prompt lists", "two prompts in one request, compared with each prompt alone"),
+    Words("ids", "token-id prompts", "the ids of a text, compared with the text"),
+    Words("template", "chat template", "a user's message in the template", other="writes {value!r} before an answer"),
+    Words("prefill", "answer prefill", "a reply, and its first half continued", other="yes, by {value}"),
+    Words("end", "end of sequence", "the end of a draft", "shown, with its probability", "hidden: {seen}"),
+    Words("bytes", "exact bytes", "an answer that can only be a text with characters of several bytes", _SEEN),
+    Words("whole", "whole prompt read", "the tokens read of a text, of twice the text, and of line breaks after it"),
+    Words("cache", "prefix cache", "the tokens of a repeated prompt from a cache", "seen: {seen}", "none seen: {seen}"),
+    Words("round_trip", "round trip", "one token, several times: the fastest request", other="{seen}"),
+    Words("draft", "a draft, resumed", "a short draft, and half of it continued", other="by {value}: {seen}"),
+    Words("score", "", "the draft's text, scored and compared with the draft"),
+    Words("propose", "its draft proposed", "the proposals at places of its own answer, compared with it", _SEEN),
+    Words("after_ids", "asked after ids", "drafts by ids, and the token after the ids before each place", _SEEN),
+    Words("tie", "ties", "the log probabilities of the same drafts, written and read", other="{seen}"),
+    Words("alternatives", "other tokens", "the alternatives of drafts, proposals and scores, compared", other=_BOTH),
+    Words("scored_end", "end of a text", "the end after the text of a draft, scored and proposed", "scored: {seen}"),
+    Words("sampling", "sampling", "two drafts with one seed, and draws of one token", "yes, seeded: {seen}"),
+    Words("hidden_states", "hidden states", "the states of a draft, listed with it and requested for its text", _SEEN),
 )
-"""Lines that show the server's reaction whatever their value is."""
+LINES: Mapping[str, Words] = {row.name: row for row in _ROWS}
+"""All lines of a report, by name, in the order of the report, which is also the order of the checks.
+
+A new check is a row here, and a function with the decorator `inquiry.check` in the list at the end of its module.
+"""
+
+UNUSABLE: Mapping[tuple[str, Value], str] = {
+    ("probabilities", "degenerate"): "at temperature 0 it shows no probabilities but 1 and 0",
+    ("probabilities", "changed"): "the probabilities that it shows at temperature 0 are not the model's own",
+    ("whole", False): "it does not read all of a prompt, and does not say so",
+    ("bytes", False): "its tokens do not have the bytes of the text",
+}
+"""The values of lines with which a server can be neither a draft nor an assistant, each with the reason."""
 
 
 class Line(BaseModel):
@@ -93,41 +120,25 @@ class Line(BaseModel):
     seen: str
 
     def __str__(self) -> str:
-        seen, value = self.seen, self.value
+        row, value, seen = LINES.get(self.name, Words(self.name, self.name, self.asked)), self.value, self.seen
         match value:
             case None:
-                return f"unknown: {seen}"
+                words = "unknown: {seen}"
             case True:
-                shown = self.name in _ALWAYS or seen.endswith(UNTRUSTED)
-                return _YES.get(self.name, "yes") + (f": {seen}" if shown else "")
+                words = row.yes + (": {seen}" if seen.endswith(UNTRUSTED) else "")
             case False:
-                return f"{_NO.get(self.name, 'no')}: {seen}"
+                words = row.no
             case tuple():
                 more = len(value) - _SHOWN
-                return ", ".join(value[:_SHOWN]) + (f" and {more} more" if more > 0 else "") or "none"
+                value = ", ".join(value[:_SHOWN]) + (f" and {more} more" if more > 0 else "") or "none"
+                words = row.other
+            case "endpoint":
+                words = "the server's own"
+            case int() if seen.endswith(f": {value}"):  # as many alternatives were listed as were requested
+                words = "{value} or more"
             case _:
-                return self._worded(value)
-
-    def _worded(self, value: float | str) -> str:
-        match self.name:
-            case "context":
-                return f"{value} tokens, as the server says"
-            case "depth":
-                return f"{value}" + (" or more" if self.seen.endswith(f": {value}") else "")
-            case "round_trip":
-                return f"{float(value) * 1000:.0f} ms"
-            case "template":
-                return f"writes {value!r} before an answer"
-            case "tokenizer":
-                return "the server's own" if value == "endpoint" else "local"
-            case "prefill":
-                return f"yes, by {value}"
-            case "tie":
-                return self.seen
-            case "draft":
-                return f"by {value}: {self.seen}"
-            case _:
-                return f"{value}: {self.seen}" if self.name in _ALWAYS else str(value)
+                words = row.other
+        return words.format(value=value, seen=seen)
 
 
 class Way(BaseModel):
@@ -244,10 +255,11 @@ class ProbeReport(Snapshot):
         rows = [f"{self.endpoint}: {kind}{version}, model {self.model or 'unknown'}", ""]
         refused = False
         for line in self.lines:
+            title = LINES[line.name].title if line.name in LINES else ""
             if line.name == "server":  # if the server is usable, the first row already names it
                 refused = line.value is False
-            if line.name in _TITLES and (line.name != "server" or refused):
-                rows += _wrapped(_TITLES[line.name], str(line))
+            if title and (line.name != "server" or refused):
+                rows += _wrapped(title, str(line))
         rows.append("")
         rows += _wrapped("as a draft", "no" if refused else "; ".join(self.draft_lacks) or "yes")
         rows += _wrapped("as an assistant", "no" if refused else "; ".join(self.assistant_lacks) or self._asked_by())
@@ -292,15 +304,9 @@ class Definition:
         return f"from space to space, because {self.reason}; {how}"
 
 
-def unit_of(reports: Sequence[ProbeReport]) -> Literal["token", "word"]:
-    """Return the default unit for these models: `"token"` if all accept ids and have the same vocabulary."""
-    found = {report.vocabulary for report in reports}
-    return "token" if len(found) == 1 and None not in found else "word"
-
-
 def definition_of(reports: Sequence[ProbeReport]) -> Definition:
     """Return the way in which these models are fused by default."""
-    unit = unit_of(reports)
+    unit: Literal["token", "word"] = "token" if len({report.vocabulary for report in reports}) == 1 else "word"
     without = [report for report in reports if report.vocabulary is None]
     if not without:
         ties = [report.tie for report in reports if report.tie is not None]
@@ -311,7 +317,7 @@ def definition_of(reports: Sequence[ProbeReport]) -> Definition:
         reason = f"the report of {_named(old)} is older than contexts by ids: probe it again"
     else:
         reason = f"{_named(without)} cannot be asked after ids"
-    return Definition("text", unit, reason)
+    return Definition("text", "word", reason)
 
 
 def _named(reports: Sequence[ProbeReport]) -> str:
@@ -320,8 +326,7 @@ def _named(reports: Sequence[ProbeReport]) -> str:
 
 def in_digits(value: float) -> str:
     """Format a number in decimal notation without an exponent, such as 0.00002."""
-    shown = f"{value:.9f}".rstrip("0")
-    return shown.removesuffix(".")
+    return f"{value:.9f}".rstrip("0").removesuffix(".")
 
 
 def _prices(ways: Sequence[Way]) -> list[str]:

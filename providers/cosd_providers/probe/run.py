@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -15,27 +14,16 @@ from cosd_providers.engine import Adapter
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.greedy import TIES
-from cosd_providers.probe.contract_checks import draft, propose, score, tokenizer, ways
-from cosd_providers.probe.distribution_checks import alternatives, hidden_states, sampling, scored_end
-from cosd_providers.probe.id_checks import after_ids
-from cosd_providers.probe.inquiry import DRAFTED, PROBE_PROMPT, STOPPING, TOO_SHORT, Inquiry, reason
-from cosd_providers.probe.report import UNTRUSTED, Line, ProbeReport, Spent, Way
+from cosd_providers.probe.contract_checks import CONTRACT, ways
+from cosd_providers.probe.distribution_checks import DISTRIBUTIONS
+from cosd_providers.probe.inquiry import DRAFTED, PROBE_PROMPT, STOPPING, Inquiry, reason
+from cosd_providers.probe.report import LINES, UNTRUSTED, UNUSABLE, Line, ProbeReport, Spent, Way
 from cosd_providers.probe.wire_checks import WIRE
 from cosd_providers.probe_client import ProbeClient
 from cosd_providers.same_ids import vocabulary
 from cosd_providers.tokenizers import fingerprint
 
 __all__ = ["run"]
-
-_ORDER = (
-    *("server", "models", "context", "tokenizer", "logprobs", "depth", "probabilities", "scoring", "lists", "ids"),
-    *("template", "prefill", "end", "bytes", "whole", "cache", "round_trip", "draft", "score", "propose"),
-    *("after_ids", "tie"),
-    *("alternatives", "scored_end", "sampling", "hidden_states"),
-)
-"""The names of a report's lines, in order."""
-
-_CHECKS = (tokenizer, *WIRE, draft, score, propose, after_ids, alternatives, scored_end, sampling, hidden_states)
 
 _NO_WIRE = "a provider of this kind can only be checked through its contract"
 
@@ -49,16 +37,13 @@ _ADVICE: dict[str, Sequence[tuple[str, str]]] = {
         ("cached", "--enable-prompt-tokens-details: answers then report what came from the prefix cache"),
         ("cache", "--enable-prefix-caching: lists and singles then read only what is new"),
         ("echo", "for long prompts 'list' or 'singles': 'echo' reads all of a prompt each time, past the prefix cache"),
-        ("raw", "--logprobs-mode raw_logprobs: it then shows the model's own probabilities"),
+        ("raw", "--logprobs-mode raw_logprobs (version 0.10 or newer): it then shows the model's own probabilities"),
         ("depth", "--max-logprobs 20: it then lists more tokens at a place"),
     ),
     "tgi": (("scoring", "--enable-prefill-logprobs: it then scores a prompt"),),
     "ollama": (("context", "OLLAMA_CONTEXT_LENGTH: the model was trained for a longer context than it is given"),),
 }
 """Advice for each missing ability, by the kind of server; the key `""` applies to all kinds."""
-
-_SINCE = {"--logprobs-mode": (0, 10)}
-"""For flags that some versions still in use lack: the first version that has the flag."""
 
 
 async def run(server: str | Provider, prompt: str, options: Mapping[str, Any]) -> ProbeReport:
@@ -97,18 +82,18 @@ async def _examined(provider: Provider, prompt: str, began: float) -> ProbeRepor
     look: Any = getattr(provider, "probe_client", None)
     client: ProbeClient | None = await look() if look is not None else None
     inquiry = Inquiry(provider, info, client, prompt)
-    inquiry.note(
-        "server", f"{info.engine} {info.build or ''}".strip(), "its description of itself", "reported, not tested"
-    )
-    seen = "reported, not tested" if info.context is not None else "the server does not report it"
-    inquiry.note("context", info.context, "its description of itself", seen)
+    inquiry.note("server", f"{info.engine} {info.build or ''}".strip(), "reported, not tested")
+    for name, told in (("context", info.context), ("template", info.answer_cue)):
+        if told is not None:
+            inquiry.note(name, told, "reported, not tested")
     if client is not None:
         inquiry.settings = await _settings(client)
-    for check in _CHECKS:
-        if client is None and check in WIRE:
-            inquiry.note(check.name, None, check.asked, _NO_WIRE)
-        else:
-            await inquiry.examine(check)
+    checks = {check.name: check for check in (*CONTRACT, *(WIRE if client is not None else ()), *DISTRIBUTIONS)}
+    for name in LINES:
+        if name in checks:
+            await inquiry.examine(checks[name])
+    if inquiry.fastest is not None:
+        inquiry.note("round_trip", round(inquiry.fastest, 4), f"{inquiry.fastest * 1000:.0f} ms")
     _fill(inquiry)
     return await _reported(inquiry, began)
 
@@ -125,28 +110,31 @@ async def _settings(client: ProbeClient) -> dict[str, int]:
 
 def _fill(inquiry: Inquiry) -> None:
     """Add each missing line, with an unknown value and the reason for it."""
-    asked = {check.name: check.asked for check in _CHECKS}
-    unended = f"no answer ended within {DRAFTED} tokens; give a prompt with a short answer"
-    for name in _ORDER:
+    reasons = {
+        "context": "the server does not report it",
+        "template": "the model has none of its own, or none can be seen",
+        "end": f"no answer ended within {DRAFTED} tokens; give a prompt with a short answer",
+        "score": inquiry.no_draft,
+        "propose": inquiry.no_draft,
+    }
+    other = _NO_WIRE if inquiry.client is None else "there was no question to send"
+    for name in LINES:
         if name not in inquiry.lines:
-            short = inquiry.short and name in ("score", "propose")
-            seen = unended if name == "end" else TOO_SHORT if short else "there was no question to send"
-            inquiry.note(name, None, asked.get(name, "the end of a draft" if name == "end" else "nothing"), seen)
-    if inquiry.value("end") and not inquiry.info.capabilities.end_prob:
-        line = inquiry.lines["end"]
-        inquiry.note("end", True, line.asked, f"{line.seen}{UNTRUSTED}")
+            inquiry.note(name, None, reasons.get(name, other))
+    end = inquiry.lines["end"]
+    if end.value and not inquiry.info.capabilities.end_prob:
+        inquiry.note("end", True, f"{end.seen}{UNTRUSTED}", end.asked)
 
 
 async def _reported(inquiry: Inquiry, began: float) -> ProbeReport:
     found = await ways(inquiry)
     drafts, assists = _missing(inquiry, found)
-    encoding = await fingerprint(inquiry.provider, inquiry.info)
-    known = await vocabulary(inquiry.provider, inquiry.info)
     engine, options = _connected(inquiry.provider)
     right = next((way.name for way in found if way.proved), None)
     if right is not None and (any(way.wrong for way in found) or inquiry.value("propose") is False):
         options["strategy"] = right
     keep: Any = getattr(inquiry.provider, "snapshot", None)
+    usage = inquiry.usage
     return ProbeReport(
         endpoint=inquiry.info.endpoint,
         engine=engine,
@@ -154,7 +142,7 @@ async def _reported(inquiry: Inquiry, began: float) -> ProbeReport:
         model=inquiry.info.model,
         facts=await keep() if keep is not None and engine is not None else None,
         version=inquiry.info.build,
-        lines=tuple(inquiry.lines[name] for name in _ORDER),
+        lines=tuple(inquiry.lines[name] for name in LINES),
         can_draft=not drafts,
         can_assist=not assists,
         by_agreement=not assists and not inquiry.info.capabilities.probs,
@@ -162,10 +150,15 @@ async def _reported(inquiry: Inquiry, began: float) -> ProbeReport:
         assistant_lacks=tuple(assists),
         ways=tuple(found),
         advice=tuple(_advice(inquiry, found)),
-        encoding=_digest(encoding),
-        vocabulary=_digest(known),
+        encoding=_digest(await fingerprint(inquiry.provider, inquiry.info)),
+        vocabulary=_digest(await vocabulary(inquiry.provider, inquiry.info)),
         tie=tie if isinstance(tie := inquiry.value("tie"), float) else None,
-        spent=_spent(inquiry, began),
+        spent=Spent(
+            requests=usage.requests,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            seconds=round(time.monotonic() - began, 3),
+        ),
     )
 
 
@@ -174,20 +167,10 @@ def _digest(shown: object) -> str | None:
     return sha256(repr(shown).encode()).hexdigest() if shown else None
 
 
-def _spent(inquiry: Inquiry, began: float) -> Spent:
-    usage = inquiry.usage
-    return Spent(
-        requests=usage.requests,
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        seconds=round(time.monotonic() - began, 3),
-    )
-
-
 def _refused(provider: Provider, error: UnsupportedError, began: float) -> ProbeReport:
     """Create the report on a server that its adapter refuses. Its cost is the cost of discovering the server."""
     engine, options = _connected(provider)
-    line = Line(name="server", value=False, asked="what it is, and whether it can be used at all", seen=reason(error))
+    line = Line(name="server", value=False, asked=LINES["server"].asked, seen=reason(error))
     return ProbeReport(
         endpoint=error.endpoint or provider.name,
         engine=engine,
@@ -215,15 +198,7 @@ def _connected(provider: Provider) -> tuple[str | None, dict[str, str]]:
 def _missing(inquiry: Inquiry, found: Sequence[Way]) -> tuple[list[str], list[str]]:
     """Return the reasons why the server cannot be a draft, and the reasons why it cannot be an assistant."""
     value, lines = inquiry.value, inquiry.lines
-    both: list[str] = []
-    if value("probabilities") == "degenerate":
-        both.append("at temperature 0 it shows no probabilities but 1 and 0")
-    if value("probabilities") == "changed":
-        both.append("the probabilities that it shows at temperature 0 are not the model's own")
-    if value("whole") is False:
-        both.append("it does not read all of a prompt, and does not say so")
-    if value("bytes") is False:
-        both.append("its tokens do not have the bytes of the text")
+    both = [words for (name, bad), words in UNUSABLE.items() if value(name) == bad]
     drafts, assists, proved = [*both], [*both], any(way.proved for way in found)
     if inquiry.short:
         if value("logprobs") is False:  # if all answers were short, there is no other evidence
@@ -258,13 +233,4 @@ def _advice(inquiry: Inquiry, found: Sequence[Way]) -> list[str]:
     rows = (*_ADVICE.get(inquiry.info.engine, ()), *_ADVICE[""])
     if value("after_ids") is False and inquiry.info.capabilities.ids:
         words.append('unit="word": asked after its own ids it answers differently')
-    return [*words, *(_for_version(row, inquiry.info.build) for lack, row in rows if lacks[lack])]
-
-
-def _for_version(words: str, version: str | None) -> str:
-    """Return the advice; if the server is too old for the flag, the advice begins with updating the server."""
-    since = _SINCE.get(words.partition(" ")[0])
-    found = re.match(r"v?(\d+)\.(\d+)", version or "")
-    if since is None or found is None or (int(found[1]), int(found[2])) >= since:
-        return words
-    return f"update the server to {'.'.join(map(str, since))} or newer, which has {words}"
+    return [*words, *(row for lack, row in rows if lacks[lack])]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from cosd_providers.distributions import agree, cuts, listed, power_of
 from cosd_providers.errors import ServerError, UnsupportedError
 from cosd_providers.greedy import Position
-from cosd_providers.probe.inquiry import Finding, Inquiry, check, reason
+from cosd_providers.probe.inquiry import REFUSALS, Finding, Inquiry, check, reason
 from cosd_providers.probe_client import REPLY_WAYS, Prompt, RawReply, RawScores
 
 __all__ = ["WIRE"]
@@ -37,16 +38,15 @@ _REPLY = 12  # number of tokens in the reply
 _LEAST = 3  # minimum number of characters that must agree
 
 
-@check("models", "the server's list of models")
+@check("models")
 async def models(inquiry: Inquiry) -> Finding:
     """List the server's models."""
-    assert inquiry.client is not None
-    names = tuple(await inquiry.client.models())
+    names = tuple(await inquiry.wire.models())
     there = "among them" if inquiry.info.model in names else "not among them"
     return names, f"the model in use is {there}"
 
 
-@check("logprobs", "one token, with 5 alternatives")
+@check("logprobs")
 async def logprobs(inquiry: Inquiry) -> Finding:
     """Ask for one token, with its probability and its alternatives."""
     inquiry.first = await inquiry.after(_OPENING)
@@ -58,7 +58,7 @@ async def logprobs(inquiry: Inquiry) -> Finding:
     return True, f"{token.data!r} with {prob} and {len(position.top)} alternatives"
 
 
-@check("depth", "one token, with more and more alternatives")
+@check("depth")
 async def depth(inquiry: Inquiry) -> Finding | None:
     """Find the maximum number of alternatives that the server lists."""
     if not inquiry.first.positions:
@@ -68,7 +68,7 @@ async def depth(inquiry: Inquiry) -> Finding | None:
     for top in _DEEP:
         try:
             [reply] = await inquiry.ask([_OPENING], top=top)
-        except depth.refusals:
+        except REFUSALS:
             seen.append(f"asked for {top}: refused")
             break
         more, got = _count(reply) > got, max(got, _count(reply))
@@ -78,7 +78,7 @@ async def depth(inquiry: Inquiry) -> Finding | None:
     return got, "; ".join(seen)
 
 
-@check("probabilities", "the same first token at temperature 0, 1 and 0.5")
+@check("probabilities")
 async def probabilities(inquiry: Inquiry) -> Finding | None:
     """Compare the probabilities at one place for several temperatures.
 
@@ -92,39 +92,36 @@ async def probabilities(inquiry: Inquiry) -> Finding | None:
         tables.append(listed(reply.positions[0]) if reply.positions else {})
     cold, plain, half = tables
     if not _unsure(cold) and cold and max(cold.values()) >= _SURE and _unsure(plain):
-        return (
-            "degenerate",
-            "at temperature 0 the one token has probability 1 and the others have 0; at temperature 1 they differ",
-        )
+        words = "at temperature 0 the one token has probability 1 and the others have 0; at temperature 1 they differ"
+        return "degenerate", words
     powers = [power for table in (cold, half) if (power := _power(table, plain)) is not None]
     if len(powers) < 2:
         return None, "too few tokens are listed each time to compare them"
     same = [abs(power - 1) <= _SAME for power in powers]
     if all(same):
         return "raw", "the same numbers each time"
-    words = f"{powers[0]:.2g} at temperature 0 and {powers[1]:.2g} at 0.5"
-    return "scaled" if same[
-        0
-    ] else "changed", f"ratios of probabilities equal the ratios at temperature 1 to the power of {words}"
+    words = f"to the power of {powers[0]:.2g} at temperature 0 and {powers[1]:.2g} at 0.5"
+    return "scaled" if same[0] else "changed", f"ratios of probabilities equal the ratios at temperature 1 {words}"
 
 
-@check("lists", "two prompts in one request, compared with each prompt alone", refused=False, also=(ServerError,))
+@check("lists", refused=False)
 async def lists(inquiry: Inquiry) -> Finding:
     """Send two prompts in one request, and each in its own request. The answers must be the same."""
     alone = [inquiry.first, await inquiry.after(_OTHER)]
-    found = await inquiry.ask([_OPENING, _OTHER])
+    try:
+        found = await inquiry.ask([_OPENING, _OTHER])
+    except ServerError as error:
+        return False, reason(error)
     if len(found) != len(alone):
         return False, f"answered in part: {len(found)} of {len(alone)}"
     if _alike(*alone):
         return None, "both have the same answer, so they cannot be told apart"
-    same = all(_alike(one, both) for one, both in zip(alone, found, strict=True))
-    return (
-        same,
-        "both answers are the same as alone" if same else "an answer differs from the answer to the prompt alone",
-    )
+    if all(_alike(one, both) for one, both in zip(alone, found, strict=True)):
+        return True, "both answers are the same as alone"
+    return False, "an answer differs from the answer to the prompt alone"
 
 
-@check("ids", "the ids of a text, compared with the text", refused=False)
+@check("ids", refused=False)
 async def ids(inquiry: Inquiry) -> Finding:
     """Send the ids of a text. The answer must be the same as the answer to the text."""
     if not inquiry.info.capabilities.tokenize:
@@ -139,7 +136,7 @@ async def ids(inquiry: Inquiry) -> Finding:
     return False, f"a different answer; {reply.read} tokens read"
 
 
-@check("scoring", "a text to score in one request; then the tokens generated at places of it", refused=False)
+@check("scoring", refused=False)
 async def scoring(inquiry: Inquiry) -> Finding:
     """Score a given text, and compare the scores with the probabilities of tokens that are generated at some places.
 
@@ -147,9 +144,8 @@ async def scoring(inquiry: Inquiry) -> Finding:
     is therefore trusted only if the scores equal the probabilities of the generated tokens with the same shift at every
     compared place. A place at which several shifts fit proves nothing and is skipped.
     """
-    assert inquiry.client is not None
-    scores = await inquiry.client.score(_SENTENCE, inquiry.usage)
-    agreeing: dict[int, list[tuple[Position, Position]]] = {shift: [] for shift in _SHIFTS}
+    scores = await inquiry.wire.score(_SENTENCE, inquiry.usage)
+    agreeing: list[tuple[int, Position, Position]] = []  # a shift, and what is scored with it and generated at a place
     compared = added = 0
     places = cuts(scores.own)
     for at, before in places[:: max(1, len(places) // _TRIED)][:_TRIED]:
@@ -164,13 +160,12 @@ async def scoring(inquiry: Inquiry) -> Finding:
         own = scores.own[at].pick.token
         if not scores.own[at].top and (own.data, own.end) not in listed(shown):
             continue  # the scores contain only an improbable token, which proves nothing
-        entries = {shift: _entry(scores, at - shift) for shift in _SHIFTS}
-        fitting = [(shift, one) for shift, one in entries.items() if one and agree(one, shown)]
+        entries = [(shift, _entry(scores, at - shift)) for shift in _SHIFTS]
+        fitting = [(shift, one, shown) for shift, one in entries if one and agree(one, shown)]
         if len(fitting) > 1:
             continue  # at this place, a shift would not be noticed
         compared += 1
-        for shift, one in fitting:
-            agreeing[shift].append((one, shown))
+        agreeing += fitting
         if compared == _PLACES:
             break
     moved, seen = _shift(agreeing, compared, added)
@@ -179,9 +174,7 @@ async def scoring(inquiry: Inquiry) -> Finding:
     return scores.way + (f", moved by {moved:+d}" if moved else ""), f"{len(scores.own)} tokens, {seen}"
 
 
-def _shift(
-    agreeing: Mapping[int, Sequence[tuple[Position, Position]]], compared: int, added: int
-) -> tuple[int | None, str]:
+def _shift(agreeing: Sequence[tuple[int, Position, Position]], compared: int, added: int) -> tuple[int | None, str]:
     """Return the shift with which the scores at all places are right, and the evidence; None if there is no such shift.
 
     With a shift of 1, entry i contains the scores of place i + 1.
@@ -189,14 +182,13 @@ def _shift(
     if compared < _PLACES - 1:
         more = f": at {added} the prompt was read as another number of tokens than was scored" if added else ""
         return None, f"too few places could be compared{more}"
-    for shift, pairs in agreeing.items():
-        if len(pairs) == compared:
-            if power := power_of(pairs):
-                return None, f"ratios of its probabilities are the generated ratios to the power of {power:.2g}"
-            moved = "" if not shift else f", moved by {shift:+d}: entry i has what belongs to place i{shift:+d}"
-            return shift, f"equal to what is generated at {compared} of {compared} places{moved}"
-    best = max(map(len, agreeing.values()))
-    return None, f"equal to what is generated at no more than {best} of {compared} places"
+    [(shift, best)] = Counter(shift for shift, *_ in agreeing).most_common(1) or [(0, 0)]
+    if best < compared:
+        return None, f"equal to what is generated at no more than {best} of {compared} places"
+    if power := power_of((one, other) for _, one, other in agreeing):
+        return None, f"ratios of its probabilities are the generated ratios to the power of {power:.2g}"
+    moved = "" if not shift else f", moved by {shift:+d}: entry i has what belongs to place i{shift:+d}"
+    return shift, f"equal to what is generated at {compared} of {compared} places{moved}"
 
 
 def _entry(scores: RawScores, at: int) -> Position | None:
@@ -204,14 +196,13 @@ def _entry(scores: RawScores, at: int) -> Position | None:
     return (*scores.own, scores.after)[at] if 0 <= at <= len(scores.own) else None
 
 
-@check("bytes", f"an answer that can only be {_KNOWN!r}")
+@check("bytes")
 async def exact_bytes(inquiry: Inquiry) -> Finding:
     """Make the server write a text with multi-byte characters. The joined bytes of its tokens must equal the text.
 
     Also record whether the end of this answer is reported.
     """
-    assert inquiry.client is not None
-    reply = await inquiry.client.recite(_KNOWN, inquiry.prompt, inquiry.usage)
+    reply = await inquiry.wire.recite(_KNOWN, inquiry.prompt, inquiry.usage)
     if reply.text != _KNOWN:
         return None, "the server cannot be made to write it"
     if reply.ended:
@@ -228,17 +219,16 @@ async def exact_bytes(inquiry: Inquiry) -> Finding:
 
 async def _forced_end(inquiry: Inquiry, reply: RawReply) -> None:
     """Record whether the server reports the end of sequence of an answer whose text it was made to write."""
-    assert inquiry.client is not None
     named = _end_shown(reply)
     if named == "" and not inquiry.info.capabilities.end_prob:
         # An end without a name may in fact be a part of the last character. Plain letters have no such parts.
         try:
-            reply = await inquiry.client.recite(_PLAIN, inquiry.prompt, inquiry.usage)
-        except exact_bytes.refusals:
+            reply = await inquiry.wire.recite(_PLAIN, inquiry.prompt, inquiry.usage)
+        except REFUSALS:
             return
         named = _end_shown(reply) if reply.text == _PLAIN and reply.ended else None
     words = "its probability is not shown" if named is None else "it has an entry with a probability"
-    inquiry.note("end", named is not None, "the end of an answer that was forced", words)
+    inquiry.note("end", named is not None, words, "the end of an answer that was forced")
 
 
 def _end_shown(reply: RawReply) -> str | None:
@@ -247,7 +237,7 @@ def _end_shown(reply: RawReply) -> str | None:
     return last.name or "" if last is not None and last.end and last.prob is not None else None
 
 
-@check("whole", "a text, the same text twice in a row, and with line breaks at its end: how many tokens are read")
+@check("whole")
 async def reading(inquiry: Inquiry) -> Finding:
     """Send prompts of several lengths. The server must read all their tokens.
 
@@ -267,8 +257,7 @@ async def reading(inquiry: Inquiry) -> Finding:
     if again.cached is not None:
         cached = f"{again.cached} of {again.read} tokens" if again.read else f"{again.cached} tokens"
     seen = cached if again.cached else f"{cached}; {timing}"
-    asked = "a prompt twice: how many of its tokens came from a cache"
-    inquiry.note("cache", None if again.cached is None else again.cached > 0, asked, seen)
+    inquiry.note("cache", None if again.cached is None else again.cached > 0, seen)
     if short.read is None or once.read is None:
         return None, "the server does not report how many tokens it has read"
     least = inquiry.first.read or 0
@@ -278,26 +267,10 @@ async def reading(inquiry: Inquiry) -> Finding:
     return grown and not trims, f"{short.read} tokens, and {once.read}{words}"
 
 
-@check("round_trip", "one token, several times")
-async def round_trip(inquiry: Inquiry) -> Finding | None:
-    """Report the duration of the fastest request."""
-    return None if inquiry.fastest is None else (round(inquiry.fastest, 4), "the fastest request")
-
-
-@check("template", "a user's message, as the server's template writes it")
-async def template(inquiry: Inquiry) -> Finding:
-    """Report the text that the chat template writes before an answer."""
-    cue = inquiry.info.answer_cue
-    if cue is None:
-        return None, "the model has none of its own, or none can be seen"
-    return cue, "what it writes between the message and the answer"
-
-
-@check("prefill", "a reply, then the same one started with its first half: the other half has to follow", refused=False)
+@check("prefill", refused=False)
 async def prefill(inquiry: Inquiry) -> Finding:
     """Ask the server to continue the first half of its own reply. It must write the second half."""
-    assert inquiry.client is not None
-    first = await inquiry.client.reply(_MESSAGE, _REPLY, inquiry.usage)
+    first = await inquiry.wire.reply(_MESSAGE, _REPLY, inquiry.usage)
     whole = first.text
     cut = whole.find(" ", len(whole) // 2)
     if cut < 1:
@@ -309,7 +282,7 @@ async def prefill(inquiry: Inquiry) -> Finding:
     for way in REPLY_WAYS:
         name = way or "the last message alone"
         try:
-            reply = await inquiry.client.reply(_MESSAGE, _REPLY, inquiry.usage, started=whole[:cut], way=way)
+            reply = await inquiry.wire.reply(_MESSAGE, _REPLY, inquiry.usage, started=whole[:cut], way=way)
         except UnsupportedError as error:
             seen.append(f"{name}: {reason(error)}")
             continue
@@ -356,8 +329,5 @@ def _power(one: Mapping[tuple[bytes, bool], float], other: Mapping[tuple[bytes, 
     return math.log(one[most] / one[least]) / apart if apart >= _APART else None
 
 
-WIRE = (
-    *(models, logprobs, depth, probabilities, lists, ids, scoring, exact_bytes, reading, round_trip),
-    *(template, prefill),
-)
-"""The checks of this module, in order."""
+WIRE = (models, logprobs, depth, probabilities, lists, ids, scoring, exact_bytes, reading, prefill)
+"""The checks of this module, which need a client."""
