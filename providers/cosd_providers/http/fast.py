@@ -136,7 +136,7 @@ class _AiohttpTransport(httpx.AsyncBaseTransport):
             if isinstance(error, UnicodeError):  # raised for an invalid host name, before the name is looked up
                 raise httpx.ConnectError(str(error)) from socket.gaierror(socket.EAI_NONAME, "not a host's name")
             raise
-        body = _Body(answer, limits.get("read"), self._left if keeps else _nothing)
+        body = _Body(answer, limits.get("read"), self._left if keeps else None)
         return httpx.Response(answer.status, headers=answer.raw_headers, stream=body)
 
     def _left(self) -> None:
@@ -156,10 +156,10 @@ class _Response(aiohttp.ClientResponse):
 class _Body(httpx.AsyncByteStream):
     """The body of an answer, as it arrives."""
 
-    def __init__(self, answer: aiohttp.ClientResponse, limit: float | None, left: Callable[[], None]) -> None:
+    def __init__(self, answer: aiohttp.ClientResponse, limit: float | None, left: Callable[[], None] | None) -> None:
         self._answer = answer
         self._limit = limit
-        self._left: Callable[[], None] | None = left
+        self._left = left
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
         content = self._answer.content
@@ -180,10 +180,10 @@ class _Body(httpx.AsyncByteStream):
             raise _translated(error) from error
 
     async def aclose(self) -> None:
-        if self._left is not None:
-            self._left()
-            self._left = None
-            self._answer.release()
+        left, self._left = self._left, None
+        if left is not None:
+            left()
+        self._answer.release()
 
 
 @lru_cache(256)
@@ -210,10 +210,6 @@ def _forget(session: aiohttp.ClientSession) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)  # a finalizer cannot await anything
         if connector is not None:
             aiohttp.BaseConnector.close(connector)  # not the method of its subclasses, which is a coroutine
-
-
-def _nothing() -> None:
-    """Do nothing, as the callback for a connection that is not kept."""
 
 
 def _translated(error: Exception) -> httpx.TransportError:

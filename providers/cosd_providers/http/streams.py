@@ -96,11 +96,8 @@ async def events(
                 if slot is None:
                     yield event
                     continue
-                slot.pause()
-                try:
+                with slot.paused():
                     yield event
-                finally:
-                    slot.resume()
             if splitter.size > _LONGEST:
                 raise _too_long(errors, response)
     except BROKEN as error:
