@@ -471,21 +471,6 @@ async def test_a_stream_that_closes_its_connection_takes_one_that_is_open() -> N
                 assert [event async for event in stream] == [{"a": number}]
 
 
-async def test_a_connection_whose_answer_was_not_read_to_its_end_is_closed() -> None:
-    async def handle(stream: SocketStream) -> None:
-        await received(stream)
-        await stream.send(STREAM + b'data: {"a": 1}\n\n')
-        with pytest.raises(anyio.EndOfStream):
-            await stream.receive()
-        closed.set()
-
-    closed = anyio.Event()
-    async with server(handle) as url, Transport(url) as found:
-        async with found.stream("/go", {}, usage=Usage()) as stream:
-            assert await anext(stream) == {"a": 1}
-        await closed.wait()
-
-
 @pytest.mark.parametrize("each_stack", ["aiohttp"], indirect=True)
 async def test_the_number_of_idle_connections_can_change() -> None:
     """Of ten requests at the same time so many connections are kept, and the next ones take these.

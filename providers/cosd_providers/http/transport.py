@@ -294,26 +294,19 @@ class Transport:
         if content is None:
             words = "the text has half a surrogate pair, which is not a character and cannot be sent"
             raise self._errors.make(InvalidRequestError, words, hint="Read it with errors='replace'.")
+        headers = httpx.Headers(trace_headers())
+        headers.update({**self._headers, **(call.headers or {})})
         request = client.build_request(
             call.method,
             _parsed_url(self.endpoint + call.path),
             content=content or None,
-            headers=self._sent_with(call),
+            headers=headers,
             timeout=timeout,
             extensions=extensions,
         )
         if content:
             request.headers.setdefault("Content-Type", "application/json")
         return await client.send(request, stream=True, follow_redirects=False)
-
-    def _sent_with(self, call: _Call) -> Mapping[str, str]:
-        """Return the headers of a request. The user's own headers override trace headers."""
-        traced = trace_headers()
-        if not traced:
-            return {**self._headers, **(call.headers or {})}
-        headers = httpx.Headers(traced)
-        headers.update({**self._headers, **(call.headers or {})})
-        return headers
 
 
 @dataclass(frozen=True, slots=True)
