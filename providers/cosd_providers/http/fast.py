@@ -1,4 +1,4 @@
-"""An httpx client that sends requests with aiohttp (extra `fast`), in half the processor time that httpx needs.
+"""An httpx client that sends requests with aiohttp (extra `fast`), in less processor time than httpx needs.
 
 aiohttp's errors are translated into the errors of httpx's transport. This module also handles other peculiarities of
 aiohttp, as observed in version 3.14:
