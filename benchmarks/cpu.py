@@ -27,7 +27,7 @@ from benchmarks.simulated import Simulated
 from cosd_api import Fusion, RuleVerifier, Tuning
 from cosd_api.event_loop import run_async
 from cosd_providers.engines.llama_cpp import LlamaCpp
-from cosd_providers.http.stack import carrier
+from cosd_providers.http.clients import carrier
 
 __all__ = ["SPEECH", "Bare", "Case", "Measured", "child", "fusions", "traffic"]
 

@@ -34,7 +34,7 @@ from cosd_api.event_loop import event_loop_name, run_async
 from cosd_api.gateway import Gateway
 from cosd_api.gateway.server import listening, run_gateway
 from cosd_api.stream import FusionStream
-from cosd_providers.http.stack import event_loop
+from cosd_providers.http.clients import event_loop
 from cosd_providers.testing import ScriptedProvider
 
 __all__ = ["run"]

@@ -11,7 +11,7 @@ from typing import TypeVar, TypeVarTuple
 
 import anyio
 
-from cosd_providers.http.stack import EventLoop, event_loop
+from cosd_providers.http.clients import EventLoop, event_loop
 
 __all__ = ["event_loop_name", "own_process", "run_async"]
 

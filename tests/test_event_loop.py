@@ -20,7 +20,7 @@ import pytest
 
 from commands import gone, start_scripted
 from cosd_api.event_loop import event_loop_name, run_async
-from cosd_providers.http import stack
+from cosd_providers.http import clients
 from on_sockets import KEY, unread
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="uvloop is for other systems, and signals are POSIX's")
@@ -65,7 +65,7 @@ def test_an_error_leaves_the_process_as_it_was() -> None:
         (lambda _: None, "uvloop"),
         (lambda patch: patch.setenv("HTTPS_PROXY", "http://127.0.0.1:9"), "uvloop"),
         (lambda patch: patch.setenv("COSD_HTTP", "httpx"), "asyncio"),
-        (lambda patch: patch.setattr(stack, "_installed", lambda name: name != "uvloop"), "asyncio"),
+        (lambda patch: patch.setattr(clients, "_installed", lambda name: name != "uvloop"), "asyncio"),
     ],
     ids=["installed", "a proxy", "turned off", "not installed"],
 )
@@ -75,7 +75,7 @@ def test_uvloop_where_it_is_installed(
 ) -> None:
     monkeypatch.delenv("COSD_HTTP")
     prepare(monkeypatch)
-    assert stack.event_loop() == expected
+    assert clients.event_loop() == expected
 
 
 @POSIX

@@ -7,8 +7,7 @@ OpenAI-compatible.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
@@ -17,20 +16,8 @@ from anyio.lowlevel import current_token
 
 from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import (
-    Alive,
-    Context,
-    DraftEnd,
-    Piece,
-    Proposal,
     Provider,
-    Question,
     Ready,
-    ServerInfo,
-    State,
-    Token,
-    WordEnds,
-    WordSplitter,
-    token_count,
 )
 from cosd_providers.errors import (
     InvalidRequestError,
@@ -40,11 +27,9 @@ from cosd_providers.errors import (
     StatusError,
     UnsupportedError,
 )
-from cosd_providers.hidden_states import by_states
 from cosd_providers.http.transport import Transport
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
-from cosd_providers.same_ids import by_given_ids, by_ids
-from cosd_providers.usage import Usage
+from cosd_providers.wrapping import ForwardingProvider
 
 __all__ = ["DetectedProvider", "detect"]
 
@@ -63,7 +48,6 @@ _NO_ROUTE = (401, 403, 404, 405, 501)
 """The statuses with which servers and proxies answer a route that they do not have or do not let through."""
 
 _NAME_IT = "Or name the engine: engine='openai' for connect, --engine openai for cosd probe."
-_NO_STATES = "llama.cpp's own server does, started with --embeddings --pooling none."
 
 
 async def detect(transport: Transport) -> str:
@@ -123,7 +107,7 @@ def _lacks_a_route(error: ProviderError) -> bool:
     return isinstance(cause, StatusError) and cause.status in _NO_ROUTE
 
 
-class DetectedProvider:
+class DetectedProvider(ForwardingProvider):
     """A provider that detects which adapter its server needs when it is first used, and delegates to that adapter.
 
     A copy contains only the settings, and detects the engine again when it is first used.
@@ -136,6 +120,8 @@ class DetectedProvider:
         own_messages: messages that the adapter from `make` puts before every conversation (`messages.OwnMessages`).
     """
 
+    _no_states = "llama.cpp's own server does, started with --embeddings --pooling none."
+
     def __init__(
         self,
         transport: Transport,
@@ -143,7 +129,7 @@ class DetectedProvider:
         model: str | None,
         own_messages: tuple[Message, ...] = (),
     ) -> None:
-        self.own_messages = own_messages
+        self._own_messages = own_messages
         self._transport = transport
         self._make = make
         self._model = model
@@ -162,6 +148,11 @@ class DetectedProvider:
         """The host and port, preceded by the model's name if one was given."""
         host = urlsplit(self._transport.endpoint).netloc
         return f"{self._model}@{host}" if self._model else host
+
+    @property
+    def own_messages(self) -> tuple[Message, ...]:
+        """See `messages.OwnMessages`."""
+        return self._own_messages
 
     async def __aenter__(self) -> Self:
         await self._transport.__aenter__()
@@ -187,6 +178,9 @@ class DetectedProvider:
         adapter = await self._adapter.get(self._find)
         await self._enter(adapter)
         return adapter
+
+    async def _wrapped(self) -> Provider:
+        return await self.adapter()
 
     async def _find(self) -> Provider:
         engine = await detect(self._transport)
@@ -216,45 +210,6 @@ class DetectedProvider:
         found = self._adapter.found
         return await found.keep_ready() if isinstance(found, Ready) else None
 
-    async def check_alive(self) -> None:
-        """See `contract.Alive`. If the engine is not yet known, detecting it shows that the server answers."""
-        adapter = await self.adapter()
-        if isinstance(adapter, Alive):
-            await adapter.check_alive()
-
-    async def word_splitter(self) -> WordEnds | None:
-        """See `contract.WordSplitter`."""
-        adapter = await self.adapter()
-        return await adapter.word_splitter() if isinstance(adapter, WordSplitter) else None
-
-    async def next_tokens(self, contexts: Sequence[Context], **options: Any) -> list[Token | None]:
-        """See `contract.IdContexts`."""
-        return await by_ids(await self.adapter()).next_tokens(contexts, **options)
-
-    async def encode(self, text: str) -> list[Piece]:
-        """See `contract.IdContexts`."""
-        return await by_ids(await self.adapter()).encode(text)
-
-    async def decode(self, ids: Sequence[int]) -> str:
-        """See `contract.IdContexts`."""
-        return await by_ids(await self.adapter()).decode(ids)
-
-    async def generate_with_states(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
-        """See `contract.HiddenStates`."""
-        async with aclosing(
-            by_states(await self.adapter(), _NO_STATES).generate_with_states(context, **options)
-        ) as draft:
-            async for item in draft:
-                yield item
-
-    async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
-        """See `contract.HiddenStates`."""
-        return await by_states(await self.adapter(), _NO_STATES).hidden_states(context, usage=usage)
-
-    async def describe(self) -> ServerInfo:
-        """See `contract.Provider`."""
-        return await (await self.adapter()).describe()
-
     async def render_prompt(
         self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
     ) -> RenderedPrompt:
@@ -262,31 +217,3 @@ class DetectedProvider:
         adapter = await self.adapter()
         assert isinstance(adapter, ChatProvider)  # every adapter is a `ChatProvider`
         return await adapter.render_prompt(messages, on_special_tokens=on_special_tokens)
-
-    async def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
-        """See `contract.Provider`."""
-        async with aclosing((await self.adapter()).generate(context, **options)) as draft:
-            async for item in draft:
-                yield item
-
-    async def propose(
-        self, context: Context, questions: Sequence[Question] | None, **options: Any
-    ) -> list[Proposal | None]:
-        """See `contract.Provider`."""
-        return await (await self.adapter()).propose(context, questions, **options)
-
-    async def score(self, context: Context, **options: Any) -> list[Token]:
-        """See `contract.Provider`."""
-        return await (await self.adapter()).score(context, **options)
-
-    async def score_ids(self, context: Context, first: int, **options: Any) -> list[Token]:
-        """See `contract.IdScores`."""
-        return await by_given_ids(await self.adapter()).score_ids(context, first, **options)
-
-    async def tokenize(self, text: str) -> list[Piece]:
-        """See `contract.Provider`."""
-        return await (await self.adapter()).tokenize(text)
-
-    async def count_tokens(self, text: str) -> int:
-        """See `contract.TokenCounts`."""
-        return await token_count(await self.adapter(), text)

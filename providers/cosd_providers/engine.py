@@ -33,7 +33,7 @@ from cosd_providers.drafting import DraftRequests, streamed
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.greedy import boundaries
 from cosd_providers.http.limits import Limits
-from cosd_providers.http.transport import DEFAULT_TIMEOUT, FEW_IDLE, HttpClient, Timeout, Transport
+from cosd_providers.http.transport import FEW_IDLE, HttpClient, Timeout, Transport
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt, after_own
 from cosd_providers.parsing import parse
 from cosd_providers.sampling import DraftOptions
@@ -44,7 +44,6 @@ from cosd_providers.usage import Usage
 
 __all__ = [
     "NO_TEMPLATE",
-    "Adapter",
     "Engine",
     "EngineOptions",
     "ListedModel",
@@ -83,70 +82,86 @@ _T = TypeVar("_T")
 _M = TypeVar("_M", bound=BaseModel)
 
 
-class Adapter:
-    """One model on one server.
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """Facts about a server. Engines add their own fields.
+
+    Attributes:
+        info: the result of `describe`.
+    """
+
+    info: ServerInfo
+
+
+_F = TypeVar("_F", bound=ServerFacts)
+
+
+class EngineOptions(TypedDict, total=False):
+    """The arguments that every engine accepts, as in `connect`."""
+
+    model: str | None
+    api_key: str | None
+    headers: Mapping[str, str] | None
+    extra_body: Mapping[str, object] | None
+    timeout: Timeout
+    http_client: HttpClient | None
+    limits: Limits | None
+
+
+class Engine(Generic[_F]):
+    """One model on one server, whose facts are found out once, at the first use.
 
     Args:
         url: the server's URL.
         owned: fields of a request that `extra_body` may not set.
+        strategy: the kind of request for proposals; None for the engine's own rule.
+        tokenizer: the model's tokenizer, as for `load_tokenizer`.
         model: the model's name; required if the server has several models.
-        api_key: the API key, which is sent as a bearer token.
-        headers: headers sent with every request.
         extra_body: fields merged into every generation request.
-        timeout: as in `Transport`.
-        http_client: as in `Transport`.
-        limits: as in `Transport`.
+        options: as in `Transport`.
 
     Attributes:
         strategies: the strategies that the engine offers for proposals; empty if it has only one.
         by_ids: whether the engine may accept contexts by ids, so that the strategy `"watch"` is possible.
 
     Raises:
-        ValueError: `extra_body` sets a field in `owned`.
+        ValueError: `extra_body` sets a field in `owned`, or the engine has no such strategy.
     """
 
     strategies: ClassVar[tuple[Strategy, ...]] = ()
     by_ids: ClassVar[bool] = False
 
+    _facts_type: type[_F]
     _strategy: Strategy | None = None
     _watch: bool | None = None
-    _transport: Transport
-    _model: str | None
     _listing: str | None = "/v1/models"
     _ready_route: str | None = None
     _near = False
     _idle: int = FEW_IDLE
     _recalled: Mapping[str, Any] | None = None
-    _chats: Adapter | None = None
+    _chats: Engine[Any] | None = None
     _talk: ChatRenderer | None = None
     _template: Template | None = None
     own_messages: tuple[Message, ...] = ()
-    _tokenizer: Tokenizer | None = None
 
     def __init__(
         self,
         url: str,
         *,
-        owned: AbstractSet[str] = frozenset(),
+        owned: AbstractSet[str],
+        strategy: Strategy | None,
+        tokenizer: object = None,
         model: str | None = None,
-        api_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
         extra_body: Mapping[str, object] | None = None,
-        timeout: Timeout = DEFAULT_TIMEOUT,
-        http_client: HttpClient | None = None,
-        limits: Limits | None = None,
+        **options: Any,
     ) -> None:
         self._extra = checked_extra(extra_body, owned)
         self._model = model
-        self._transport = Transport(
-            url,
-            api_key=api_key,
-            headers=headers,
-            timeout=timeout,
-            http_client=http_client,
-            limits=limits,
-            idle=self._idle,
-        )
+        self._transport = Transport(url, idle=self._idle, **options)
+        self._tokenizer: Tokenizer | None = None if tokenizer is None else load_tokenizer(tokenizer)
+        self._splits = self._tokenizer is not None and word_ends(self._tokenizer) is not None
+        self._use_strategy(strategy)
+        self._found = Lazy[_F]()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._transport.endpoint!r}, model={self._model!r})"
@@ -174,6 +189,74 @@ class Adapter:
     async def word_splitter(self) -> WordEnds | None:
         """Return the word splitter of the local tokenizer, if the user gave one; see `contract.WordSplitter`."""
         return word_ends(self._tokenizer) if self._tokenizer is not None else None
+
+    @abstractmethod
+    async def _discover(self) -> _F:
+        """Find out the server's kind, model and abilities.
+
+        Raises:
+            UnsupportedError: the server is of a different kind, or cannot be used.
+            ModelChoiceError: there are several models and none was named, or the named model is missing.
+        """
+
+    async def discovered(self) -> _F:
+        """Return the facts about the server, which are discovered at the first use or restored."""
+        return await self._found.get(lambda: self._recollected(self._facts_type, self._discover))
+
+    async def facts(self) -> _F:
+        """Return the facts that apply to this view of the server."""
+        return await self.discovered()
+
+    async def describe(self) -> ServerInfo:
+        """Describe the server and its model; see `contract.Provider`."""
+        info = (await self.discovered()).info
+        if self._watch is None and not self._splits:
+            return info
+        able = info.capabilities
+        watch = able.watch if self._watch is None else self._watch
+        return replace(info, capabilities=replace(able, watch=watch, words=self._splits))
+
+    async def snapshot(self) -> dict[str, Any]:
+        """The facts about the server, for `restore`."""
+        facts = await self.discovered()
+        return await self._kept(facts, facts.info.model)
+
+    @abstractmethod
+    async def _draft(
+        self,
+        facts: _F,
+        context: Context,
+        continuation: Any,
+        max_tokens: int,
+        options: DraftOptions,
+        usage: Usage,
+    ) -> DraftRequests:
+        """Begin a draft that is known to be supported; the arguments are as in `contract.Provider.generate`."""
+
+    def generate(
+        self,
+        context: Context,
+        *,
+        max_tokens: int,
+        continuation: Any = None,
+        alternatives: int = 0,
+        temperature: float = 0,
+        seed: int | None = None,
+        usage: Usage,
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """Stream a draft; see `contract.Provider`."""
+
+        async def begin() -> DraftRequests:
+            options = DraftOptions(alternatives, temperature, seed, raw=context.ids is not None)
+            facts = await self.facts()
+            able = facts.info.capabilities
+            if options.raw and not able.ids:
+                raise takes_no_ids(self._transport.endpoint)
+            if options.sampled and not (able.sampling or able.draws):
+                raise cannot_sample(self._transport.endpoint)
+            return await self._draft(facts, context, continuation, max_tokens, options, usage)
+
+        return streamed(begin)
 
     def connect_options(self) -> dict[str, str]:
         """The options that `connect` needs, in addition to the engine, to recreate this adapter."""
@@ -374,115 +457,6 @@ class Adapter:
             if isinstance(one, dict) and one.get("id") == model:
                 return {key: one[key] for key in _LASTING if key in one}
         return {}
-
-
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """Facts about a server. Engines add their own fields.
-
-    Attributes:
-        info: the result of `describe`.
-    """
-
-    info: ServerInfo
-
-
-_F = TypeVar("_F", bound=ServerFacts)
-
-
-class EngineOptions(TypedDict, total=False):
-    """The arguments that every engine accepts; see `Adapter`."""
-
-    model: str | None
-    api_key: str | None
-    headers: Mapping[str, str] | None
-    extra_body: Mapping[str, object] | None
-    timeout: Timeout
-    http_client: HttpClient | None
-    limits: Limits | None
-
-
-class Engine(Adapter, Generic[_F]):
-    """An adapter that finds out the facts about its server once, at the first use."""
-
-    _facts_type: type[_F]
-
-    def __init__(
-        self, url: str, *, owned: AbstractSet[str], strategy: Strategy | None, tokenizer: object = None, **options: Any
-    ) -> None:
-        super().__init__(url, owned=owned, **options)
-        self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
-        self._splits = self._tokenizer is not None and word_ends(self._tokenizer) is not None
-        self._use_strategy(strategy)
-        self._found = Lazy[_F]()
-
-    @abstractmethod
-    async def _discover(self) -> _F:
-        """Find out the server's kind, model and abilities.
-
-        Raises:
-            UnsupportedError: the server is of a different kind, or cannot be used.
-            ModelChoiceError: there are several models and none was named, or the named model is missing.
-        """
-
-    async def discovered(self) -> _F:
-        """Return the facts about the server, which are discovered at the first use or restored."""
-        return await self._found.get(lambda: self._recollected(self._facts_type, self._discover))
-
-    async def facts(self) -> _F:
-        """Return the facts that apply to this view of the server."""
-        return await self.discovered()
-
-    async def describe(self) -> ServerInfo:
-        """Describe the server and its model; see `contract.Provider`."""
-        info = (await self.discovered()).info
-        if self._watch is None and not self._splits:
-            return info
-        able = info.capabilities
-        watch = able.watch if self._watch is None else self._watch
-        return replace(info, capabilities=replace(able, watch=watch, words=self._splits))
-
-    async def snapshot(self) -> dict[str, Any]:
-        """The facts about the server, for `restore`."""
-        facts = await self.discovered()
-        return await self._kept(facts, facts.info.model)
-
-    @abstractmethod
-    async def _draft(
-        self,
-        facts: _F,
-        context: Context,
-        continuation: Any,
-        max_tokens: int,
-        options: DraftOptions,
-        usage: Usage,
-    ) -> DraftRequests:
-        """Begin a draft that is known to be supported; the arguments are as in `contract.Provider.generate`."""
-
-    def generate(
-        self,
-        context: Context,
-        *,
-        max_tokens: int,
-        continuation: Any = None,
-        alternatives: int = 0,
-        temperature: float = 0,
-        seed: int | None = None,
-        usage: Usage,
-    ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Stream a draft; see `contract.Provider`."""
-
-        async def begin() -> DraftRequests:
-            options = DraftOptions(alternatives, temperature, seed, raw=context.ids is not None)
-            facts = await self.facts()
-            able = facts.info.capabilities
-            if options.raw and not able.ids:
-                raise takes_no_ids(self._transport.endpoint)
-            if options.sampled and not (able.sampling or able.draws):
-                raise cannot_sample(self._transport.endpoint)
-            return await self._draft(facts, context, continuation, max_tokens, options, usage)
-
-        return streamed(begin)
 
 
 def _located(endpoint: str) -> str:

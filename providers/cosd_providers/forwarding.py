@@ -39,9 +39,13 @@ class Forwarding:
     async def __aexit__(self, *exc: object) -> None:
         await self._provider.__aexit__(*exc)
 
+    async def _wrapped(self) -> Provider:
+        """Return the provider that receives the calls."""
+        return self._provider
+
     async def describe(self) -> ServerInfo:
         """Describe the wrapped provider, but without contexts by ids: calls with ids would bypass this wrapper."""
-        info = await self._provider.describe()
+        info = await (await self._wrapped()).describe()
         return replace(info, capabilities=replace(info.capabilities, ids=False))
 
     async def keep_ready(self) -> bool | None:
@@ -50,12 +54,13 @@ class Forwarding:
 
     async def word_splitter(self) -> WordEnds | None:
         """See `contract.WordSplitter`."""
-        return await self._provider.word_splitter() if isinstance(self._provider, WordSplitter) else None
+        provider = await self._wrapped()
+        return await provider.word_splitter() if isinstance(provider, WordSplitter) else None
 
     async def tokenize(self, text: str) -> list[Piece]:
         """See `contract.Provider`."""
-        return await self._provider.tokenize(text)
+        return await (await self._wrapped()).tokenize(text)
 
     async def count_tokens(self, text: str) -> int:
         """See `contract.TokenCounts`."""
-        return await token_count(self._provider, text)
+        return await token_count(await self._wrapped(), text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +27,6 @@ from cosd_providers.usage import Usage
 
 __all__ = ["ForwardingProvider"]
 
-_NO_STATES = "The provider behind this one has no hidden_states()."
-
 
 class ForwardingProvider(Forwarding):
     """The base class for your own wrappers, which forwards every call to a provider. Override the methods to change::
@@ -47,9 +46,11 @@ class ForwardingProvider(Forwarding):
         provider: the wrapped provider.
     """
 
+    _no_states = "The provider behind this one has no hidden_states()."
+
     async def describe(self) -> ServerInfo:
         """Describe the wrapped provider."""
-        return await self._provider.describe()
+        return await (await self._wrapped()).describe()
 
     @property
     def own_messages(self) -> tuple[Message, ...]:
@@ -58,8 +59,9 @@ class ForwardingProvider(Forwarding):
 
     async def check_alive(self) -> None:
         """See `contract.Alive`."""
-        if isinstance(self._provider, Alive):
-            await self._provider.check_alive()
+        provider = await self._wrapped()
+        if isinstance(provider, Alive):
+            await provider.check_alive()
 
     async def render_prompt(
         self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
@@ -75,42 +77,47 @@ class ForwardingProvider(Forwarding):
         led = None if turn.led is None else self.around(turn.led)
         return replace(turn, provider=self.around(turn.provider), led=led)
 
-    def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
+    async def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.Provider`."""
-        return self._provider.generate(context, **options)
+        async with aclosing((await self._wrapped()).generate(context, **options)) as draft:
+            async for item in draft:
+                yield item
 
     async def propose(
         self, context: Context, questions: Sequence[Question] | None, **options: Any
     ) -> list[Proposal | None]:
         """See `contract.Provider`."""
-        return await self._provider.propose(context, questions, **options)
+        return await (await self._wrapped()).propose(context, questions, **options)
 
     async def score(self, context: Context, **options: Any) -> list[Token]:
         """See `contract.Provider`."""
-        return await self._provider.score(context, **options)
+        return await (await self._wrapped()).score(context, **options)
 
     async def score_ids(self, context: Context, first: int, **options: Any) -> list[Token]:
         """See `contract.IdScores`."""
-        return await by_given_ids(self._provider).score_ids(context, first, **options)
+        return await by_given_ids(await self._wrapped()).score_ids(context, first, **options)
 
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
     ) -> list[Token | None]:
         """See `contract.IdContexts`."""
-        return await by_ids(self._provider).next_tokens(contexts, alternatives=alternatives, usage=usage)
+        return await by_ids(await self._wrapped()).next_tokens(contexts, alternatives=alternatives, usage=usage)
 
     async def encode(self, text: str) -> list[Piece]:
         """See `contract.IdContexts`."""
-        return await by_ids(self._provider).encode(text)
+        return await by_ids(await self._wrapped()).encode(text)
 
     async def decode(self, ids: Sequence[int]) -> str:
         """See `contract.IdContexts`."""
-        return await by_ids(self._provider).decode(ids)
+        return await by_ids(await self._wrapped()).decode(ids)
 
-    def generate_with_states(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
+    async def generate_with_states(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.HiddenStates`."""
-        return by_states(self._provider, _NO_STATES).generate_with_states(context, **options)
+        provider = by_states(await self._wrapped(), self._no_states)
+        async with aclosing(provider.generate_with_states(context, **options)) as draft:
+            async for item in draft:
+                yield item
 
     async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
         """See `contract.HiddenStates`."""
-        return await by_states(self._provider, _NO_STATES).hidden_states(context, usage=usage)
+        return await by_states(await self._wrapped(), self._no_states).hidden_states(context, usage=usage)

@@ -11,7 +11,7 @@ import cosd_api
 from commands import cosd, words
 from cosd_api.cli.app import app
 from cosd_api.event_loop import event_loop_name
-from cosd_providers.http.stack import http_stack
+from cosd_providers.http.clients import http_stack
 from drawn import partly
 
 

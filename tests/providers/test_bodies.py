@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_providers.http.bodies import encoded
+from cosd_providers.http.transport import encoded
 
 TEXT = st.text(st.characters(codec="utf-8")) | st.sampled_from(["NaN", "-Infinity", "\u2028\x7f\x00</"])
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)

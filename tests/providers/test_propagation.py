@@ -11,8 +11,7 @@ from opentelemetry import baggage, context, trace
 from cosd_api import connect, fuse
 from cosd_api.telemetry import names
 from cosd_providers import Usage
-from cosd_providers.http.propagation import trace_headers
-from cosd_providers.http.transport import Transport
+from cosd_providers.http.transport import Transport, trace_headers
 from cosd_providers.testing import TextModel
 from fake_llama_cpp import FakeLlamaCpp
 from traced import attributes, collected, own

@@ -742,19 +742,6 @@ async def test_answers_without_end() -> None:
     assert len(taken) == 1
 
 
-async def test_many_events_may_be_longer_than_one() -> None:
-    count = 130
-
-    async def body() -> AsyncIterator[bytes]:
-        for _ in range(count):
-            yield b'data: {"a": "' + b"x" * 2**20 + b'"}\n\n'
-
-    answer = httpx.MockTransport(lambda _: httpx.Response(200, headers=EVENTS, content=body()))
-    found = Transport(URL, http_client=httpx.AsyncClient(transport=answer))
-    async with found.stream("/go", {}, usage=Usage()) as stream:
-        assert len([len(event["a"]) async for event in stream]) == count
-
-
 # Real sockets.
 
 
@@ -1208,15 +1195,6 @@ async def test_a_users_client_is_used_as_it_is_and_never_closed() -> None:
     found, requests = transport(httpx.Response(200, json=1), timeout=3)
     await found.get("/props")
     assert requests[0].extensions["timeout"]["read"] == 3
-
-
-async def test_of_a_users_client_nothing_is_called_but_httpxs_own_interface() -> None:
-    class Asking(httpx.AsyncClient):
-        def ask(self, *_: object, **__: object) -> None:
-            pytest.fail("it is the user's own affair")
-
-    client = Asking(transport=httpx.MockTransport(lambda _: httpx.Response(200, json=1)))
-    assert await Transport(URL, http_client=client).get("/props") == 1
 
 
 def test_timeouts() -> None:

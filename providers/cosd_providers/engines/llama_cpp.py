@@ -282,7 +282,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             (`contract.WordSplitter`), because the server encodes text.
         strategy: the kind of request for proposals (`strategies.Strategy`). The default is `"list"`, but `"singles"`
             for a single place or after a long prompt. All strategies return the same answers.
-        options: as in `engine.Adapter`: `model`, `api_key`, `headers`, `extra_body` (e.g.
+        options: as in `engine.Engine`: `model`, `api_key`, `headers`, `extra_body` (e.g.
             `{"cache_prompt": False}`), `timeout`, `http_client`, `limits`.
 
     Raises:

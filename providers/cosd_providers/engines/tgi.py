@@ -707,7 +707,7 @@ class Tgi(Engine[TgiFacts]):
         url: the server's URL.
         tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts. It is needed only if the server
             has no fast tokenizer and prompts come near the limit.
-        options: as in `engine.Adapter`. `model` is compared with the server's model. `extra_body` is merged into the
+        options: as in `engine.Engine`. `model` is compared with the server's model. `extra_body` is merged into the
             `parameters` of every generation, e.g. `{"adapter_id": "name"}`.
 
     Raises:

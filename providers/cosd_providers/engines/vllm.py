@@ -453,7 +453,7 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
             has the prompt in its cache.
         add_special_tokens: whether to add the model's beginning of sequence to a prompt. Set it to False for prompts
             that were rendered with a chat template, because they already contain the beginning of sequence.
-        options: as in `engine.Adapter`: `model` (a name of the model, or of an adapter (LoRA) on top of it), `api_key`,
+        options: as in `engine.Engine`: `model` (a name of the model, or of an adapter (LoRA) on top of it), `api_key`,
             `headers`, `extra_body` (e.g. `{"priority": 1}`), `timeout`, `http_client`, `limits`.
 
     Raises:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -86,22 +88,19 @@ class Limiter:
         self._limited = self.limits != Limits()
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
 
-    async def enter(self, usage: Usage | None, *, draft: bool) -> Slot | None:
-        """Wait until another request may be in flight, and return its slot. `Slot.leave` frees the slot.
+    async def enter(self, usage: Usage, *, draft: bool) -> Slot | None:
+        """Wait until another request may be in flight, and return its slot; None if there are no limits.
 
         Args:
-            usage: the request's record of usage; None if the request does not count.
+            usage: the request's record of usage.
             draft: whether the request is a draft's stream, which may stay open while it waits for other requests.
-
-        Returns:
-            The slot; None if no limit applies to the request.
         """
         slot = None
-        if usage is not None and self._limited:
+        if self._limited:
             loop = self._of_this_loop()
             slot = Slot(loop, usage, draft=draft)
             await loop.queue.take(draft)
-        self.sent += usage is not None
+        self.sent += 1
         return slot
 
     async def admit(self, usage: Usage) -> None:
@@ -122,28 +121,24 @@ class Slot:
 
     def __init__(self, loop: _Loop, usage: Usage, *, draft: bool) -> None:
         self._loop = loop
-        self._queue = loop.queue
         self._usage = usage
-        self._pauses = draft and self._queue.bounded
-        self._paused = False
+        self._draft = draft
 
     def leave(self) -> None:
         """Pass the slot to the next request."""
-        self._queue.leave()
+        self._loop.queue.leave()
         self._loop.over(self._usage)
 
-    def pause(self) -> None:
-        """Record that the caller is not reading the stream, until `resume` is called."""
-        if self._pauses and not self._paused:
-            self._paused = True
-            self._queue.paused += 1
-            self._queue.wake()
-
-    def resume(self) -> None:
-        """Record that the caller is reading the stream again."""
-        if self._paused:
-            self._paused = False
-            self._queue.paused -= 1
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let other requests pass during this block, in which the caller is not reading the draft's stream."""
+        queue = self._loop.queue
+        queue.paused += self._draft
+        queue.wake()
+        try:
+            yield
+        finally:
+            queue.paused -= self._draft
 
 
 class _Queue:
@@ -155,7 +150,6 @@ class _Queue:
     """
 
     def __init__(self, limit: int | None) -> None:
-        self.bounded = limit is not None
         self._limit = math.inf if limit is None else limit
         self.in_flight = 0
         self.paused = 0

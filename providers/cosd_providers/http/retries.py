@@ -19,6 +19,7 @@ _ATTEMPTS = 4
 _LOADING_SECONDS = 120.0  # maximum wait for a server that is loading its model
 _LONGEST_WAIT = 60.0  # maximum number of seconds between two attempts; limits per minute ask for up to a minute
 
+_RETRYABLE = tenacity.retry_if_exception(lambda error: isinstance(error, ProviderError) and error.retryable)
 _BACKOFF = tenacity.wait_exponential(multiplier=0.25, max=8.0) + tenacity.wait_random(0.0, 0.25)
 
 _T = TypeVar("_T")
@@ -92,20 +93,12 @@ async def until_answered(
         ProviderError: the error of the last attempt.
     """
     try:
-        return await attempt(1)  # usually enough, so the retry library, which costs time, is not used yet
+        return await attempt(1)  # usually enough: the retry library would take time and leave reference cycles
     except ProviderError as error:
         if not error.retryable:
             raise
-        first: ProviderError | None = error
-    number, failures = 1, 0
-
-    async def send() -> _T:
-        nonlocal number, first
-        if first is not None:
-            error, first = first, None
-            raise error
-        number += 1
-        return await attempt(number)
+        first = error
+    failures = 0
 
     def enough(state: tenacity.RetryCallState) -> bool:
         nonlocal failures
@@ -122,18 +115,19 @@ async def until_answered(
         again(_error(state))
 
     attempts = tenacity.AsyncRetrying(
-        retry=tenacity.retry_if_exception(lambda error: isinstance(error, ProviderError) and error.retryable),
-        stop=enough,
-        wait=_pause,
-        sleep=anyio.sleep,
-        before_sleep=before_sleep,
-        reraise=True,
+        retry=_RETRYABLE, stop=enough, wait=_pause, sleep=anyio.sleep, before_sleep=before_sleep, reraise=True
     )
     try:
-        return await attempts(send)
+        async for one in attempts:
+            number = one.retry_state.attempt_number
+            with one:
+                if number == 1:
+                    raise first
+                return await attempt(number)
     except ProviderError as error:
         overcome(error.endpoint)  # the caller receives the failure itself
         raise
+    raise AssertionError("attempts end only with a result or an error")
 
 
 async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[_T]:

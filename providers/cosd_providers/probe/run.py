@@ -10,7 +10,7 @@ from typing import Any
 from cosd_providers.connect import ADAPTERS, ConnectOptions, Snapshot, adapter_class, connect, refuse_unknown
 from cosd_providers.contract import Provider
 from cosd_providers.detection import DetectedProvider
-from cosd_providers.engine import Adapter
+from cosd_providers.engine import Engine
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.greedy import TIES
@@ -189,7 +189,7 @@ def _connected(provider: Provider) -> tuple[str | None, dict[str, str]]:
 
     The engine is None if `connect` cannot create such a provider.
     """
-    options = provider.connect_options() if isinstance(provider, Adapter) else {}
+    options = provider.connect_options() if isinstance(provider, Engine) else {}
     if isinstance(provider, OpenAICompatible):
         return "openai", options
     return next((name for name in ADAPTERS if type(provider) is adapter_class(name)), None), options

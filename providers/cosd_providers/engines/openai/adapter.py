@@ -73,7 +73,7 @@ class OpenAICompatible(Engine[ServerFacts]):
         strategy: the kind of request for proposals (`strategies.Strategy`). The default is `"list"` if the server
             accepts lists, and otherwise `"singles"`. All strategies return the same answers. Without a `tokenizer`,
             `"echo"` answers only at the end of the text.
-        options: as in `engine.Adapter`. `model` is required if the server has several models, or does not list them.
+        options: as in `engine.Engine`. `model` is required if the server has several models, or does not list them.
 
     Raises:
         ValueError: the dialect or the strategy is unknown, or `extra_body` sets a field that the fusion controls.

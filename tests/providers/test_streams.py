@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_providers.http.splitters import EventSplitter, LineSplitter
+from cosd_providers.http.streams import EventSplitter, LineSplitter
 
 EVENTS: list[tuple[bytes, list[bytes]]] = [
     (b"data: 1\n\n", [b"1"]),

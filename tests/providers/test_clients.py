@@ -9,7 +9,7 @@ from importlib import metadata
 import pytest
 
 from cosd_providers import ConnectError
-from cosd_providers.http import stack
+from cosd_providers.http import clients
 from cosd_providers.http.transport import Transport
 
 VERSIONS = {name: f"{name} {metadata.version(name)}" for name in ("aiohttp", "httpx")}
@@ -22,26 +22,26 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_aiohttp_where_it_is_installed() -> None:
-    assert (stack.carrier(), stack.http_stack()) == ("aiohttp", VERSIONS["aiohttp"])
+    assert (clients.carrier(), clients.http_stack()) == ("aiohttp", VERSIONS["aiohttp"])
 
 
 @pytest.mark.parametrize(
     "prepare",
     [
         lambda patch: patch.setenv("COSD_HTTP", "httpx"),
-        lambda patch: patch.setattr(stack, "_installed", lambda name: False),
+        lambda patch: patch.setattr(clients, "_installed", lambda name: False),
         lambda patch: patch.setenv("HTTPS_PROXY", "http://127.0.0.1:9"),
     ],
     ids=["turned off", "not installed", "a proxy"],
 )
 def test_httpx_alone(prepare: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(monkeypatch)
-    assert (stack.carrier(), stack.http_stack()) == ("httpx", VERSIONS["httpx"])
+    assert (clients.carrier(), clients.http_stack()) == ("httpx", VERSIONS["httpx"])
 
 
 def test_hosts_without_a_proxy_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "localhost")
-    assert stack.carrier() == "aiohttp"
+    assert clients.carrier() == "aiohttp"
 
 
 async def test_the_log_names_it(each_stack: str, caplog: pytest.LogCaptureFixture) -> None:
