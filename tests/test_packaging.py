@@ -76,7 +76,7 @@ def test_wheel_carries_the_small_models(wheel: zipfile.Path) -> None:
 
 @pytest.mark.extended
 def test_wheel_carries_the_files_of_the_report(wheel: zipfile.Path) -> None:
-    assert {"cosd_api/report/html/page.css", "cosd_api/report/html/page.js"} <= names(wheel)
+    assert {f"cosd_api/report/page.{kind}" for kind in ("css", "js", "html.jinja")} <= names(wheel)
 
 
 @pytest.mark.extended

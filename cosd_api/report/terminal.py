@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -18,14 +19,19 @@ from rich.text import Text
 
 from cosd_api import FusionResult
 from cosd_api.extend import DRAFT, Unit, counted, readable, shortened
-from cosd_api.report.decisions import Outcome, judged
-from cosd_api.types import FusedToken, Segment
+from cosd_api.types import FusedToken, Segment, TokenDecision
 
 # Both colours are among the sixteen that every terminal theme keeps readable.
 REPLACED = "red strike"
 ASSISTANT = "bold green"
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+Outcome = Literal["agreed", "tied", "kept", "replaced", "outvoted"]
+"""Outcome of a decision. "tied": the draft's token is kept, because the assistant finds both tokens equally probable.
+"outvoted": the decision was to replace, but another assistant was more confident.
+"""
+
 _OUTCOMES: Mapping[Outcome, str] = {
     "agreed": "",
     "tied": "",
@@ -157,6 +163,39 @@ def _named(text: str) -> str:
 
 
 # The decisions.
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedPlace:
+    """One decision about a token, or about several tokens that were judged together.
+
+    Attributes:
+        at: index of the first token.
+        decision: the record of the decision.
+        outcome: the outcome of the decision.
+    """
+
+    at: int
+    decision: TokenDecision
+    outcome: Outcome
+
+
+def judged(tokens: Iterable[FusedToken]) -> Iterator[JudgedPlace]:
+    """Yield the decisions of an answer in order, each once."""
+    unit, seen = -1, tuple[TokenDecision, ...]()
+    for at, token in enumerate(tokens):
+        # A decision about several tokens is recorded at each token, but must be yielded only once.
+        seen = seen if token.unit == unit else ()
+        yield from (JudgedPlace(at, one, _outcome(token, one)) for one in token.decisions if one not in seen)
+        unit, seen = token.unit, token.decisions
+
+
+def _outcome(token: FusedToken, decision: TokenDecision) -> Outcome:
+    if decision.agreed:
+        return "tied" if decision.tied else "agreed"
+    if not decision.fired:
+        return "kept"
+    return "replaced" if token.source == decision.assistant else "outvoted"
 
 
 def show(result: FusionResult, *, everything: bool = False) -> None:
