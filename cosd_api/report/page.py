@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import resources
+from typing import Any
 from urllib.parse import urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -27,6 +28,7 @@ from cosd_api.types import CustomVerifier
 
 __all__ = ["page"]
 
+_PACKAGE = "cosd_api.report"
 _LONGEST = 30  # longer outlines of a verifier are not shown; a full tree of depth 4 fits
 _MOST_ROWS = 100  # keeps the page fast; `cosd explain` prints all rows
 _VERDICTS = {"tied": "a tie", "kept": "kept", "replaced": "replaced", "outvoted": "another was surer"}
@@ -45,50 +47,49 @@ def page(result: FusionResult, *, title: str = "A fused answer") -> str:
     found = list(judged(result.tokens))
     differing = [one for one in found if one.outcome != "agreed"]
     segments = [one for one in enumerate(result.segments, 1) if not unchanged(one[1], result)]
-    style, script = (resources.files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
-    return (
-        _environment()
-        .get_template("page.html.jinja")
-        .render(
-            result=result,
-            title=title,
-            style=style,
-            script=script,
-            style_hash=_fingerprint(style),
-            script_hash=_fingerprint(script),
-            cards=cards,
-            rule=_rule(result),
-            outline=_outline(result),
-            figures=list(_figures(result)),
-            standings={standing(token) for token in result.tokens},
-            timeline=timeline(result),
-            settings=list(_settings(result)),
-            differing=differing,
-            segments=segments,
-            first={token.unit: at for at, token in reversed(list(enumerate(result.tokens)))},
-            names=[result.draft.name, *(one.name for one in result.assistants)],
-            totals=[sum(getattr(one, name) for one in result.usage.values()) for name in _COUNTS],
-            data=_data(cards, differing),
-            counts=_COUNTS,
-            most=_MOST_ROWS,
-            verdicts=_VERDICTS,
-        )
+    style, script = (resources.files(_PACKAGE).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    template = _environment().get_template("page.html.jinja")
+    return template.render(
+        result=result,
+        title=title,
+        style=style,
+        script=script,
+        style_hash=_fingerprint(style),
+        script_hash=_fingerprint(script),
+        cards=cards,
+        rule=_rule(result),
+        outline=_outline(result),
+        figures=list(_figures(result)),
+        standing=standing,
+        standings={standing(token) for token in result.tokens},
+        request_key=request_key,
+        timeline=timeline(result),
+        settings=list(_settings(result)),
+        differing=differing,
+        segments=segments,
+        first={token.unit: at for at, token in reversed(list(enumerate(result.tokens)))},
+        names=[result.draft.name, *(one.name for one in result.assistants)],
+        totals=[sum(getattr(one, name) for one in result.usage.values()) for name in _COUNTS],
+        data=_data(cards, differing),
+        counts=_COUNTS,
+        most=_MOST_ROWS,
+        verdicts=_VERDICTS,
     )
 
 
 def _environment() -> Environment:
     """The environment of the template, which escapes every text, hidden characters included."""
     environment = Environment(
-        loader=PackageLoader("cosd_api.report", ""),
+        loader=PackageLoader(_PACKAGE, ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=_safe,
     )
-    environment.filters |= {"counted": counted, "in_line": in_line, "measure": measure, "name_of": name_of}
-    environment.filters |= {"prob": prob, "seconds": seconds, "address": _without_credentials}
-    environment.globals |= {"request_key": request_key, "standing": standing}
+    filters: dict[str, Any] = {"counted": counted, "in_line": in_line, "measure": measure, "name_of": name_of}
+    filters |= {"prob": prob, "seconds": seconds, "address": _without_credentials}
+    environment.filters.update(filters)
     return environment
 
 

@@ -13,7 +13,7 @@ from cosd_api.extend import DRAFT, counted
 from cosd_api.report.words import seconds
 from cosd_api.types import Request
 
-__all__ = ["Bar", "Row", "Timeline", "overlap", "rows", "timeline"]
+__all__ = ["Bar", "Row", "TimelineDrawing", "overlap", "rows", "timeline"]
 
 Stretch = tuple[float, float]
 
@@ -53,7 +53,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class TimelineDrawing:
     """The drawing, in pixels.
 
     Attributes:
@@ -121,7 +121,7 @@ def overlap(requests: Sequence[Request]) -> list[Stretch]:
     return found
 
 
-def timeline(result: FusionResult) -> Timeline | None:
+def timeline(result: FusionResult) -> TimelineDrawing | None:
     """Arrange the requests of an answer; None if the result has no record of its requests."""
     requests = result.requests
     if not requests:
@@ -145,7 +145,7 @@ def timeline(result: FusionResult) -> Timeline | None:
     both = overlap(requests)
     before = f" The first {seconds(begin)}, without any request, are not shown." if begin else ""
     ticks = [begin + (end - begin) * at / (_TICKS - 1) for at in range(_TICKS)]
-    return Timeline(
+    return TimelineDrawing(
         sentence=_sentence(requests, both) + before,
         width=_LEFT + width + 30,
         bottom=y,

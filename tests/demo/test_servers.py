@@ -160,7 +160,7 @@ def test_a_server_that_does_not_come_up(
     monkeypatch.setattr(servers, "_CHILD", child)
     # Enough for Python to start where it has to say something.
     seconds = 0.3 if "sleep" in script else 30.0
-    server = LocalServer(model, "model", context=None, slots=1, threads=1)
+    server = LocalServer(model, slots=1)
     try:
         with pytest.raises(LocalServerError, match=message):
             server.wait_until_ready(seconds)
