@@ -11,6 +11,7 @@ import base64
 import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import cache
 from importlib import resources
 from typing import Any
 from urllib.parse import urlsplit
@@ -77,6 +78,7 @@ def page(result: FusionResult, *, title: str = "A fused answer") -> str:
     )
 
 
+@cache
 def _environment() -> Environment:
     """The environment of the template, which escapes every text, hidden characters included."""
     environment = Environment(

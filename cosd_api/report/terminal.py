@@ -7,7 +7,7 @@ colour, replacements are marked as in `git diff --word-diff`: `is [-Vienna-] {+L
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -215,23 +215,39 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
         colour: whether colours may be used.
         everything: whether to include the places where the models agreed.
     """
-    if not result.judged:
-        yield from _chosen(result, colour=colour, everything=everything)
-        return
-    yield fused_text(result.tokens, colour=colour)
-    yield Text.assemble(("marks: ", "dim"), legend(colour=colour))
+    if result.judged:
+        yield fused_text(result.tokens, colour=colour)
+        marks = legend(colour=colour)
+    else:
+        yield _by_source(result, colour=colour)
+        marks = Text()
+        _mark(marks, "not by the first model", ASSISTANT, "{{+{}+}}", colour=colour)
+    yield Text.assemble(("marks: ", "dim"), marks)
     if judged_by := definition(result):
         yield Text.assemble(("judged: ", "dim"), judged_by)
-    shown = _choices if result.segments else _decisions
+    shown = _choices if result.segments or not result.judged else _decisions
     table = shown(result, colour=colour, everything=everything)
     if table.row_count:
         yield Padding(table, (1, 0, 0, 0), expand=False)
+    elif not result.judged:
+        yield Text("All models wrote the same.", "dim")
     elif result.segments:
         yield Text("All tokens of the draft were kept.", "dim")
+    elif any(token.asked for token in result.tokens):
+        yield Text("Both agreed wherever it was asked.", "dim")
     else:
-        asked = any(token.asked for token in result.tokens)
-        why = "Both agreed wherever it was asked." if asked else "No assistant was asked: no word could change."
-        yield Text(why, "dim")
+        yield Text("No assistant was asked: no word could change.", "dim")
+
+
+def _by_source(result: FusionResult, *, colour: bool) -> Text:
+    """Mark the answer of a method that chooses between the models' texts, by source."""
+    text = Text()
+    for span in spans(result.tokens):
+        if span.source == DRAFT:
+            text.append(visible(span.text))
+        else:
+            _mark(text, visible(span.text), ASSISTANT, "{{+{}+}}", colour=colour)
+    return text
 
 
 def definition(result: FusionResult) -> str:
@@ -254,11 +270,16 @@ def definition(result: FusionResult) -> str:
     return "; ".join(words)
 
 
+def _table(titles: Iterable[str], *, numbers: Container[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for title in titles:
+        table.add_column(title, justify="right" if title in numbers else "left")
+    return table
+
+
 def _decisions(result: FusionResult, *, colour: bool, everything: bool) -> Table:
     """A table with a row for each decision, which shows both texts with their probabilities, and the outcome."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for title in ("draft", "p", "assistant", "q", "decided", "by", "round"):
-        table.add_column(title, justify="right" if title in ("p", "q", "round") else "left")
+    table = _table(("draft", "p", "assistant", "q", "decided", "by", "round"), numbers=("p", "q", "round"))
     for one in judged(result.tokens):
         if one.outcome == "agreed" and not everything:
             continue
@@ -275,30 +296,10 @@ def _decisions(result: FusionResult, *, colour: bool, everything: bool) -> Table
     return table
 
 
-def _chosen(result: FusionResult, *, colour: bool, everything: bool) -> Iterator[RenderableType]:
-    """Yield the answer of a method that chooses between the models' texts, marked by source, then its choices."""
-    text, marks = Text(), Text()
-    for span in spans(result.tokens):
-        if span.source == DRAFT:
-            text.append(visible(span.text))
-        else:
-            _mark(text, visible(span.text), ASSISTANT, "{{+{}+}}", colour=colour)
-    yield text
-    _mark(marks, "not by the first model", ASSISTANT, "{{+{}+}}", colour=colour)
-    yield Text.assemble(("marks: ", "dim"), marks)
-    table = _choices(result, colour=colour, everything=everything)
-    if table.row_count:
-        yield Padding(table, (1, 0, 0, 0), expand=False)
-    else:
-        yield Text("All models wrote the same.", "dim")
-
-
 def _choices(result: FusionResult, *, colour: bool, everything: bool) -> Table:
     """A table with a row for each proposed text, which shows the models that wrote it, and each model's score."""
     names = [result.draft.name, *(one.name for one in result.assistants)]
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for title in ("segment", "by", "text", *names, "mean", "taken"):
-        table.add_column(title, justify="right" if title in (*names, "mean", "segment") else "left")
+    table = _table(("segment", "by", "text", *names, "mean", "taken"), numbers=(*names, "mean", "segment"))
     for number, segment in enumerate(result.segments, 1):
         if unchanged(segment, result) and not everything:
             continue

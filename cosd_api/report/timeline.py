@@ -107,18 +107,8 @@ def overlap(requests: Sequence[Request]) -> list[Stretch]:
     """Find the stretches of time in which the draft and an assistant worked at the same time."""
     drafting = union((one.start, one.end) for one in requests if one.endpoint == DRAFT)
     asking = union((one.start, one.end) for one in requests if one.endpoint != DRAFT)
-    found = list[Stretch]()
-    mine = theirs = 0
-    while mine < len(drafting) and theirs < len(asking):
-        start = max(drafting[mine][0], asking[theirs][0])
-        end = min(drafting[mine][1], asking[theirs][1])
-        if start < end:
-            found.append((start, end))
-        if drafting[mine][1] < asking[theirs][1]:
-            mine += 1
-        else:
-            theirs += 1
-    return found
+    shared = ((max(one[0], other[0]), min(one[1], other[1])) for one in drafting for other in asking)
+    return [(start, end) for start, end in shared if start < end]
 
 
 def timeline(result: FusionResult) -> TimelineDrawing | None:

@@ -18,7 +18,6 @@ from cosd_api import Fusion, FusionResult, fuse_sync
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_api.report.words import visible
-from cosd_api.settings import Asking
 from cosd_providers.testing import ScriptedProvider, ScriptToken
 from joined import joined
 
@@ -278,33 +277,16 @@ def test_2000_tokens_are_no_more_work_to_show_than_ten(report: Open, result: Fus
 
 
 @pytest.mark.live
-def test_a_real_answer_with_its_overlap(report: Open, pair: Pair) -> None:
-    opened = report(joined(answers(pair, [PERU] * 3)), title=PERU)
-    assert opened.page.text_content("#answer ins") in (" L", " Lima")  # the draft may write the rest of the word
-    drafts, questions = (boxes(opened, f"#timeline .{kind} .whole") for kind in ("draft", "question"))
-    shared = [
-        (left, right)
-        for left in drafts
-        for right in questions
-        if left["x"] < right["x"] + right["width"] and right["x"] < left["x"] + left["width"]
-    ]
-    assert shared  # drafting goes on while the assistant is asked
-    assert all(left["y"] + left["height"] <= right["y"] for left, right in shared)  # above each other
-    assert boxes(opened, "#timeline .both")
-    opened.page.hover("#timeline .question >> nth=0")
-    assert "asked about" in opened.card() and "assistant (facts)" in opened.card()
-
-
-@pytest.mark.live
 def test_the_picture_of_a_report(report: Open, pair: Pair, pytestconfig: pytest.Config, tmp_path: Path) -> None:
     """The picture docs/report.png: `make test-browser ARGS="-k picture --picture docs/report.png"` makes it again."""
     prompts = [question.prompt for question in sample("mixed", 6, seed=6)]
     texts = [PERU, *(prompt.removeprefix("Q: ").removesuffix("\nA:") for prompt in prompts)]
     path = Path(pytestconfig.getoption("--picture") or tmp_path / "report.png")
     title = "Seven questions to the bundled pair, one after another"
-    opened = report(joined(answers(pair, texts, ask="all")), title=title, viewport={"width": 1200, "height": 900})
+    opened = report(joined(answers(pair, texts)), title=title, viewport={"width": 1200, "height": 900})
     opened.page.hover("#answer del + ins >> nth=3")
-    assert "by assistant" in opened.card()
+    assert "by assistant" in opened.card() and "assistant (facts)" in opened.card()
+    assert opened.count("#timeline .both")  # drafting goes on while the assistant is asked
     last = opened.page.locator("section", has=opened.page.locator("#timeline")).bounding_box()
     assert last is not None
     clip = {"x": 0, "y": 0, "width": 1200, "height": last["y"] + last["height"] + 16}
@@ -313,11 +295,11 @@ def test_the_picture_of_a_report(report: Open, pair: Pair, pytestconfig: pytest.
     assert path.stat().st_size < 250_000
 
 
-def answers(pair: Pair, texts: Sequence[str], *, ask: Asking = "contestable") -> list[FusionResult]:
+def answers(pair: Pair, texts: Sequence[str]) -> list[FusionResult]:
     """The bundled pair's, as messages; the servers are known before the first one."""
 
     async def ask_all() -> list[FusionResult]:
-        async with Fusion(draft=pair.sums, assistant=pair.facts, ask=ask) as fusion:
+        async with Fusion(draft=pair.sums, assistant=pair.facts, ask="all") as fusion:
             await fusion.generate(messages("What is 3 plus 4?"))
             return [await fusion.generate(messages(text)) for text in texts]
 
@@ -327,10 +309,6 @@ def answers(pair: Pair, texts: Sequence[str], *, ask: Asking = "contestable") ->
 
 def messages(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
-
-
-def boxes(opened: Opened, selector: str) -> list[dict[str, float]]:
-    return [dict(box) for one in opened.page.locator(selector).all() if (box := one.bounding_box()) is not None]
 
 
 def test_a_cancelled_request_is_hatched(report: Open, result: FusionResult) -> None:
