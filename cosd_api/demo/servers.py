@@ -6,7 +6,6 @@ the process that started it ends for any reason, because it watches a pipe that 
 
 from __future__ import annotations
 
-import http.client
 import importlib.util
 import json
 import subprocess
@@ -15,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Protocol, Self
@@ -137,26 +136,22 @@ class LocalServer:
         return self._process.pid
 
     def wait_until_ready(self, seconds: float = _START_SECONDS) -> None:
-        """Wait until the model is loaded and the server's `/health` reports that it is ready.
+        """Wait until the model is loaded.
 
         Raises:
             LocalServerError: the process ended, or did not become ready within `seconds`.
         """
         deadline = time.monotonic() + seconds
         assert self._process.stdout is not None
-        # The process either prints the URL as one line or ends.
+        # The process either prints the URL as one line, when it is ready, or ends.
         timer = threading.Timer(seconds, self._process.kill)
         timer.start()
         try:
-            url = self._process.stdout.readline().decode().strip()
+            self.url = self._process.stdout.readline().decode().strip()
         finally:
             timer.cancel()
-        while url and time.monotonic() < deadline:
-            if _healthy(url):
-                self.url = url
-                return
-            time.sleep(0.05)
-        raise self._failure(seconds if time.monotonic() >= deadline else None)
+        if not self.url:
+            raise self._failure(seconds if time.monotonic() >= deadline else None)
 
     def stop(self) -> None:
         """End the process and wait for it; a second call does nothing."""
@@ -288,13 +283,3 @@ def together(servers: Iterable[LocalServer]) -> Iterator[dict[str, LocalServer]]
 
 def _bundled(names: Sequence[str], models: str | Path | None) -> Iterator[LocalServer]:
     return (LocalServer(Path(models or MODELS) / f"{name}.gguf") for name in names)
-
-
-def _healthy(url: str) -> bool:
-    # http.client ignores the proxy settings of the environment.
-    with closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=_STOP_SECONDS)) as connection:
-        try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == http.client.OK
-        except (OSError, http.client.HTTPException):
-            return False
