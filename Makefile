@@ -119,7 +119,7 @@ $(STAMPS)/demo: $(STAMPS)/venv $(SOURCES)
 
 $(STAMPS)/bench: $(STAMPS)/venv $(SOURCES)
 	@echo "Installing what the benchmark needs into $(VENV) (only this once) ..."
-	@$(INSTALL) $(PIN) --editable '.[demo,gateway,plots]'
+	@$(INSTALL) $(PIN) --editable '.[demo,gateway]' --group plots
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/venv $(SOURCES)

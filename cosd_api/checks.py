@@ -71,8 +71,8 @@ def check_installed(module: str, needed: str, extra: str) -> None:
     """Check that an optional package can be imported, before any long work starts.
 
     Args:
-        module: name of the module, such as `"matplotlib"`.
-        needed: first words of the error message, such as `"a picture needs matplotlib"`.
+        module: name of the module, such as `"uvicorn"`.
+        needed: first words of the error message, such as `"the gateway needs a web server"`.
         extra: the extra that installs the package.
 
     Raises:

@@ -70,7 +70,6 @@ from cosd_api.verification import (
     Verifier,
     WithOutline,
     condition_of,
-    decides_by_place,
     default_of,
     numbers_of,
 )
@@ -144,7 +143,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "Verifier",
     "WithOutline",
     "condition_of",
-    "decides_by_place",
     "default_of",
     "deferral_features",
     "numbers_of",

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from cosd_api.demo.questions import FACTS, RealWorld
-from cosd_api.demo.translations import TRANSLATIONS
+from cosd_api.demo.questions import FACTS, TRANSLATIONS, World
 
 #: Number of subjects of each kind, including the real ones.
 PLACES, SUBSTANCES, THINGS = 18_000, 9_000, 12_000
@@ -29,7 +28,7 @@ _FIRST, _VOWELS, _LAST = (
 )
 _SYLLABLES, _SHARES = (1, 2, 3, 4, 5), (20, 38, 25, 12, 5)
 
-_REAL = RealWorld()
+_REAL = World()
 
 
 def some_word(rng: random.Random) -> str:
@@ -98,7 +97,7 @@ def some_name(sort: str, rng: random.Random) -> str:
 
 
 @dataclass(frozen=True)
-class OpenWorld:
+class OpenWorld(World):
     """The open world as a model meets it.
 
     Attributes:

@@ -19,7 +19,6 @@ from contests import Task
 from cosd_api import Fusion, FusionResult, SettingError, fuse
 from cosd_api.extend import Verifier
 from cosd_api.methods.base import Method
-from cosd_api.report.html.regions import shapes_of
 from cosd_api.types import CustomVerifier
 from cosd_api.verification import condition_of
 from cosd_providers import ConnectError, Provider
@@ -164,7 +163,6 @@ async def test_the_verifier_in_a_fusion() -> None:
     assert result.trace.replay(verifier) == result.text
     assert isinstance(result.settings.verifier, CustomVerifier)
     assert condition_of(verifier) == "replaces where the odds of q are more than 2 times those of p"
-    assert len(shapes_of(verifier)) == 1
 
 
 @pytest.mark.parametrize(("blocks", "most"), [(ENGINE, 74), (METHOD, 56), (VERIFIER, 46)])

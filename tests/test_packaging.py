@@ -75,8 +75,10 @@ def test_wheel_carries_the_small_models(wheel: zipfile.Path) -> None:
 
 
 @pytest.mark.extended
-def test_wheel_carries_the_files_of_the_report(wheel: zipfile.Path) -> None:
-    assert {"cosd_api/report/html/page.css", "cosd_api/report/html/page.js"} <= names(wheel)
+def test_wheel_carries_the_files_of_the_report_and_the_questions_of_the_demo(wheel: zipfile.Path) -> None:
+    report = {f"cosd_api/report/page.{kind}" for kind in ("css", "js", "html.jinja")}
+    demo = {f"cosd_api/demo/{name}" for name in ("questions.json", "world.json", "models/smollm2/questions.jsonl")}
+    assert report | demo <= names(wheel)
 
 
 @pytest.mark.extended

@@ -13,10 +13,8 @@ from typing import Annotated
 import typer
 
 from cosd_api.cli.console import guarded
-from cosd_api.demo.real import real_three
-from cosd_api.demo.real_questions import real_questions
-from cosd_api.demo.run import console, program, save_picture, show
-from cosd_api.demo.run_real import show_real
+from cosd_api.demo.real import real_questions, real_three
+from cosd_api.demo.run import console, program, show, show_real
 from cosd_api.demo.servers import bundled_three
 from cosd_api.extend import run_async
 
@@ -46,23 +44,19 @@ def demo(
     ] = 20,
     seed: Annotated[int, typer.Option(help="Seed of the questions.")] = 0,
     models: Models = None,
-    svg: Annotated[Path | None, typer.Option(help="Save the output as a picture.", dir_okay=False)] = None,
     real: Real = False,
 ) -> None:
     """Start three small models and fuse them: two answers in full, and a table of many.
 
     With --real, a real model and two fine-tuned versions of it answer six questions.
     """
-    screen = console(record=svg is not None)
+    screen = console()
 
     async def run() -> None:
         await (show_real(screen, running) if real else show(screen, running, mixed=questions, seed=seed))
 
-    with guarded():
-        with real_three() if real else bundled_three(models) as running:
-            run_async(run)
-        if svg is not None:
-            save_picture(screen, svg)
+    with guarded(), real_three() if real else bundled_three(models) as running:
+        run_async(run)
 
 
 def servers(models: Models = None, real: Real = False) -> None:

@@ -33,9 +33,9 @@ def explain(
     """Show why each token of an answer is there.
 
     The answer, with marked replacements, and a table of the decisions are printed to standard output. With --html, a
-    page is written instead: the answer with a card for each token, a plot of the draft's and the assistant's
-    probabilities, a timeline of all requests, and their cost. The page loads nothing from the network. Exit codes: 0 on
-    success; 2 if the file is not a trace, or a file cannot be read or written.
+    page is written instead: the answer with a card for each token, a timeline of all requests, the decisions with their
+    probabilities, and the cost. The page loads nothing from the network. Exit codes: 0 on success; 2 if the file is not
+    a trace, or a file cannot be read or written.
     """
     if html is None and title is not None:
         raise typer.BadParameter("is the headline of a page: give --html, too", param_hint="--title")
@@ -75,7 +75,7 @@ def _check(result: FusionResult) -> None:
 
 
 def _write(path: Path, result: FusionResult, title: str | None) -> None:
-    from cosd_api.report.html import page  # noqa: PLC0415 - only needed here
+    from cosd_api.report.page import page  # noqa: PLC0415 - only needed here
 
     document = page(result) if title is None else page(result, title=title)
     try:

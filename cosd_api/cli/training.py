@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from cosd_api import Example, RuleVerifier
 from cosd_api.cli.console import guarded, progress, say
@@ -27,8 +26,7 @@ from cosd_api.cli.options import (
     with_options,
 )
 from cosd_api.extend import DEFAULT_LISTED, DEFAULT_MAX_TOKENS, MOST_LISTED, Unit, outdated, run_async
-from cosd_api.report.heatmap import check_plots, heatmap, save_heatmaps
-from cosd_api.report.terminal import has_colour, visible
+from cosd_api.report.terminal import visible
 from cosd_api.training.answers import tune_answers
 from cosd_api.training.collect import OnError
 from cosd_api.training.collect import collect as collect_samples
@@ -348,10 +346,6 @@ def tune_rule(
     max_tokens: MaxTokens = DEFAULT_MAX_TOKENS,
     stop: StopTexts = None,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Answers at the same time.")] = 8,
-    png: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also draw the accuracies into this file; an existing one is replaced."),
-    ] = None,
     folds: Annotated[int, typer.Option(min=2, metavar="N", help="Folds of the comparison.")] = 5,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the bootstrap and the folds.")] = 0,
 ) -> None:
@@ -367,9 +361,6 @@ def tune_rule(
         alphas, betas = alpha or QUARTERS, beta or QUARTERS
         # Invalid options should be reported before the long work begins.
         check_grid(alphas, betas)
-        if png is not None:
-            check_plots()
-            check_writable(png, "--png", options.data, options.samples)
         draft, assistants = options.servers()
         if answers and (draft is None or not assistants):
             raise typer.BadParameter("fuses the examples: give --draft and --assistant", param_hint="--answers")
@@ -396,19 +387,14 @@ def tune_rule(
                 _show(answered)
             # With --answers, the last result counts right answers, which matter more than right decisions.
             _recommend(results[-1])
-            if png is not None:
-                save_heatmaps([one.panel for one in results], png)
-                say(f"wrote {png}")
 
         with _resumable(options.samples):
             run_async(work)
 
 
 def _show(tuned: GridTuning) -> None:
-    """Print the map in colour, the findings and the warnings, but not the recommendation."""
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(heatmap(tuned.panel, colour=has_colour(console)))
-    print(f"\n{tuned.findings()}\n", flush=True)
+    """Print the map, the findings and the warnings, but not the recommendation."""
+    print(f"{tuned.panel}\n\n{tuned.findings()}\n", flush=True)
     for warning in tuned.warnings:
         say(f"note: {warning}")
 

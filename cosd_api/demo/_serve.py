@@ -6,8 +6,8 @@ model is loaded, the script writes one line with the server's URL to standard ou
 
 from __future__ import annotations
 
-import argparse
 import importlib
+import json
 import os
 import signal
 import sys
@@ -25,16 +25,7 @@ def main() -> None:
     announcement = os.dup(1)
     os.dup2(2, 1)
 
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model")
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--context", type=int, required=True)
-    parser.add_argument("--slots", type=int, required=True)
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--cache", type=int, required=True)
-    parser.add_argument("--embeddings", action="store_true")
-    parser.add_argument("--adapter", nargs=2, action="append", default=[], metavar=("FILE", "SCALE"))
-    options = parser.parse_args()
+    options: dict[str, Any] = json.loads(sys.argv[1])
     try:
         xllamacpp: Any = importlib.import_module("xllamacpp")  # the package has no type hints
         server = xllamacpp.Server(_parameters(xllamacpp, options))
@@ -50,27 +41,27 @@ def main() -> None:
     os._exit(0)
 
 
-def _parameters(xllamacpp: Any, options: argparse.Namespace) -> Any:
+def _parameters(xllamacpp: Any, options: dict[str, Any]) -> Any:
     params = xllamacpp.CommonParams()
-    params.model.path = options.model
-    params.model_alias = {options.name}
+    params.model.path = options["model"]
+    params.model_alias = {options["name"]}
     params.hostnames = ["127.0.0.1"]
     params.port = 0  # the system chooses a free port
     params.verbosity = ERRORS_ONLY
     params.warmup = False
     params.ui = False
     params.endpoint_props = params.endpoint_slots = True
-    params.cache_ram_mib = options.cache  # the default, 8 GB, is too much
-    params.n_parallel = options.slots
+    params.cache_ram_mib = options["cache"]  # the default, 8 GB, is too much
+    params.n_parallel = options["slots"]
     # Every slot has its own memory. If `n_ctx` is 0, each slot has the context length that the model was trained with.
     params.kv_unified = False
-    params.n_ctx = options.context * options.slots
-    if options.embeddings:
+    params.n_ctx = options["context"] * options["slots"]
+    if options["embeddings"]:
         params.embedding = True
         params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_NONE
-    if options.adapter:
-        params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, float(scale)) for path, scale in options.adapter]
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads
+    if adapters := options["adapters"]:
+        params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, scale) for path, scale in adapters.items()]
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options["threads"]
     return params
 
 

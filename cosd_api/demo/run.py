@@ -1,17 +1,20 @@
-"""The output of `cosd demo`: a question that needs two models, one that needs three, then a table."""
+"""The output of `cosd demo`, with the bundled models or (`--real`) with a real model and two specialists of it.
+
+Questions that no model can answer alone are answered in full by each model and each fusion, and then counted in a
+table.
+"""
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from rich import box
-from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
@@ -19,45 +22,30 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from cosd_api.demo.questions import OWN_KINDS, DemoQuestion, as_prompt, is_right
-from cosd_api.demo.sample import MAX_TOKENS, SampleScore, Setup, measure, open_setups, questions
+from cosd_api import Fusion, FusionResult, RuleVerifier
+from cosd_api.demo.questions import EXAMPLE, EXAMPLE_OF_THREE, OWN_KINDS, DemoQuestion, is_right, questions
+from cosd_api.demo.real import BASE, SPECIALISTS, real_questions, tells_all
 from cosd_api.report.terminal import fused_text, has_colour, legend, spans, visible
 from cosd_api.types import FusedToken
-from cosd_providers import Message
+from cosd_providers import Message, connect
 
 __all__ = [
-    "EXAMPLE",
-    "EXAMPLE_OF_THREE",
-    "ShownQuestion",
+    "MAX_TOKENS",
+    "SampleScore",
+    "Setup",
     "console",
+    "measure",
+    "open_setups",
     "program",
-    "save_picture",
     "show",
-    "show_example",
-    "show_introduction",
-    "show_marks",
+    "show_real",
 ]
 
-EXAMPLE = DemoQuestion(
-    kind="mixed",
-    prompt=as_prompt("In Peru a book costs 17 and a pen costs 25. Name the capital and the total."),
-    reply="The capital of Peru is {fact} and the total is {number}.",
-    number=42,
-    fact="Lima",
-    fact_kind="capital",
-)
-"""The first question whose answers are shown in full; neither `sums` nor `facts` can answer it alone."""
+MAX_TOKENS = 64
+"""Limit on an answer's tokens; no answer of the small models is longer."""
 
-EXAMPLE_OF_THREE = DemoQuestion(
-    kind="mixed-all",
-    prompt=as_prompt("Name the capital of Peru, add 17 and 25, and translate cheese into French."),
-    reply="The capital of Peru is {fact}. The sum is {number}. In French it is {word}.",
-    number=42,
-    fact="Lima",
-    fact_kind="capital",
-    word="fromage",
-)
-"""The second question whose answers are shown in full; it needs all three models."""
+Way = tuple[str, tuple[str, ...]]
+"""Name of a draft, and names of its assistants; if there are none, the draft answers alone."""
 
 _WIDTH = 80
 _INDENT = (0, 0, 0, 2)
@@ -67,26 +55,136 @@ _INTRODUCTION = (
     "other: sums adds, facts knows capitals and the like, words translates. Each has met the others' subjects too "
     "rarely to learn them, and is unsure there."
 )
+_REAL_INTRODUCTION = (
+    "SmolLM2-135M-Instruct, and two specialists of it, each on a llama.cpp server of its own. `products` has read of "
+    "invented products and of names in Python's library, `numbers` has practised sums and dates. Each question takes "
+    "both. They are the first development questions, whatever the answers."
+)
 
 
-def console(*, record: bool = False) -> Console:
-    """Create a console for standard output, with at most 80 columns and without automatic highlighting.
-
-    With `record`, the output is always in colour, and can be saved as a picture (`Console.save_svg`).
-    """
-    found = Console(highlight=False, markup=False, record=record, force_terminal=record or None)
-    found.width = _WIDTH if record else min(found.width, _WIDTH)
+def console() -> Console:
+    """Create a console for standard output, with at most 80 columns and without automatic highlighting."""
+    found = Console(highlight=False, markup=False)
+    found.width = min(found.width, _WIDTH)
     return found
 
 
-def save_picture(screen: Console, path: Path) -> None:
-    """Save the output of a recording console as an SVG that loads no fonts."""
-    without_fonts = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
-    screen.save_svg(str(path), title="cosd demo", code_format=without_fonts)
+def program() -> str:
+    """The command with which the user can start the program."""
+    called = Path(sys.argv[0])
+    if called.stem != "cosd":
+        return "python -m cosd_api"
+    return "cosd" if shutil.which("cosd") else sys.argv[0]
+
+
+# The ways to answer.
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One way to answer: a model alone, or a draft with assistants.
+
+    Attributes:
+        draft: name of the draft model.
+        assistants: names of the assistants; empty for a model alone.
+        fusion: the fusion that answers.
+    """
+
+    draft: str
+    assistants: tuple[str, ...]
+    fusion: Fusion
+
+    @property
+    def label(self) -> str:
+        """Name the models that answer."""
+        if not self.assistants:
+            return f"{self.draft} alone"
+        return f"{self.draft}, asking {' and '.join(self.assistants)}"
+
+    def model(self, source: str) -> str:
+        """Name of the model that a token's source refers to: `"draft"`, `"assistant"`, `"assistant 2"` and so on."""
+        number = source.removeprefix("assistant").strip()
+        return self.assistants[int(number or 1) - 1] if source != "draft" else self.draft
+
+
+@asynccontextmanager
+async def open_setups(urls: Mapping[str, str], ways: Sequence[Way] | None = None) -> AsyncIterator[list[Setup]]:
+    """Open a fusion for each way to answer; the fusions are closed when the `async with` block ends.
+
+    Args:
+        urls: URLs of the servers, keyed by the models' names; at least two.
+        ways: the ways to answer. By default, these are each model alone, then the first two models with either as the
+            draft and, if there are more than two models, the first model with all others as assistants.
+    """
+    providers = {name: connect(url) for name, url in urls.items()}
+    first, second, *others = urls
+    if ways is None:
+        ways = [*((name, ()) for name in urls), (first, (second,)), (second, (first,))]
+        ways += [(first, (second, *others))] if others else []
+    async with AsyncExitStack() as stack:
+        setups: list[Setup] = []
+        for draft, assistants in ways:
+            fusion = Fusion(
+                draft=providers[draft],
+                assistant=[providers[name] for name in assistants or (first if draft != first else second,)],
+                # With a verifier that never replaces, no assistant is asked: the answer is the model's own greedy one.
+                verifier=None if assistants else RuleVerifier(alpha=0),
+            )
+            setups.append(Setup(draft, assistants, await stack.enter_async_context(fusion)))
+        yield setups
+
+
+@dataclass
+class SampleScore:
+    """The answers of one setup to the questions of a sample, in its order."""
+
+    answers: list[tuple[DemoQuestion, FusionResult]] = field(default_factory=list[tuple[DemoQuestion, FusionResult]])
+
+    @property
+    def results(self) -> list[FusionResult]:
+        """The answers without their questions."""
+        return [result for _, result in self.answers]
+
+    def accuracy(self, *kinds: str) -> float:
+        """Share of right answers to questions of these kinds, from 0 to 1."""
+        right = [is_right(question, result.text) for question, result in self.answers if question.kind in kinds]
+        return sum(right) / len(right)
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Share of the draft's tokens that were kept, over all answers, from 0 to 1."""
+        kept = sum(result.kept_tokens or 0 for result in self.results)
+        judged = kept + sum(result.replaced_tokens or 0 for result in self.results)
+        return kept / judged if judged else 1.0
+
+    @property
+    def requests_per_answer(self) -> float:
+        """Mean number of requests to the assistants per answer."""
+        return sum(result.assistant_requests for result in self.results) / max(1, len(self.results))
+
+
+async def measure(
+    setup: Setup, asked: Sequence[DemoQuestion], *, answered: Callable[[], object] = lambda: None
+) -> SampleScore:
+    """Ask every question, and call `answered` after each answer.
+
+    Raises:
+        cosd_providers.ProviderError: a server failed.
+    """
+    score = SampleScore()
+    prompts = [question.prompt for question in asked]
+    async with aclosing(setup.fusion.map(prompts, concurrency=4, max_tokens=MAX_TOKENS)) as results:
+        async for result in results:
+            score.answers.append((asked[len(score.answers)], result))
+            answered()
+    return score
+
+
+# The two demonstrations.
 
 
 async def show(screen: Console, urls: Mapping[str, str], *, mixed: int = 20, seed: int = 0) -> None:
-    """Run the whole demonstration on running servers.
+    """Run the demonstration of the bundled models.
 
     Args:
         screen: the console to print to.
@@ -98,15 +196,60 @@ async def show(screen: Console, urls: Mapping[str, str], *, mixed: int = 20, see
         cosd_providers.ProviderError: a server failed.
     """
     async with open_setups(urls) as setups:
-        show_introduction(screen, urls)
-        await show_example(screen, _asked_in_full(EXAMPLE), [one for one in setups if not _takes_three(one)])
-        await show_example(screen, _asked_in_full(EXAMPLE_OF_THREE), [one for one in setups if len(one.assistants) > 1])
-        show_marks(screen)
-        await _show_table(screen, setups, questions(mixed, seed=seed))
-    _print_next(screen, urls)
+        _show_introduction(screen, urls, _INTRODUCTION)
+        for example, able in (
+            (EXAMPLE, [one for one in setups if "words" not in (one.draft, *one.assistants)]),
+            (EXAMPLE_OF_THREE, [one for one in setups if len(one.assistants) > 1]),
+        ):
+            words = example.prompt.removeprefix("Q: ").removesuffix("\nA:")
+            await _show_example(screen, words, example.prompt, partial(is_right, example), able)
+        _show_marks(screen)
+        await _show_scores(screen, setups, questions(mixed, seed=seed))
+    draft, assistant, *_ = urls
+    _show_next(
+        screen,
+        "  keep the servers up (they end with this command), then ask them:",
+        f"    {program()} servers",
+        f"    {program()} fuse PROMPT --draft URL --assistant URL",
+        "  the same in Python, with any servers:",
+        "    from cosd_api import fuse_sync",
+        f'    fuse_sync(prompt, draft="{draft} URL", assistant="{assistant} URL").text',
+    )
 
 
-def show_introduction(screen: Console, urls: Mapping[str, str], words: str = _INTRODUCTION) -> None:
+async def show_real(screen: Console, urls: Mapping[str, str], *, count: int = 6) -> None:
+    """Ask the real model and its specialists alone, then fuse the two specialists, with either as the draft.
+
+    Args:
+        screen: the console to print to.
+        urls: URLs of the three servers, keyed by the models' names, as `real_three` yields them.
+        count: number of questions.
+
+    Raises:
+        cosd_providers.ProviderError: a server failed.
+    """
+    first, second = SPECIALISTS
+    ways: list[Way] = [(BASE, ()), (first, ()), (second, ()), (first, (second,)), (second, (first,))]
+    right = [0] * len(ways)
+    async with open_setups(urls, ways) as setups:
+        _show_introduction(screen, urls, _REAL_INTRODUCTION)
+        for one in real_questions()[:count]:
+            prompt, told = [Message("user", one.question)], partial(tells_all, one.target)
+            verdicts = await _show_example(screen, one.question, prompt, told, setups)
+            right = [sum(pair) for pair in zip(right, verdicts, strict=True)]
+        _show_marks(screen)
+    table = _table(f"right, of {count}")
+    for setup, number in zip(setups, right, strict=True):
+        table.add_row(setup.label, str(number))
+    screen.print(table)
+    _show_next(
+        screen,
+        f"  keep the servers up: {program()} servers --real",
+        "  more questions, more ways, intervals: docs/evidence.md",
+    )
+
+
+def _show_introduction(screen: Console, urls: Mapping[str, str], words: str) -> None:
     """Print a title, a description of the models, and their URLs."""
     screen.print()
     screen.print(Text("Language models that write one answer", "bold"))
@@ -117,54 +260,32 @@ def show_introduction(screen: Console, urls: Mapping[str, str], words: str = _IN
         screen.print(Text.assemble("  ", (f"{name:{width}}", "bold"), url), soft_wrap=True)
 
 
-# The examples.
-
-
-def _takes_three(setup: Setup) -> bool:
-    return "words" in (setup.draft, *setup.assistants)
-
-
-@dataclass(frozen=True)
-class ShownQuestion:
-    """A question whose answers are shown in full.
-
-    Attributes:
-        words: the question as it is shown.
-        prompt: the prompt that the models read.
-        is_right: function that tests whether an answer is right.
-    """
-
-    words: str
-    prompt: str | Sequence[Message]
-    is_right: Callable[[str], bool]
-
-
-def _asked_in_full(question: DemoQuestion) -> ShownQuestion:
-    words = question.prompt.removeprefix("Q: ").removesuffix("\nA:")
-    return ShownQuestion(words, question.prompt, partial(is_right, question))
-
-
-async def show_example(screen: Console, question: ShownQuestion, setups: Sequence[Setup]) -> list[bool]:
+async def _show_example(
+    screen: Console,
+    words: str,
+    prompt: str | Sequence[Message],
+    right: Callable[[str], bool],
+    setups: Sequence[Setup],
+) -> list[bool]:
     """Stream the answers of all setups to one question to the screen; return for each answer whether it is right."""
     colour = has_colour(screen)
     screen.print()
-    screen.print(Padding(Text.assemble(("Q: ", "bold"), question.words), _INDENT))
+    screen.print(Padding(Text.assemble(("Q: ", "bold"), words), _INDENT))
     screen.print()
     answers: list[list[FusedToken]] = [[] for _ in setups]
     verdicts: list[bool | None] = [None for _ in setups]
     with Live(console=screen, auto_refresh=False, transient=True) as live:
         for index, setup in enumerate(setups):
-            async with setup.fusion.stream(question.prompt, max_tokens=MAX_TOKENS) as stream:
+            async with setup.fusion.stream(prompt, max_tokens=MAX_TOKENS) as stream:
                 async for token in stream:
                     answers[index].append(token)
-                    if not screen.record:  # a picture shows only the complete answers
-                        live.update(_answers(setups, answers, verdicts, colour=colour), refresh=True)
-            verdicts[index] = question.is_right(stream.result.text)
+                    live.update(_answers(setups, answers, verdicts, colour=colour), refresh=True)
+            verdicts[index] = right(stream.result.text)
     screen.print(_answers(setups, answers, verdicts, colour=colour))
     return [verdict is True for verdict in verdicts]
 
 
-def show_marks(screen: Console) -> None:
+def _show_marks(screen: Console) -> None:
     """Print a legend of the marks in an answer."""
     screen.print()
     screen.print(Padding(Text.assemble(("marks: ", "dim"), legend(colour=has_colour(screen))), _INDENT))
@@ -209,12 +330,9 @@ def _percent(prob: float | None) -> str:
     return "?" if prob is None else f"{prob:.0%}"
 
 
-# The table.
-
-
-async def _show_table(screen: Console, setups: Sequence[Setup], asked: Sequence[DemoQuestion]) -> None:
+async def _show_scores(screen: Console, setups: Sequence[Setup], asked: Sequence[DemoQuestion]) -> None:
     screen.print()
-    with Progress(console=screen, transient=True, disable=screen.record or not screen.is_terminal) as progress:
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
         task = progress.add_task("  answering", total=len(setups) * len(asked))
         scores = [await measure(setup, asked, answered=lambda: progress.advance(task)) for setup in setups]
     count = sum(question.kind == "mixed" for question in asked)
@@ -222,49 +340,30 @@ async def _show_table(screen: Console, setups: Sequence[Setup], asked: Sequence[
         f"The same on {len(asked)} other questions, {count} of them mixed, with numbers that were left out of the "
         "training; some take all three. Right answers:"
     )
-    screen.print(Padding(_table(setups, scores), _INDENT))
-
-
-def _table(setups: Sequence[Setup], scores: Sequence[SampleScore]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
-    table.add_column("", style="bold", width=19)
-    for title in ("mixed", "all\nthree", *OWN_KINDS, "draft's\ntokens\nkept", "asked\nper\nanswer"):
-        table.add_column(title, justify="right")
+    table = _table("mixed", "all\nthree", *OWN_KINDS, "draft's\ntokens\nkept", "asked\nper\nanswer", width=19)
     for setup, score in zip(setups, scores, strict=True):
         shares = [score.accuracy("mixed"), score.accuracy("mixed-all")]
         cells = [Text(f"{share:.0%}", "green" if share > 0.5 else "red") for share in shares]
-        cells += [Text(f"{score.accuracy(*_asked(name)):.0%}") for name in OWN_KINDS]
+        # Greetings are not in the sample, so each of its other kinds is known to one model only.
+        cells += [Text(f"{score.accuracy(*kinds):.0%}") for kinds in OWN_KINDS.values()]
         if setup.assistants:
             cells += [Text(f"{score.acceptance_rate:.0%}"), Text(f"{score.requests_per_answer:.1f}")]
         table.add_row(setup.label, *cells)
+    screen.print(Padding(table, _INDENT))
+
+
+def _table(*titles: str, width: int | None = None) -> Table:
+    """A table whose first column has labels, and whose other columns have numbers."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    table.add_column("", style="bold", width=width)
+    for title in titles:
+        table.add_column(title, justify="right")
     return table
 
 
-def _asked(name: str) -> list[str]:
-    """The kinds of question that only this model can answer."""
-    return [
-        kind for kind in OWN_KINDS[name] if all(kind not in OWN_KINDS[other] for other in OWN_KINDS if other != name)
-    ]
-
-
-# Next steps.
-
-
-def _print_next(screen: Console, urls: Mapping[str, str]) -> None:
-    draft, assistant, *_ = urls
+def _show_next(screen: Console, *lines: str) -> None:
+    """Print the next steps."""
     screen.print(Text("Next", "bold"))
-    screen.print("  keep the servers up (they end with this command), then ask them:")
-    screen.print(f"    {program()} servers", soft_wrap=True)
-    screen.print(f"    {program()} fuse PROMPT --draft URL --assistant URL", soft_wrap=True)
-    screen.print("  the same in Python, with any servers:")
-    screen.print("    from cosd_api import fuse_sync")
-    screen.print(f'    fuse_sync(prompt, draft="{draft} URL", assistant="{assistant} URL").text')
+    for line in lines:
+        screen.print(line, soft_wrap=True)
     screen.print()
-
-
-def program() -> str:
-    """The command with which the user can start the program."""
-    called = Path(sys.argv[0])
-    if called.stem != "cosd":
-        return "python -m cosd_api"
-    return "cosd" if shutil.which("cosd") else sys.argv[0]

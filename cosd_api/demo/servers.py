@@ -6,19 +6,18 @@ the process that started it ends for any reason, because it watches a pipe that 
 
 from __future__ import annotations
 
-import http.client
 import importlib.util
+import json
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Protocol
-from urllib.parse import urlsplit
+from typing import IO, Protocol, Self
 
 __all__ = [
     "BUNDLED",
@@ -32,6 +31,7 @@ __all__ = [
     "bundled_pair",
     "bundled_three",
     "serve",
+    "together",
 ]
 
 BUNDLED = ("sums", "facts", "words")
@@ -48,8 +48,6 @@ INSTALL = 'pip install ".[demo]" in a clone of the repository'
 _CHILD = Path(__file__).with_name("_serve.py")
 _START_SECONDS = 60.0
 _STOP_SECONDS = 5.0
-_CACHE = 64
-"""Megabytes of memory for caching earlier prompts that are no longer in a slot."""
 
 
 class LocalServerError(RuntimeError):
@@ -57,46 +55,72 @@ class LocalServerError(RuntimeError):
 
 
 class LocalServer:
-    """A llama.cpp server in a process of its own, started by `serve`.
+    """A llama.cpp server in a process of its own, which serves a GGUF file on a free port of 127.0.0.1.
+
+    The process starts at once. A `with` block waits until the server is ready, and stops it at its end.
+
+    Args:
+        model: the file.
+        name: the model's id on the server; by default the file's name without its extension.
+        context: number of tokens in each slot, for prompt and answer together; llama.cpp rounds it up to a multiple of
+            256. By default, the context length that the model was trained with.
+        slots: number of requests that are processed at the same time; further requests wait.
+        threads: number of processor threads.
+        embeddings: also report the model's hidden state for each token, for gates that use hidden states.
+        adapters: LoRA adapters as GGUF files, each with its scale; the effects of several adapters are added up.
+        cache: megabytes of memory for caching earlier prompts that are no longer in a slot.
 
     Attributes:
         name: the model's id on the server.
         url: URL of the server, such as `"http://127.0.0.1:43210"`; empty until it is ready.
+
+    Raises:
+        LocalServerError: a file or llama.cpp is missing.
     """
 
     def __init__(
         self,
-        model: Path,
-        name: str,
+        model: str | Path,
         *,
-        context: int | None,
-        slots: int,
-        threads: int,
+        name: str | None = None,
+        context: int | None = None,
+        slots: int = 8,
+        threads: int = 1,
         embeddings: bool = False,
         adapters: Mapping[Path, float] = MappingProxyType({}),
-        cache: int = _CACHE,
+        cache: int = 64,
     ) -> None:
-        self.name = name
+        self._model = Path(model)
+        self.name = name or self._model.stem
         self.url = ""
-        self._model = model
-        for path in (model, *adapters):
+        for path in (self._model, *adapters):
             if not path.is_file():
                 raise LocalServerError(f"there is no {'adapter' if path in adapters else 'model'} {path}")
         if importlib.util.find_spec("xllamacpp") is None:
             raise LocalServerError(f"llama.cpp's server is not installed; it comes with: {INSTALL}")
-        settings = {"name": name, "context": context or 0, "slots": slots, "threads": threads, "cache": cache}
-        options = [f"--{option}={value}" for option, value in settings.items()] + ["--embeddings"] * embeddings
-        for path, scale in adapters.items():
-            options += ["--adapter", str(path.resolve()), str(scale)]
+        options = {"model": str(self._model.resolve()), "name": self.name, "context": context or 0, "slots": slots}
+        options |= {"threads": threads, "embeddings": embeddings, "cache": cache}
+        options |= {"adapters": {str(path.resolve()): scale for path, scale in adapters.items()}}
         # Unlike a pipe, a file never makes the server wait for a reader. The server writes only a few lines of errors.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - stop() closes it
         # -P keeps Python from importing modules from the script's folder.
         self._process = subprocess.Popen(  # noqa: S603 - our own script, no shell
-            [sys.executable, "-P", str(_CHILD), *options, str(model.resolve())],
+            [sys.executable, "-P", str(_CHILD), json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
         )
+
+    def __enter__(self) -> Self:
+        try:
+            self.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
 
     def __repr__(self) -> str:
         return f"LocalServer({self.name!r}, {self.url!r})"
@@ -112,26 +136,22 @@ class LocalServer:
         return self._process.pid
 
     def wait_until_ready(self, seconds: float = _START_SECONDS) -> None:
-        """Wait until the model is loaded and the server's `/health` reports that it is ready.
+        """Wait until the model is loaded.
 
         Raises:
             LocalServerError: the process ended, or did not become ready within `seconds`.
         """
         deadline = time.monotonic() + seconds
         assert self._process.stdout is not None
-        # The process either prints the URL as one line or ends.
+        # The process either prints the URL as one line, when it is ready, or ends.
         timer = threading.Timer(seconds, self._process.kill)
         timer.start()
         try:
-            url = self._process.stdout.readline().decode().strip()
+            self.url = self._process.stdout.readline().decode().strip()
         finally:
             timer.cancel()
-        while url and time.monotonic() < deadline:
-            if _healthy(url):
-                self.url = url
-                return
-            time.sleep(0.05)
-        raise self._failure(seconds if time.monotonic() >= deadline else None)
+        if not self.url:
+            raise self._failure(seconds if time.monotonic() >= deadline else None)
 
     def stop(self) -> None:
         """End the process and wait for it; a second call does nothing."""
@@ -165,6 +185,10 @@ class LocalServer:
         return LocalServerError(f"the server for {self._model.name} ended with code {code}: {last}")
 
 
+serve = LocalServer
+"""The same, as a verb: `with serve(path) as server: ...`."""
+
+
 class Served(Protocol):
     """A running server."""
 
@@ -178,20 +202,12 @@ class Served(Protocol):
         ...
 
 
-class Pair(Mapping[str, str]):
+class Pair(dict[str, str]):
     """The servers of `sums` and `facts`, as a mapping from a model's name to its server's URL."""
 
     def __init__(self, servers: Mapping[str, Served]) -> None:
+        super().__init__((name, server.url) for name, server in servers.items())
         self.servers = servers
-
-    def __getitem__(self, name: str) -> str:
-        return self.servers[name].url
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.servers)
-
-    def __len__(self) -> int:
-        return len(self.servers)
 
     @property
     def sums(self) -> str:
@@ -223,52 +239,6 @@ class Three(Pair):
 
 
 @contextmanager
-def serve(
-    model: str | Path,
-    *,
-    name: str | None = None,
-    context: int | None = None,
-    slots: int = 8,
-    threads: int = 1,
-    embeddings: bool = False,
-    adapters: Mapping[Path, float] = MappingProxyType({}),
-    cache: int = _CACHE,
-) -> Iterator[LocalServer]:
-    """Serve a GGUF file on a free port of 127.0.0.1 until the `with` block ends.
-
-    Args:
-        model: the file.
-        name: the model's id on the server; by default the file's name without its extension.
-        context: number of tokens in each slot, for prompt and answer together; llama.cpp rounds it up to a multiple of
-            256. By default, the context length that the model was trained with.
-        slots: number of requests that are processed at the same time; further requests wait.
-        threads: number of processor threads.
-        embeddings: also report the model's hidden state for each token, for gates that use hidden states.
-        adapters: LoRA adapters as GGUF files, each with its scale; the effects of several adapters are added up.
-        cache: megabytes of memory for caching earlier prompts that are no longer in a slot.
-
-    Raises:
-        LocalServerError: the server cannot be started.
-    """
-    path = Path(model)
-    server = LocalServer(
-        path,
-        name or path.stem,
-        context=context,
-        slots=slots,
-        threads=threads,
-        embeddings=embeddings,
-        adapters=adapters,
-        cache=cache,
-    )
-    try:
-        server.wait_until_ready()
-        yield server
-    finally:
-        server.stop()
-
-
-@contextmanager
 def bundled_pair(models: str | Path | None = None) -> Iterator[Pair]:
     """Serve the bundled models `sums` and `facts` until the `with` block ends.
 
@@ -278,7 +248,7 @@ def bundled_pair(models: str | Path | None = None) -> Iterator[Pair]:
     Raises:
         LocalServerError: a server cannot be started.
     """
-    with _bundled(PAIR, models) as servers:
+    with together(_bundled(PAIR, models)) as servers:
         yield Pair(servers)
 
 
@@ -292,31 +262,24 @@ def bundled_three(models: str | Path | None = None) -> Iterator[Three]:
     Raises:
         LocalServerError: a server cannot be started.
     """
-    with _bundled(BUNDLED, models) as servers:
+    with together(_bundled(BUNDLED, models)) as servers:
         yield Three(servers)
 
 
 @contextmanager
-def _bundled(names: Sequence[str], models: str | Path | None) -> Iterator[Mapping[str, LocalServer]]:
-    folder = MODELS if models is None else Path(models)
+def together(servers: Iterable[LocalServer]) -> Iterator[dict[str, LocalServer]]:
+    """Serve several models at once until the `with` block ends; the servers are keyed by their names.
+
+    Raises:
+        LocalServerError: a server cannot be started.
+    """
     with ExitStack() as stack:
-        servers: dict[str, LocalServer] = {}
-        for name in names:
-            servers[name] = LocalServer(folder / f"{name}.gguf", name, context=None, slots=8, threads=1)
-            stack.callback(servers[name].stop)
-        for server in servers.values():
-            server.wait_until_ready()
-        yield servers
+        starting: list[LocalServer] = []
+        for server in servers:
+            stack.callback(server.stop)
+            starting.append(server)
+        yield {server.name: stack.enter_context(server) for server in starting}
 
 
-def _healthy(url: str) -> bool:
-    # http.client ignores the proxy settings of the environment.
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_STOP_SECONDS)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == http.client.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
+def _bundled(names: Sequence[str], models: str | Path | None) -> Iterator[LocalServer]:
+    return (LocalServer(Path(models or MODELS) / f"{name}.gguf") for name in names)

@@ -7,8 +7,9 @@ colour, replacements are marked as in `git diff --word-diff`: `is [-Vienna-] {+L
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -18,14 +19,19 @@ from rich.text import Text
 
 from cosd_api import FusionResult
 from cosd_api.extend import DRAFT, Unit, counted, readable, shortened
-from cosd_api.report.decisions import Outcome, judged
-from cosd_api.types import FusedToken, Segment
+from cosd_api.types import FusedToken, Segment, TokenDecision
 
 # Both colours are among the sixteen that every terminal theme keeps readable.
 REPLACED = "red strike"
 ASSISTANT = "bold green"
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+Outcome = Literal["agreed", "tied", "kept", "replaced", "outvoted"]
+"""Outcome of a decision. "tied": the draft's token is kept, because the assistant finds both tokens equally probable.
+"outvoted": the decision was to replace, but another assistant was more confident.
+"""
+
 _OUTCOMES: Mapping[Outcome, str] = {
     "agreed": "",
     "tied": "",
@@ -159,6 +165,39 @@ def _named(text: str) -> str:
 # The decisions.
 
 
+@dataclass(frozen=True, slots=True)
+class JudgedPlace:
+    """One decision about a token, or about several tokens that were judged together.
+
+    Attributes:
+        at: index of the first token.
+        decision: the record of the decision.
+        outcome: the outcome of the decision.
+    """
+
+    at: int
+    decision: TokenDecision
+    outcome: Outcome
+
+
+def judged(tokens: Iterable[FusedToken]) -> Iterator[JudgedPlace]:
+    """Yield the decisions of an answer in order, each once."""
+    unit, seen = -1, tuple[TokenDecision, ...]()
+    for at, token in enumerate(tokens):
+        # A decision about several tokens is recorded at each token, but must be yielded only once.
+        seen = seen if token.unit == unit else ()
+        yield from (JudgedPlace(at, one, _outcome(token, one)) for one in token.decisions if one not in seen)
+        unit, seen = token.unit, token.decisions
+
+
+def _outcome(token: FusedToken, decision: TokenDecision) -> Outcome:
+    if decision.agreed:
+        return "tied" if decision.tied else "agreed"
+    if not decision.fired:
+        return "kept"
+    return "replaced" if token.source == decision.assistant else "outvoted"
+
+
 def show(result: FusionResult, *, everything: bool = False) -> None:
     """Print the marked answer and its decisions at the terminal's width; output to a pipe is not wrapped."""
     out = Console(highlight=False, markup=False, emoji=False)
@@ -176,23 +215,39 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
         colour: whether colours may be used.
         everything: whether to include the places where the models agreed.
     """
-    if not result.judged:
-        yield from _chosen(result, colour=colour, everything=everything)
-        return
-    yield fused_text(result.tokens, colour=colour)
-    yield Text.assemble(("marks: ", "dim"), legend(colour=colour))
+    if result.judged:
+        yield fused_text(result.tokens, colour=colour)
+        marks = legend(colour=colour)
+    else:
+        yield _by_source(result, colour=colour)
+        marks = Text()
+        _mark(marks, "not by the first model", ASSISTANT, "{{+{}+}}", colour=colour)
+    yield Text.assemble(("marks: ", "dim"), marks)
     if judged_by := definition(result):
         yield Text.assemble(("judged: ", "dim"), judged_by)
-    shown = _choices if result.segments else _decisions
+    shown = _choices if result.segments or not result.judged else _decisions
     table = shown(result, colour=colour, everything=everything)
     if table.row_count:
         yield Padding(table, (1, 0, 0, 0), expand=False)
+    elif not result.judged:
+        yield Text("All models wrote the same.", "dim")
     elif result.segments:
         yield Text("All tokens of the draft were kept.", "dim")
+    elif any(token.asked for token in result.tokens):
+        yield Text("Both agreed wherever it was asked.", "dim")
     else:
-        asked = any(token.asked for token in result.tokens)
-        why = "Both agreed wherever it was asked." if asked else "No assistant was asked: no word could change."
-        yield Text(why, "dim")
+        yield Text("No assistant was asked: no word could change.", "dim")
+
+
+def _by_source(result: FusionResult, *, colour: bool) -> Text:
+    """Mark the answer of a method that chooses between the models' texts, by source."""
+    text = Text()
+    for span in spans(result.tokens):
+        if span.source == DRAFT:
+            text.append(visible(span.text))
+        else:
+            _mark(text, visible(span.text), ASSISTANT, "{{+{}+}}", colour=colour)
+    return text
 
 
 def definition(result: FusionResult) -> str:
@@ -215,11 +270,16 @@ def definition(result: FusionResult) -> str:
     return "; ".join(words)
 
 
+def _table(titles: Iterable[str], *, numbers: Container[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for title in titles:
+        table.add_column(title, justify="right" if title in numbers else "left")
+    return table
+
+
 def _decisions(result: FusionResult, *, colour: bool, everything: bool) -> Table:
     """A table with a row for each decision, which shows both texts with their probabilities, and the outcome."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for title in ("draft", "p", "assistant", "q", "decided", "by", "round"):
-        table.add_column(title, justify="right" if title in ("p", "q", "round") else "left")
+    table = _table(("draft", "p", "assistant", "q", "decided", "by", "round"), numbers=("p", "q", "round"))
     for one in judged(result.tokens):
         if one.outcome == "agreed" and not everything:
             continue
@@ -236,30 +296,10 @@ def _decisions(result: FusionResult, *, colour: bool, everything: bool) -> Table
     return table
 
 
-def _chosen(result: FusionResult, *, colour: bool, everything: bool) -> Iterator[RenderableType]:
-    """Yield the answer of a method that chooses between the models' texts, marked by source, then its choices."""
-    text, marks = Text(), Text()
-    for span in spans(result.tokens):
-        if span.source == DRAFT:
-            text.append(visible(span.text))
-        else:
-            _mark(text, visible(span.text), ASSISTANT, "{{+{}+}}", colour=colour)
-    yield text
-    _mark(marks, "not by the first model", ASSISTANT, "{{+{}+}}", colour=colour)
-    yield Text.assemble(("marks: ", "dim"), marks)
-    table = _choices(result, colour=colour, everything=everything)
-    if table.row_count:
-        yield Padding(table, (1, 0, 0, 0), expand=False)
-    else:
-        yield Text("All models wrote the same.", "dim")
-
-
 def _choices(result: FusionResult, *, colour: bool, everything: bool) -> Table:
     """A table with a row for each proposed text, which shows the models that wrote it, and each model's score."""
     names = [result.draft.name, *(one.name for one in result.assistants)]
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for title in ("segment", "by", "text", *names, "mean", "taken"):
-        table.add_column(title, justify="right" if title in (*names, "mean", "segment") else "left")
+    table = _table(("segment", "by", "text", *names, "mean", "taken"), numbers=(*names, "mean", "segment"))
     for number, segment in enumerate(result.segments, 1):
         if unchanged(segment, result) and not everything:
             continue

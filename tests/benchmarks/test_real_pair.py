@@ -40,7 +40,7 @@ from benchmarks.real_pair.trainings import swapped
 from benchmarks.real_pair.world import ATTRIBUTES, general, library, names
 from cosd_api import CoSD, RuleVerifier
 from cosd_api.comparison.contestants import REVERSED
-from cosd_api.demo.real_questions import QUESTIONS, real_questions, tells_all
+from cosd_api.demo.real import QUESTIONS, real_questions, tells_all
 from sample_comparison import sample_comparison
 
 TEST, DEVELOPMENT = questions("test"), questions("development")

@@ -17,7 +17,7 @@ import lima
 from browser.install import InstallError, found
 from browser.opened import Open, Opened
 from cosd_api import FusionResult, fuse_sync
-from cosd_api.report.html import page as page_of
+from cosd_api.report.page import page as page_of
 from joined import joined
 from no_skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 

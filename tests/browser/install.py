@@ -3,8 +3,8 @@
     python tests/browser/install.py      prints its path to standard output, all else to standard error
 
 Taken is $COSD_CHROMIUM, or the first of chromium, chromium-browser and google-chrome on the path. Otherwise the package
-`chromium` is installed with apt-get, by root or with a sudo that asks for no password. Playwright's own download of a
-browser is never used. Standard library only.
+`chromium` is installed with apt-get, by root. Playwright's own download of a browser is never used. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -53,12 +53,11 @@ def browser() -> str:
     path = found()
     if path is not None:
         return path
-    become = _become_root()
-    if become is None or shutil.which("apt-get") is None:
+    if not hasattr(os, "geteuid") or os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise InstallError(f"there is no Chromium, and this user may not install one: {_HELP}")
     say("Installing Debian's package chromium (100 MB, only this once) ...")
     for arguments in (["update"], ["install", "-y", "--no-install-recommends", "chromium"]):
-        command = [*become, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", *arguments]
+        command = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", *arguments]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, timeout=_SECONDS, check=False)
         if done.returncode and arguments[0] == "install":  # an update may fail in part and still be enough
             raise InstallError(f"apt-get could not install chromium; it says why above. Or {_HELP}")
@@ -66,17 +65,6 @@ def browser() -> str:
     if path is None:
         raise InstallError(f"apt-get installed chromium, and there is none on the path: {_HELP}")
     return path
-
-
-def _become_root() -> list[str] | None:
-    """What to put before a command that root has to run; None where that cannot be."""
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        return []
-    sudo = shutil.which("sudo")
-    if sudo is None:
-        return None
-    asked = subprocess.run([sudo, "-n", "true"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    return None if asked.returncode else [sudo, "-n"]
 
 
 def main() -> None:

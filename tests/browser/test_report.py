@@ -17,8 +17,7 @@ from browser.opened import Open, Opened
 from cosd_api import Fusion, FusionResult, fuse_sync
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
-from cosd_api.report.html.elements import visible
-from cosd_api.settings import Asking
+from cosd_api.report.words import visible
 from cosd_providers.testing import ScriptedProvider, ScriptToken
 from joined import joined
 
@@ -47,10 +46,9 @@ def test_the_card_of_a_word_that_was_replaced(report: Open, result: FusionResult
     assert "token 5, unit 4, round 1, part of “ Lima”" in lines
     assert lines[-1].startswith("replaced at ") and "final at" in lines[-1]
     assert opened.page.get_attribute("ins >> nth=0", "aria-describedby") == "card"
-    assert opened.page.is_visible("#ring")  # its place in the plane
     assert marked(opened, '[data-r="q1"]') and marked(opened, '[data-r="d1"]')
     opened.page.hover("h1")
-    assert opened.card() == "" and not marked(opened, '[data-r="q1"]') and not opened.page.is_visible("#ring")
+    assert opened.card() == "" and not marked(opened, '[data-r="q1"]')
 
 
 def test_the_card_of_a_word_that_nobody_was_asked_about(report: Open, result: FusionResult) -> None:
@@ -124,24 +122,6 @@ def test_the_pointer_leaves_the_card_to_the_keyboard(report: Open, result: Fusio
     assert opened.card() == ""
 
 
-def test_a_point_of_the_plane_is_its_word(report: Open, result: FusionResult) -> None:
-    opened = report(result)
-    frame = opened.page.locator("#plane .frame").bounding_box()
-    assert frame is not None
-
-    def move_to(p: float, q: float) -> tuple[float, float]:
-        x, y = frame["x"] + p * frame["width"], frame["y"] + (1 - q) * frame["height"]
-        opened.page.mouse.move(x, y)
-        return x, y
-
-    spot = move_to(0.31, 0.91)
-    assert opened.card().startswith("“ Li”") and marked(opened, '[data-t="4"]')
-    move_to(0.6, 0.3)
-    assert opened.card() == ""
-    opened.page.mouse.click(*spot)
-    assert opened.page.evaluate("document.activeElement.dataset.t") == "4"
-
-
 def test_a_row_of_the_table_leads_to_its_word(report: Open, result: FusionResult) -> None:
     opened = report(result)
     opened.page.click('a[data-go="4"]')
@@ -158,8 +138,6 @@ def test_marks_without_colour(report: Open, result: FusionResult) -> None:
     assert opened.page.eval_on_selector("#answer del", style) == "line-through"
     assert opened.page.eval_on_selector("#answer ins", style) == "underline"
     assert opened.page.is_visible("#answer .end")
-    shapes = opened.page.eval_on_selector_all(".plane .key path", "all => all.map(one => one.getAttribute('d'))")
-    assert len(set(shapes)) == len(shapes) > 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -206,7 +184,7 @@ def test_copying_the_answer_gives_the_answer(report: Open, result: FusionResult)
 def test_without_scripts_the_answer_and_the_drawings_are_there(report: Open, result: FusionResult) -> None:
     opened = report(result, java_script_enabled=False)
     assert opened.page.inner_text("#answer").split() == ["The", "capital", "is", "Rome", "Lima.", "Really.end"]
-    for selector in ("#answer del", "#answer ins >> nth=0", "#plane .region", "#acceptance .running", "#timeline .bar"):
+    for selector in ("#answer del", "#answer ins >> nth=0", "#timeline .bar", "#timeline .finals"):
         assert opened.page.locator(selector).first.is_visible(), selector
     assert "0.3 < 0.9 and 0.9 > 1 x 0.3" in opened.page.inner_text("main")  # the table
     assert not opened.page.is_visible(".scripted") and not opened.page.is_visible("#card")
@@ -299,33 +277,16 @@ def test_2000_tokens_are_no_more_work_to_show_than_ten(report: Open, result: Fus
 
 
 @pytest.mark.live
-def test_a_real_answer_with_its_overlap(report: Open, pair: Pair) -> None:
-    opened = report(joined(answers(pair, [PERU] * 3)), title=PERU)
-    assert opened.page.text_content("#answer ins") in (" L", " Lima")  # the draft may write the rest of the word
-    drafts, questions = (boxes(opened, f"#timeline .{kind} .whole") for kind in ("draft", "question"))
-    shared = [
-        (left, right)
-        for left in drafts
-        for right in questions
-        if left["x"] < right["x"] + right["width"] and right["x"] < left["x"] + left["width"]
-    ]
-    assert shared  # drafting goes on while the assistant is asked
-    assert all(left["y"] + left["height"] <= right["y"] for left, right in shared)  # above each other
-    assert boxes(opened, "#timeline .both")
-    opened.page.hover("#timeline .question >> nth=0")
-    assert "asked about" in opened.card() and "assistant (facts)" in opened.card()
-
-
-@pytest.mark.live
 def test_the_picture_of_a_report(report: Open, pair: Pair, pytestconfig: pytest.Config, tmp_path: Path) -> None:
     """The picture docs/report.png: `make test-browser ARGS="-k picture --picture docs/report.png"` makes it again."""
     prompts = [question.prompt for question in sample("mixed", 6, seed=6)]
     texts = [PERU, *(prompt.removeprefix("Q: ").removesuffix("\nA:") for prompt in prompts)]
     path = Path(pytestconfig.getoption("--picture") or tmp_path / "report.png")
     title = "Seven questions to the bundled pair, one after another"
-    opened = report(joined(answers(pair, texts, ask="all")), title=title, viewport={"width": 1200, "height": 900})
+    opened = report(joined(answers(pair, texts)), title=title, viewport={"width": 1200, "height": 900})
     opened.page.hover("#answer del + ins >> nth=3")
-    assert "by assistant" in opened.card()
+    assert "by assistant" in opened.card() and "assistant (facts)" in opened.card()
+    assert opened.count("#timeline .both")  # drafting goes on while the assistant is asked
     last = opened.page.locator("section", has=opened.page.locator("#timeline")).bounding_box()
     assert last is not None
     clip = {"x": 0, "y": 0, "width": 1200, "height": last["y"] + last["height"] + 16}
@@ -334,11 +295,11 @@ def test_the_picture_of_a_report(report: Open, pair: Pair, pytestconfig: pytest.
     assert path.stat().st_size < 250_000
 
 
-def answers(pair: Pair, texts: Sequence[str], *, ask: Asking = "contestable") -> list[FusionResult]:
+def answers(pair: Pair, texts: Sequence[str]) -> list[FusionResult]:
     """The bundled pair's, as messages; the servers are known before the first one."""
 
     async def ask_all() -> list[FusionResult]:
-        async with Fusion(draft=pair.sums, assistant=pair.facts, ask=ask) as fusion:
+        async with Fusion(draft=pair.sums, assistant=pair.facts, ask="all") as fusion:
             await fusion.generate(messages("What is 3 plus 4?"))
             return [await fusion.generate(messages(text)) for text in texts]
 
@@ -348,10 +309,6 @@ def answers(pair: Pair, texts: Sequence[str], *, ask: Asking = "contestable") ->
 
 def messages(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
-
-
-def boxes(opened: Opened, selector: str) -> list[dict[str, float]]:
-    return [dict(box) for one in opened.page.locator(selector).all() if (box := one.bounding_box()) is not None]
 
 
 def test_a_cancelled_request_is_hatched(report: Open, result: FusionResult) -> None:

@@ -11,7 +11,7 @@ import pytest
 import lima
 from commands import cosd
 from cosd_api import FusionResult, Trace, fuse_sync
-from cosd_api.report.html import page
+from cosd_api.report.page import page
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -64,10 +63,9 @@ def test_examples_are_asked_about_first(scripted: Scripted, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("scripted")
-def test_with_answers_and_a_picture(tmp_path: Path) -> None:
+def test_with_answers(tmp_path: Path) -> None:
     two = [*EXAMPLES, {"prompt": "Q", "answer": " a c.", "target": "b", "ends": False}]
-    picture = tmp_path / "heat.png"
-    options = ("--answers", "--alpha", "0.5", "--alpha", "0.1", "--beta", "1", "--png", str(picture))
+    options = ("--answers", "--alpha", "0.5", "--alpha", "0.1", "--beta", "1")
     result = cosd("tune", collected(tmp_path, two), *SERVERS, *options)
     assert result.exit_code == 0, words(result)
     assert (
@@ -86,8 +84,6 @@ def test_with_answers_and_a_picture(tmp_path: Path) -> None:
         "that were tried is better.\n"
     )
     assert result.stdout.count("Recommended") == 1
-    assert result.stderr.endswith(f"cosd: wrote {picture}\n")
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.usefixtures("scripted")
@@ -128,7 +124,6 @@ def _row(at: int) -> dict[str, Any]:
         (("--answers",), "Invalid value for --answers: fuses the examples: give --draft and --assistant"),
         (("--alpha", "-1"), "alphas must be non-negative numbers, not -1.0"),
         (("--beta", "1", "--beta", "1"), "betas has a value twice: 1, 1"),
-        (("--png", "no/such/folder.png"), "no/such/folder.png cannot be written: No such file or directory"),
         ((), "has examples, not samples: give --draft and --assistant"),
         (("--folds", "1"), "should be greater than or equal to 2"),
     ],
@@ -153,15 +148,3 @@ def test_what_was_done_is_kept_where_a_server_fails(scripted: Scripted, tmp_path
     result = cosd("tune", lines(tmp_path / "e.jsonl", *two), *SERVERS, "--samples", str(kept))
     assert (result.exit_code, result.stdout) == (1, "")
     assert f"finished examples are in {kept}: run the same command again to resume" in words(result)
-
-
-def test_a_missing_extra_is_said_before_anybody_is_asked(
-    scripted: Scripted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    picture = tmp_path / "heat.png"
-    result = cosd("tune", lines(tmp_path / "e.jsonl", *EXAMPLES), *SERVERS, "--png", str(picture))
-    assert result.exit_code == 2
-    assert 'a picture needs matplotlib: pip install ".[plots]" in a clone of the repository' in words(result)
-    assert scripted.providers["http://draft"].calls == []
-    assert not picture.exists()

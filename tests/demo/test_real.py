@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from cosd_api.demo import real
-from cosd_api.demo.real import MODEL, SPECIALISTS, cache_folder, fetched, real_three
-from cosd_api.demo.real_questions import real_questions
+from cosd_api.demo.real import MODEL, SPECIALISTS, cache_folder, fetched, real_questions, real_three
 from cosd_api.demo.servers import MODELS, LocalServerError, serve
 
 DATA = b"weights"

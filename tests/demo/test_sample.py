@@ -5,9 +5,8 @@ import itertools
 import pytest
 
 from cosd_api import fuse
-from cosd_api.demo.questions import DemoQuestion, is_held_out
-from cosd_api.demo.run import EXAMPLE, EXAMPLE_OF_THREE
-from cosd_api.demo.sample import MAX_TOKENS, SampleScore, measure, open_setups, questions
+from cosd_api.demo.questions import EXAMPLE, EXAMPLE_OF_THREE, DemoQuestion, is_held_out, questions
+from cosd_api.demo.run import MAX_TOKENS, SampleScore, measure, open_setups
 from cosd_api.demo.servers import Pair, Three
 from cosd_providers.testing import ScriptedProvider
 
@@ -27,7 +26,7 @@ async def test_score() -> None:
     score = SampleScore()
     for prompt, number in (("Q", 4), ("R", 8)):
         result = await fuse(prompt, draft=draft, assistant=assistant, unit="token")
-        score.add(DemoQuestion("sum", prompt, "It is {number}.", number), result)
+        score.answers.append((DemoQuestion("sum", prompt, "It is {number}.", number), result))
     assert score.accuracy("sum") == 0.5
     assert score.acceptance_rate == pytest.approx(5 / 6)
     assert score.requests_per_answer == 0.5
@@ -74,8 +73,8 @@ async def test_the_examples_take_several_models(three: Three) -> None:
             for setup in setups:
                 if able < {setup.draft, *setup.assistants}:
                     continue
-                score = SampleScore()
-                score.add(example, await setup.fusion.generate(example.prompt, max_tokens=MAX_TOKENS))
+                answer = await setup.fusion.generate(example.prompt, max_tokens=MAX_TOKENS)
+                score = SampleScore([(example, answer)])
                 assert score.accuracy(example.kind) == (able <= {setup.draft, *setup.assistants}), setup.label
                 if score.accuracy(example.kind):
                     assert 1 <= (score.results[0].replacements or 0) <= 6  # "words" replaces token by token

@@ -14,9 +14,8 @@ from rich.console import Console
 
 from benchmarks.real_pair.questions import question_of, questions
 from cosd_api import Fusion, RuleVerifier
-from cosd_api.demo.real import BASE, MODEL, SPECIALISTS, real_three
-from cosd_api.demo.real_questions import real_questions, tells_all
-from cosd_api.demo.run_real import show_real
+from cosd_api.demo.real import BASE, MODEL, SPECIALISTS, real_questions, real_three, tells_all
+from cosd_api.demo.run import show_real
 from cosd_api.demo.servers import Pair
 from cosd_providers import Message
 from live_real.conftest import FOLDER

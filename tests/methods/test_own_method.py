@@ -17,7 +17,7 @@ from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import FusionError
 from cosd_api.methods.base import Written
 from cosd_api.methods.cost import Bounds, Cost, Plan, Reading
-from cosd_api.report.html import page
+from cosd_api.report.page import page
 from cosd_api.settings import AnswerLimits
 from cosd_providers.testing import ScriptedProvider
 

@@ -21,7 +21,7 @@ from cosd_api.cli.options import SharedOptions, with_options
 from cosd_api.cli.verifier_options import NUMBERS, VERIFIERS
 from cosd_api.extend import Place, Verifier
 from cosd_api.integrations.arguments import FusionArguments
-from cosd_api.report.html import page
+from cosd_api.report.page import page
 from cosd_api.verification import KINDS, TRAINED, condition_of, needs_of, numbers_of, verifier_at
 from cosd_providers.contract import Token
 from samples import sample_verifier

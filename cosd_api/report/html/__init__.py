@@ -1,5 +1,1 @@
-"""A fused answer as a single HTML page: `page(result)`."""
-
-from cosd_api.report.html.page import page
-
-__all__ = ["page"]
+"""Elements of the page about a comparison."""

@@ -38,7 +38,7 @@ def document(title: str, *children: Child, style: str = "", script: str | None =
     return html(element("html", None, head, element("body", None, *children), lang="en"))
 
 
-def text_of(name: str, package: str = "cosd_api.report.html") -> str:
+def text_of(name: str, package: str = "cosd_api.report") -> str:
     """Read a text file of a package, such as a style sheet."""
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
 import math
 import re
 import unicodedata
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,45 +17,25 @@ from hypothesis import strategies as st
 
 import lima
 from cosd_api import (
-    AgreementVerifier,
-    CoLLMVerifier,
     CoolFusion,
-    DeferralVerifier,
-    DiffVerifier,
     FusionResult,
-    MatchVerifier,
-    RandomVerifier,
     RuleVerifier,
-    SurpriseVerifier,
-    TreeVerifier,
     fuse,
 )
 from cosd_api.extend import Method
 from cosd_api.records import DraftToken, EndpointUsage, FusedToken, Request, TokenDecision
-from cosd_api.report.decisions import judged
-from cosd_api.report.html import page
-from cosd_api.report.html.cards import Cards, standing
-from cosd_api.report.html.charts import Corner
-from cosd_api.report.html.elements import prob, script_json, seconds, visible
-from cosd_api.report.html.plots import points, region, shares
-from cosd_api.report.html.regions import shapes_of
-from cosd_api.report.html.timeline import Row, overlap, rows
+from cosd_api.report.cards import Cards, standing
+from cosd_api.report.page import page
+from cosd_api.report.terminal import judged
+from cosd_api.report.timeline import Row, overlap, rows
+from cosd_api.report.words import prob, seconds, visible
 from cosd_api.settings import CustomVerifier
-from cosd_api.verification import KnownVerifier
-from cosd_api.verification.deferral import DeferralWeights
 from cosd_api.wording import counted
 from cosd_providers.errors import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
 from joined import joined
 from seen import Seen
-from trees import trees
 
-STATES = CoLLMVerifier(width=1, bias=0.0, weights=(1.0,), eta=0.25)
-GATE = DeferralVerifier(
-    listed=1,
-    weights=DeferralWeights(bias=0, top=0, margin=0, entropy=0, number=0, word=0, part=0, end=0),
-    eta=0.25,
-)
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;<!--\u2028]]>\"'"
 
 
@@ -80,8 +58,8 @@ async def test_the_page_has_the_answer_and_every_section() -> None:
     assert reader.text("h1") == "Which capital?"
     cut = " Rome"
     assert reader.text("answer") == " The capital is" + cut + " Lima. Really.end"
-    headings = ["The answer", "How sure each was", "How much of the draft was kept", "Requests over time"]
-    assert all(heading in reader.texts["h2"] for heading in headings)
+    headings = ["The answer", "Requests over time", "Disagreements", "Cost", "Endpoints", "How it was made"]
+    assert reader.texts["h2"] == headings
     assert reader.tags.count("table") == 4
     assert [text for text in reader.texts["del"] if text != "struck"] == [" Rome"]
     assert [text for text in reader.texts["ins"] if text != "underlined"] == [" Li", "ma"]
@@ -267,140 +245,6 @@ def test_nothing_hides_in_a_text_or_turns_it_around(text: str) -> None:
         assert shown == text
 
 
-@given(st.recursive(st.text() | st.integers(), st.lists))
-def test_json_in_a_script_cannot_end_it(value: object) -> None:
-    written = script_json(value)
-    assert not set("<>&\u2028\u2029") & set(written)
-    assert json.loads(written) == value
-
-
-# The plane.
-
-
-def within(corners: list[Corner], p: float, q: float) -> bool:
-    """Whether a point lies in a convex polygon whose corners go around it in one direction."""
-    turns = [
-        (x2 - x1) * (q - y1) - (y2 - y1) * (p - x1)
-        for (x1, y1), (x2, y2) in zip(corners, corners[1:] + corners[:1], strict=True)
-    ]
-    return all(turn >= 0 for turn in turns) or all(turn <= 0 for turn in turns)
-
-
-bounds = st.sampled_from([0, 0.25, 0.5, 1, 1.5, 4])
-margins = st.sampled_from([0, 0.25, 0.5, 1])
-verifiers = (
-    st.builds(RuleVerifier, alpha=bounds, beta=bounds | st.just(math.inf))
-    | st.builds(AgreementVerifier, alpha=bounds)
-    | st.builds(DiffVerifier, tau=margins)
-    | st.just(MatchVerifier())
-)
-#: Beside every bound, where a region with its edge and one without it are the same: also beside q = beta p.
-ps = st.integers(0, 99).map(lambda n: (n + 0.37) / 100)
-qs = st.integers(0, 99).map(lambda n: (n + 0.61) / 100)
-
-
-@given(verifiers, ps, qs)
-def test_the_region_is_where_the_verifier_fires(verifier: KnownVerifier, p: float, q: float) -> None:
-    shapes = region(verifier)
-    assert shapes is not None
-    assert all(0 <= x <= 1 and 0 <= y <= 1 for shape in shapes for x, y in shape)
-    assert any(within(shape, p, q) for shape in shapes) == verifier.replaces(p, q)
-    assert all(len(shape) <= 4 for shape in shapes)  # lines have no corners between their ends
-
-
-@given(trees(), ps, qs)
-def test_the_region_of_a_tree_is_where_it_fires_but_for_narrow_strips(tree: TreeVerifier, p: float, q: float) -> None:
-    thresholds = {one.threshold for one in tree.nodes if one.threshold is not None}
-    shapes = region(tree)
-    assert shapes is not None
-    if all(abs(one - at) > 1 / 32 for one in thresholds for at in (p, q)):
-        assert any(within(shape, p, q) for shape in shapes) == tree.replaces(p, q)
-
-
-class Curved:
-    """A verifier of one's own, whose border is a curve, with an island above it."""
-
-    def replaces(self, p: float, q: float) -> bool:
-        return 2 * p * p < q < 0.5 or (0.3 < p < 0.6 and q > 0.75)
-
-    def contestable(self, p: float) -> bool:
-        return True
-
-    def explain(self, p: float, q: float) -> str:
-        raise NotImplementedError
-
-
-@given(ps, qs)
-def test_a_border_may_be_a_curve(p: float, q: float) -> None:
-    shapes = shapes_of(Curved())
-    inside = [sum(crosses(shape, p, q)) % 2 == 1 for shape in shapes]
-    narrow = 0 < 0.5 - 2 * p * p < 1 / 32  # a strip that may be missing
-    if abs(2 * p * p - q) > 1e-3 and not narrow:
-        assert any(inside) == Curved().replaces(p, q)
-
-
-def crosses(shape: list[Corner], p: float, q: float) -> list[bool]:
-    """For each side of a polygon, whether it lies above a point."""
-    found: list[bool] = []
-    for (x1, y1), (x2, y2) in zip(shape, shape[1:] + shape[:1], strict=True):
-        found.append((x1 <= p < x2 or x2 <= p < x1) and q < y1 + (y2 - y1) * (p - x1) / (x2 - x1))
-    return found
-
-
-def test_the_region_of_an_unknown_verifier_is_not_known() -> None:
-    assert region(CustomVerifier(description="mine")) is None
-
-
-@pytest.mark.parametrize(
-    ("verifier", "words"),
-    [
-        (
-            RandomVerifier(rate=0.25, seed=3),
-            (
-                "a control: replaces 25 % of the differences at random (seed 3)",
-                "It decides by the place, not by p and q, so",
-            ),
-        ),
-        (SurpriseVerifier(), ("of the draft's token < 0.1 and q > 0.5 × p", "It looks at the draft's token, too, so")),
-        (
-            GATE,
-            (
-                "a trained gate: replaces where the probability of deferral > 0.25",
-                "It looks at the draft's list of tokens",
-            ),
-        ),
-        (STATES, ("a trained gate on hidden states: replaces where", "It looks at the draft's hidden state")),
-    ],
-    ids=lambda one: getattr(one, "kind", None),
-)
-async def test_a_verifier_that_looks_at_more_has_no_region(verifier: KnownVerifier, words: tuple[str, str]) -> None:
-    draft = replace(lima.draft(), states=lambda ids: [float(len(ids))])
-    shown = html.unescape(page(await answered(verifier=verifier, unit="token", draft=draft)))
-    assert all(one in shown for one in words)
-    assert region(verifier) is None
-
-
-async def test_each_decision_is_one_point() -> None:
-    result = await answered(ask="all", unit="word")
-    found = list(judged(result.tokens))
-    asked = [decision for token in result.tokens for decision in token.decisions]
-    assert len(found) == len({(decision.request, decision.text, decision.draft_text) for decision in asked})
-    at = {kind: (x, y) for x, y, _, kind in points(found)}
-    assert at["replaced"] == (48 + 0.3 * 320, 14 + 0.1 * 320)
-
-
-# Acceptance.
-
-
-async def test_the_line_ends_at_the_acceptance_rate() -> None:
-    result = await answered()
-    windows, running = shares(result.tokens)
-    assert running[-1] == pytest.approx(result.acceptance_rate)
-    assert (windows[0][0], windows[-1][1]) == (0, len(result.tokens))
-    start, end, share = windows[1]  # " Li" for " Rome", "ma", ".", " Really"
-    assert (start, end) == (4, 8) and share == pytest.approx(2 / 3)
-
-
 # The time line.
 
 times = st.tuples(st.integers(0, 30), st.integers(0, 6))
@@ -525,6 +369,12 @@ async def test_draws_that_replace_a_draft_token_have_a_table_and_no_sentence_abo
     assert "3 of 4 segments: the draft's token was kept." in shown.text("p")
 
 
+async def test_an_answer_without_disagreements_says_so() -> None:
+    model = ScriptedProvider.from_texts({"Q:": [" a", " b"]})
+    shown = Seen(page(await answered(draft=model, assistant=model, ask="all")))
+    assert "Every assistant wrote the same as the draft wherever it was asked." in shown.texts["p"]
+
+
 async def test_parts_of_characters_and_ties() -> None:
     result = await answered(ask="all")
     part = FusedToken(text="", source="draft", raw="f09f", id=7, asked=True)
@@ -543,4 +393,4 @@ async def test_parts_of_characters_and_ties() -> None:
     assert reader.text("answer") == "\U0001f30d"
     for words in ("ids to ids; 1 tie within 0.02; ", "a tie"):
         assert words in document
-    assert "point tied" in document and "verdict tied" in document
+    assert "verdict tied" in document

@@ -4,18 +4,11 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const card = document.getElementById("card");
   const answer = document.getElementById("answer");
-  const plane = document.getElementById("plane");
-  const ring = document.getElementById("ring");
-  const chart = document.getElementById("acceptance");
-  const cursor = document.getElementById("cursor");
   const timeline = document.getElementById("timeline");
   const tokens = [...answer.querySelectorAll("[data-t]")];
   const bars = timeline ? [...timeline.querySelectorAll("[data-r]")] : [];
   const barOf = new Map(bars.map((bar) => [bar.dataset.r, bar]));
-  const REACH = 14; // distance to a point, in units of the drawing
 
-  const pointsOf = new Map();
-  for (const point of data.points) if (!pointsOf.has(point[2])) pointsOf.set(point[2], point);
   const tokensOf = new Map();
   data.tokens.forEach((token, at) => {
     for (const request of token.requests) {
@@ -78,10 +71,8 @@
     if (open) open.removeAttribute("aria-describedby");
     open = null;
     card.hidden = true;
-    ring.setAttribute("visibility", "hidden");
-    cursor.setAttribute("visibility", "hidden");
   };
-  const show = (element, anchor = element) => {
+  const show = (element) => {
     if (open === element) return;
     hide();
     open = element;
@@ -92,27 +83,15 @@
     element.setAttribute("aria-describedby", "card");
     mark(element, "on");
     if (at === undefined) for (const other of tokensOf.get(element.dataset.r) || []) mark(tokens[other], "near");
-    else markToken(Number(at), entry);
-    place(anchor);
-  };
-  const markToken = (at, entry) => {
-    for (const request of entry.requests) mark(barOf.get(request), "on");
-    const point = pointsOf.get(at);
-    if (point) {
-      ring.setAttribute("cx", point[0]);
-      ring.setAttribute("cy", point[1]);
-      ring.setAttribute("visibility", "visible");
-    }
-    const x = Number(chart.dataset.left) + ((at + 0.5) / tokens.length) * Number(chart.dataset.width);
-    cursor.setAttribute("transform", `translate(${x.toFixed(1)} 0)`);
-    cursor.setAttribute("visibility", "visible");
+    else for (const request of entry.requests) mark(barOf.get(request), "on");
+    place(element);
   };
   const back = () => (kept && document.activeElement === kept ? show(kept) : hide());
 
   // The pointer.
   const subject = (target) => (target instanceof Element ? target.closest("[data-t],[data-r]") : null);
   document.addEventListener("pointerover", (event) => {
-    if (event.target instanceof Node && (card.contains(event.target) || plane.contains(event.target))) return;
+    if (event.target instanceof Node && card.contains(event.target)) return;
     const found = subject(event.target);
     if (found) show(found);
     else if (open) back();
@@ -120,30 +99,6 @@
   document.addEventListener("pointerdown", (event) => {
     const found = subject(event.target);
     if (found) take(found, false);
-  });
-  const nearest = (event) => {
-    const matrix = plane.getScreenCTM();
-    const spot = new DOMPoint(event.clientX, event.clientY).matrixTransform(matrix.inverse());
-    let best = null;
-    let least = REACH * REACH;
-    for (const point of data.points) {
-      const far = (point[0] - spot.x) ** 2 + (point[1] - spot.y) ** 2;
-      if (far <= least) [best, least] = [point, far];
-    }
-    return best;
-  };
-  plane.addEventListener("pointermove", (event) => {
-    const point = nearest(event);
-    if (point === null) return back();
-    show(tokens[point[2]], ring);
-    ring.setAttribute("cx", point[0]);
-    ring.setAttribute("cy", point[1]);
-    place(ring);
-  });
-  plane.addEventListener("pointerleave", back);
-  plane.addEventListener("click", (event) => {
-    const point = nearest(event);
-    if (point !== null) take(tokens[point[2]], true);
   });
   document.addEventListener("click", (event) => {
     const link = event.target instanceof Element ? event.target.closest("[data-go]") : null;
@@ -159,7 +114,6 @@
     element.setAttribute("tabindex", "0");
     kept = element;
     if (scroll) element.scrollIntoView({ block: "nearest" });
-    open = null; // move the card here from a point of the plane
     if (document.activeElement === element) show(element);
     else element.focus({ preventScroll: true });
   };

@@ -9,8 +9,8 @@ from typing import Literal
 
 from cosd_api import FusionResult
 from cosd_api.extend import DRAFT, RequestKind, counted, readable
-from cosd_api.report.html.elements import in_line, name_of, prob, seconds
 from cosd_api.report.terminal import measure
+from cosd_api.report.words import in_line, name_of, prob, seconds
 from cosd_api.types import FusedToken, Request, Segment
 
 Standing = Literal["replaced", "kept", "agreed", "unheard", "sure", "open"]
