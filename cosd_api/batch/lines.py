@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cosd_api import SettingError
-from cosd_api.training.json_lines import JsonLine, LineReader, line_error, problem
+from cosd_api.json_lines import JsonLine, JsonLines, line_error, problem
 
 __all__ = ["CHAT", "COMPLETIONS", "BatchLine", "line_of", "near_each_other", "read_batch"]
 
@@ -98,7 +98,7 @@ def read_batch(path: Path) -> Iterator[BatchLine]:
         OSError: the file cannot be read.
         SettingError: a line is invalid; the message names the file and the line.
     """
-    for line in LineReader(path, may_be_cut=False):
+    for line in JsonLines().read(path, may_be_cut=False):
         yield _batch_line(path, line)
 
 

@@ -16,7 +16,7 @@ from cosd_api import SettingError
 from cosd_api.batch.index import LineIndex, LineState
 from cosd_api.batch.reply import CUT, SCHEMA
 from cosd_api.batch.usage import LineUsage, dumped, loaded, together_cost
-from cosd_api.training.json_lines import Appender, JsonLine, JsonLines, LineReader, line_error, problem
+from cosd_api.json_lines import Appender, JsonLine, JsonLines, line_error, problem
 
 __all__ = ["OutputFile"]
 
@@ -85,7 +85,7 @@ class OutputFile:
 
     def __exit__(self, *exc: object) -> None:
         with self._named():
-            self._appender.__exit__(None, None, None)
+            self._appender.__exit__()
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Append a line. It supersedes any earlier line with the same id, and its cost includes that line's cost."""
@@ -112,7 +112,7 @@ class OutputFile:
             os.fsync(target.fileno())
         shutil.copymode(path, shorter)
         if os.name == "nt":  # Windows cannot replace an open file
-            self._appender.__exit__(None, None, None)
+            self._appender.__exit__()
         shorter.replace(path)
 
     @contextmanager
@@ -124,14 +124,13 @@ class OutputFile:
             raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def _read(self) -> JsonLines:
-        reader = LineReader(self._path, may_be_cut=True, hint=_REPAIR)
+        content = JsonLines()
         with self._index.changing():
-            for line in reader:
-                self._take(self._checked(line), reader.start)
-        rest = reader.content.rest
-        if self.written_by is None and not rest.startswith(_START[: len(rest)]):
+            for line in content.read(self._path, may_be_cut=True, hint=_REPAIR):
+                self._take(self._checked(line), line.start)
+        if self.written_by is None and not content.rest.startswith(_START[: len(content.rest)]):
             raise line_error(self._path, 1, _FOREIGN)
-        return reader.content
+        return content
 
     def _checked(self, line: JsonLine) -> _OutputLine:
         try:
