@@ -59,7 +59,7 @@ from cosd_api.settings import (
 )
 from cosd_api.speed import MEASURED_TOKENS, Speed, expected_time, measure_speeds
 from cosd_api.sync import iterate_sync, sync_portal, synchronous
-from cosd_api.telemetry.start import callers_context
+from cosd_api.telemetry import callers_context
 from cosd_api.together import together
 from cosd_api.verification import (
     KINDS,
