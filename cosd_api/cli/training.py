@@ -286,11 +286,10 @@ def tune_rule(
 ) -> None:
     """Find the alpha and beta with which the rule decides best.
 
-    No server is needed, except for --answers. The output is a table of the share of right decisions for each pair
-    of alpha and beta, the recommended pair, and a comparison of the rule, the tuned rule and the tree on held-out
-    examples. With --answers, every example is also answered with every pair, and an answer counts as right if it
-    contains the example's target. Exit codes: 0 on success; 1 if a server failed; 2 for wrong usage or insufficient
-    data.
+    No server is needed, except for --answers. The output is a table of the share of right decisions for each pair of
+    alpha and beta, and the recommended pair with its gain on held-out examples. With --answers, every example is also
+    answered with every pair, and an answer counts as right if it contains the example's target. Exit codes: 0 on
+    success; 1 if a server failed; 2 for wrong usage or insufficient data.
     """
     with guarded():
         alphas, betas = alpha or QUARTERS, beta or QUARTERS

@@ -153,9 +153,12 @@ async def tune_answers(
     # A row of `counts` has a 1 for each pair whose answer is right, and then a total of 1.
     counts = np.array([[*(one[_key(pair)].right for pair in pairs), True] for one in known], dtype=np.int64)
     fold = np.random.default_rng(seed).permutation(len(asked)) % folds if len(asked) >= ENOUGH_EXAMPLES else None
-    tuned = grid_tuning(pairs, counts, fold, seed)
+    tuned = dict(grid_tuning(pairs, counts, fold, seed))
+    if fold is None:
+        doubt = f"the gain on new examples is unknown: an estimate needs {ENOUGH_EXAMPLES} examples"
+        tuned["warnings"] = (doubt,)
     rates = by_grid(pairs, [_acceptance([one[_key(pair)] for one in known]) for pair in pairs])
-    return AnswerTuning(**dict(tuned), acceptance_rate=rates, fused=fused)
+    return AnswerTuning(**tuned, acceptance_rate=rates, fused=fused)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from cosd_api.training.dataset import Contexts, Samples
 from cosd_api.training.evaluation import (
     ALWAYS_ASSISTANT,
     ALWAYS_DRAFT,
+    BASELINES,
     DEFAULT_RULE,
     PAPER_RULE,
-    QUARTERS,
     TREE,
     TUNED_RULE,
     Decide,
@@ -31,7 +31,6 @@ from cosd_api.training.evaluation import (
     HeldOutScores,
     LabelledPlace,
     Score,
-    baselines,
     held_out,
     lacking,
     places_of,
@@ -211,12 +210,7 @@ def train_tree(
     )
 
 
-def compare(
-    places: Sequence[LabelledPlace],
-    trees: TreeFit,
-    alphas: Sequence[float] = QUARTERS,
-    betas: Sequence[float] = QUARTERS,
-) -> HeldOutScores | None:
+def compare(places: Sequence[LabelledPlace], trees: TreeFit) -> HeldOutScores | None:
     """Compare the constants, the default rule, the paper's rule, a tuned rule and a tree on the same held-out examples.
 
     Each fold chooses the depth and leaf size of its tree on its own training places. Returns None if there are too few
@@ -226,7 +220,7 @@ def compare(
     def fit_tree(train: Sequence[LabelledPlace]) -> Decide:
         return TreeVerifier(nodes=trees.fit(train).nodes).replaces
 
-    return held_out(places, {**baselines(alphas, betas), TREE: fit_tree}, folds=trees.folds, seed=trees.seed)
+    return held_out(places, {**BASELINES, TREE: fit_tree}, folds=trees.folds, seed=trees.seed)
 
 
 # Fitting.

@@ -15,17 +15,15 @@ from cosd_api.extend import counted, paragraph, with_notes
 from cosd_api.training.dataset import Samples
 from cosd_api.training.evaluation import (
     DEFAULT,
-    ENOUGH_EXAMPLES,
     PAPER,
     QUARTERS,
-    HeldOutScores,
     check_grid,
     fold_of_each,
     lacking,
     places_of,
     right_decisions,
 )
-from cosd_api.training.fit import TreeFit, about_dropped, check_samples, compare, one_sided
+from cosd_api.training.fit import about_dropped, check_folds, check_samples, one_sided
 
 if TYPE_CHECKING:
     import numpy as np
@@ -162,21 +160,11 @@ class RuleTuning(GridTuning):
 
     Attributes:
         labelled: number of labelled samples.
-        comparison: scores of the constants, the default rule, the paper's rule, the tuned rule and a tree on the same
-            held-out examples; None if there are too few examples.
-        lacking: explanation of why there are too few examples for `comparison`; None if there are enough.
     """
 
     measured: ClassVar[str] = "decisions"
 
     labelled: int
-    comparison: HeldOutScores | None
-    lacking: str | None
-
-    def findings(self) -> str:
-        """Describe the accuracy of the best pair, and the comparison on held-out examples."""
-        lack = paragraph(f"Nothing is compared on held-out examples: {self.lacking}.")
-        return f"{super().findings()}\n\n{self.comparison or lack}"
 
     def _about_best(self) -> str:
         places = f"{counted(self.labelled, 'place')} of {counted(self.examples, 'example')}"
@@ -214,22 +202,23 @@ def tune(
     """
     import numpy as np  # noqa: PLC0415 - slow to load
 
-    pairs, trees = check_grid(alphas, betas), TreeFit(folds=folds, seed=seed)
+    pairs = check_grid(alphas, betas)
+    check_folds(folds, seed)
     samples = check_samples(samples)
     places = places_of(samples)
     if not places:
         raise SettingError(_nothing_to_tune_on(samples))
-    lack = lacking(places)
-    fold = fold_of_each(places, folds=folds, seed=seed)
-    row_folds = np.array([fold[group] for group in sorted(fold)]) if lack is None else None
-    tuned = grid_tuning(pairs, right_decisions(places, pairs), row_folds, seed)
     labels = [place.label for place in places]
     lopsided = one_sided(labels.count(0), labels.count(1))
-    doubts = [lopsided] if lopsided is not None else []
-    doubts += about_dropped(len(places), samples.dropped)
-    found = dict(tuned.model_copy(update={"warnings": (*doubts, *tuned.warnings)}))
-    comparison = compare(places, trees, alphas, betas)
-    return RuleTuning(**found, labelled=len(places), comparison=comparison, lacking=lack)
+    doubts = about_dropped(len(places), samples.dropped) if lopsided is None else [lopsided]
+    if (lack := lacking(places)) is None:
+        fold = fold_of_each(places, folds=folds, seed=seed)
+        row_folds = np.array([fold[group] for group in sorted(fold)])
+    else:
+        row_folds = None
+        doubts.append(f"the gain on new examples is unknown: {lack}")
+    tuned = grid_tuning(pairs, right_decisions(places, pairs), row_folds, seed)
+    return RuleTuning(**dict(tuned.model_copy(update={"warnings": tuple(doubts)})), labelled=len(places))
 
 
 def _nothing_to_tune_on(samples: Samples) -> str:
@@ -281,7 +270,6 @@ def grid_tuning(
         gain_interval=gain_interval,
         examples=len(counts),
         seed=seed,
-        warnings=_about_few(len(counts)),
     )
 
 
@@ -291,10 +279,3 @@ def by_grid(pairs: Sequence[RuleVerifier], values: Iterable[float]) -> dict[floa
     for pair, value in sorted(zip(pairs, values, strict=True), key=lambda one: one[0].beta):
         found[pair.alpha][pair.beta] = float(value)  # the value may be a NumPy scalar
     return found
-
-
-def _about_few(examples: int) -> tuple[str, ...]:
-    if examples >= ENOUGH_EXAMPLES:
-        return ()
-    few = "a single example says" if examples == 1 else f"{examples} examples say"
-    return (f"{few} little about others: give at least {ENOUGH_EXAMPLES}",)

@@ -24,8 +24,6 @@ def tuned(held_out: int) -> RuleTuning:
         examples=27,
         seed=0,
         labelled=100,
-        comparison=None,
-        lacking=None,
     )
 
 

@@ -20,8 +20,8 @@ from cosd_api import SettingError, TreeVerifier, train_tree
 from cosd_api.forcing.samples import Example, ExampleSamples, Sample
 from cosd_api.training import Training
 from cosd_api.training.dataset import Samples
-from cosd_api.training.evaluation import DEFAULT_RULE, PAPER_RULE, TREE, TUNED_RULE, LabelledPlace, places_of
-from cosd_api.training.fit import FittedTree, TreeFit, check_samples, compare, nodes_of
+from cosd_api.training.evaluation import TREE, TUNED_RULE, LabelledPlace, places_of
+from cosd_api.training.fit import FittedTree, TreeFit, compare, nodes_of
 from cosd_api.types import Endpoint
 from cosd_api.verification.tree import TreeNode
 from drawn import costly
@@ -295,18 +295,6 @@ def test_nothing_of_what_is_held_out_is_seen(monkeypatch: pytest.MonkeyPatch) ->
     assert compare(places_of(drawn(9)), TreeFit(folds=3)) is not None
     assert [len(groups) for groups in seen] == [6, 6, 6]
     assert not set.intersection(*seen)
-
-
-def test_the_comparison_alone_takes_a_grid_of_ones_own() -> None:
-    data = drawn(5)
-    judged = places_of(check_samples(data))
-    narrow, wide = compare(judged, TreeFit(), (0.5,), (0.5,)), compare(judged, TreeFit(), (0.8, 0.5), (0.5, 1, 2))
-    assert narrow is not None
-    assert wide is not None
-    assert narrow.scores[TUNED_RULE] == narrow.scores[PAPER_RULE] == wide.scores[PAPER_RULE]
-    assert narrow.scores[DEFAULT_RULE] == wide.scores[DEFAULT_RULE] != narrow.scores[TUNED_RULE]
-    assert wide.scores[TUNED_RULE].accuracy > narrow.scores[TUNED_RULE].accuracy
-    assert wide.scores[TREE] == train_tree(data).comparison.scores[TREE]  # type: ignore[union-attr]
 
 
 def test_many_places_where_neither_is_right_are_a_note() -> None:
