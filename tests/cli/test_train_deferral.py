@@ -89,9 +89,7 @@ def test_a_gate_of_hidden_states(scripted: Scripted, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "options", "said"),
     [
-        ([LISTED], (), "there is nothing to train on: the samples have no examples"),
         ([HEADER, row(0, KEPT, HANDED)], (), "collect them with listed=10 (cosd collect --listed 10)"),
-        ([LISTED, row(0, KEPT)], (), "there is nothing to hand over: at none of 1 token is the assistant right"),
         ([LISTED, row(0, KEPT | {"listed": []})], (), "line 2: deferral.0.listed"),
         ([LISTED, row(0, KEPT | {"p": 2})], (), "line 2: deferral.0.p"),
         (EXAMPLES, (), "is not a file of samples and was not changed: cosd collect writes samples to a new file, from"),

@@ -100,19 +100,12 @@ def test_settings_go_to_the_tree(tmp_path: Path) -> None:
     [
         ([], (), "is empty"),
         ([HEADER], (), "there is nothing to train on: the samples have no examples"),
-        (
-            [HEADER, row(0, 0, 0), row(1, 0)],
-            (),
-            "all 3 labelled samples are the draft's: the assistant was never right where the draft was wrong; add",
-        ),
         ([HEADER, row(0, 1)], (), "the only labelled sample is the assistant's"),
         (EXAMPLES, (), "is not a file of samples and was not changed: cosd collect writes samples to a new file, from"),
         ([HEADER, row(0, 0, 1)], ("--samples", "x.jsonl"), "No such option: --samples"),
         ([HEADER, row(0, 0, 1)], ("--depth", "13"), "--depth"),
         ([HEADER, row(0, 0, 1)], ("--min-leaf", "0"), "--min-leaf"),
         ([HEADER, row(0, 0, 1)], ("--seed", "4294967296"), "seed must be at most 4294967295"),
-        ([HEADER, {"prompt": "Q"}], (), "line 2: the field"),
-        (["no example"], (), "is not a file of samples"),
         ([{"kind": "tree"}], (), "(it is a decision tree, which cosd fuse --tree takes)"),
     ],
 )
