@@ -121,6 +121,11 @@ class BatchSummary(Record):
         return not (self.failed or self.missing)
 
     @property
+    def done(self) -> int:
+        """The number of lines that this run no longer has to process."""
+        return self.lines - self.missing
+
+    @property
     def billed_tokens(self) -> int:
         """The number of billed tokens of all runs."""
         return billed_tokens(self.total_usage)

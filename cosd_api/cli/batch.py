@@ -136,7 +136,7 @@ def _shown() -> Iterator[Callable[[BatchSummary], None]]:
         task = bar.add_task("", total=None)
 
         def show(tally: BatchSummary) -> None:
-            bar.update(task, completed=tally.lines - tally.missing, total=tally.lines, description=_words(tally))
+            bar.update(task, completed=tally.done, total=tally.lines, description=_words(tally))
 
         yield show
 
@@ -167,9 +167,8 @@ class _ProgressLines:
 
     def __call__(self, tally: BatchSummary) -> None:
         """Print a line if another tenth of the batch is done."""
-        done = tally.lines - tally.missing
         if not self._next:
-            self._next = done * _LINES // tally.lines + 1
-        if done * _LINES >= self._next * tally.lines:
-            self._next = done * _LINES // tally.lines + 1
-            say(f"{done:,} of {tally.lines:,} lines, {_words(tally)}")
+            self._next = tally.done * _LINES // tally.lines + 1
+        if tally.done * _LINES >= self._next * tally.lines:
+            self._next = tally.done * _LINES // tally.lines + 1
+            say(f"{tally.done:,} of {tally.lines:,} lines, {_words(tally)}")
