@@ -76,7 +76,6 @@ from cosd_api.verification import (
 )
 from cosd_api.verification.agreement import present_verifier, recorded_verifier
 from cosd_api.verification.deferral import (
-    DEFAULT_LISTED,
     DEFERRAL_FEATURES,
     MOST_LISTED,
     DeferralWeights,
@@ -130,7 +129,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "method_named",
     "recorded_name",
     # Verifiers.
-    "DEFAULT_LISTED",
     "DEFERRAL_FEATURES",
     "KINDS",
     "MOST_LISTED",
