@@ -59,7 +59,7 @@ from cosd_api.settings import (
 )
 from cosd_api.speed import MEASURED_TOKENS, Speed, expected_time, measure_speeds
 from cosd_api.sync import iterate_sync, sync_portal, synchronous
-from cosd_api.telemetry.start import callers_context
+from cosd_api.telemetry import callers_context
 from cosd_api.together import together
 from cosd_api.verification import (
     KINDS,
@@ -75,7 +75,6 @@ from cosd_api.verification import (
 )
 from cosd_api.verification.agreement import present_verifier, recorded_verifier
 from cosd_api.verification.deferral import (
-    DEFAULT_LISTED,
     DEFERRAL_FEATURES,
     MOST_LISTED,
     DeferralWeights,
@@ -89,8 +88,8 @@ from cosd_api.wording import counted, duration, in_words, paragraph, with_articl
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Alive
 from cosd_providers.deferred import deferred, outdated
-from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.http.clients import EventLoop, http_stack
+from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.messages import ChatProvider, OnSpecialTokens, after_own, checked_messages
 from cosd_providers.suggestions import nearest, suggestion
 from cosd_providers.text import first_character, last_character, readable
@@ -129,7 +128,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "method_named",
     "recorded_name",
     # Verifiers.
-    "DEFAULT_LISTED",
     "DEFERRAL_FEATURES",
     "KINDS",
     "MOST_LISTED",

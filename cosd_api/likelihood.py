@@ -49,8 +49,7 @@ from cosd_api.methods.lists import key_of, most_probable
 from cosd_api.paths import Encoder
 from cosd_api.records import DRAFT, Endpoint, EndpointUsage, Probability, Record, Request, Seconds, TokenDecision
 from cosd_api.settings import FusionSettings, LikelihoodLimits
-from cosd_api.telemetry.fusion_span import FusionSpan
-from cosd_api.telemetry.start import fusion_span
+from cosd_api.telemetry import FusionSpan, fusion_span
 from cosd_api.verification import Place, Verifier, coin_of, digest_of, needs_of, tie_of, verifier_at
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import IdScores, Proposal, Question, Token

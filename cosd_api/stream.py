@@ -24,8 +24,7 @@ from cosd_api.estimate import Past, counted, guessed, prompt_tokens
 from cosd_api.records import DRAFT, EndpointUsage, FusedToken, Request, Segment, Timings
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerLimits, FusionSettings, Settings
-from cosd_api.telemetry.fusion_span import FusionSpan
-from cosd_api.telemetry.start import fusion_span
+from cosd_api.telemetry import FusionSpan, fusion_span
 from cosd_providers.contract import ServerInfo
 from cosd_providers.errors import BudgetError, ProviderError, UnsupportedError
 from cosd_providers.http.retries import RetriedFailures

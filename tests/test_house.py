@@ -93,7 +93,7 @@ def test_docstrings_begin_with_a_noun_or_a_verb(module: str) -> None:
     assert found == []
 
 
-APPLICATIONS = ("cli", "batch", "demo", "gateway", "integrations", "comparison", "report", "training")
+APPLICATIONS = ("cli", "batch", "demo", "gateway", "integrations", "comparison", "report", "training", "json_lines")
 """From the top down, as in the layers of `pyproject.toml`, which cannot see through a face that imports when asked."""
 FACES = {face.__name__: face for face in (cosd_api, cosd_api.types, cosd_api.extend, cosd_providers)}
 

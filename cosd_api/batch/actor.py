@@ -12,8 +12,8 @@ from typing import Any, cast
 import anyio
 
 from cosd_api import Fusion, FusionConfig, SettingError
-from cosd_api.batch.lines import line_of
-from cosd_api.batch.reply import Answerer
+from cosd_api.batch.lines import plain_line
+from cosd_api.batch.reply import answer
 from cosd_api.extend import ServerConfig, ServerLimitsConfig, check_count, together
 
 __all__ = ["FusionActor"]
@@ -82,11 +82,11 @@ class FusionActor:
     async def _row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: _plain(one) for name, one in row.items() if name in _TAKEN}
         try:
-            line = line_of(next(self._numbers), {name: one for name, one in given.items() if one is not None})
+            line = plain_line(next(self._numbers), {name: one for name, one in given.items() if one is not None})
         except SettingError as error:
             return dict(zip(_GIVEN, ("", "", str(error), 0), strict=True))
         async with self._room:
-            reply = await Answerer(self._fusion).answer(line, None)
+            reply = await answer(self._fusion, line, None)
         words = "" if reply.error is None else reply.error["message"]
         found = reply.content.get("text") or "", reply.content.get("finish_reason", ""), words, reply.billed_tokens
         return dict(zip(_GIVEN, found, strict=True))

@@ -6,23 +6,19 @@ A later run can continue an unfinished batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cosd_api import Fusion, SettingError
-from cosd_api.batch.index import LineIndex
 from cosd_api.batch.lines import BatchLine, near_each_other, read_batch
-from cosd_api.batch.output import OutputFile
-from cosd_api.batch.reply import Answerer, Reply, stopped
-from cosd_api.batch.summary import BatchSummary, BatchTally
-from cosd_api.batch.usage import Usages, loaded
-from cosd_api.comparison.prices import Prices, checked_prices
+from cosd_api.batch.output import LineIndex, OutputFile
+from cosd_api.batch.reply import Reply, answer, stopped
+from cosd_api.batch.summary import BatchSummary, Usages, billed_tokens, loaded, money, together_cost
+from cosd_api.comparison.prices import Price, Prices, checked_prices
 from cosd_api.extend import DEFAULT_MAX_TOKENS, SharedLimit, counted, together
-
-__all__ = ["WINDOW", "BatchJob"]
 
 WINDOW = 1000
 """The number of lines that are sorted together, so that lines with a common beginning are sent one after the other."""
@@ -44,7 +40,7 @@ class BatchJob:
         retry_failed: whether to retry lines that failed in an earlier run.
         max_billed_tokens: the limit on billed tokens for the whole batch, including earlier runs; None for no limit.
         prices: the prices of the endpoints; None if they are unknown.
-        progress: called at the start and after every line.
+        progress: called with the summary so far, at the start and after every line.
     """
 
     source: Path
@@ -54,7 +50,7 @@ class BatchJob:
     retry_failed: bool = False
     max_billed_tokens: int | None = None
     prices: Prices | None = None
-    progress: Callable[[BatchTally], None] | None = None
+    progress: Callable[[BatchSummary], None] | None = None
 
     async def run(self, fusion: Fusion) -> BatchSummary:
         """Answer the lines that have no answer yet.
@@ -77,19 +73,10 @@ class BatchJob:
             output = stack.enter_context(OutputFile(self.target, index))
             written_by = fusion.settings.method.name, tuple(models.values())
             _check_same(self.target, output, written_by)
-            counts = index.counts()
-            tally = BatchTally(
-                lines=sum(counts.values()),
-                known=counts["answered"],
-                known_failed=0 if self.retry_failed else counts["failed"],
-                others=index.others(),
-                before=output.usage,
-                total=output.usage,
-                prices=prices,
-            )
-            await _BatchRun(self, fusion, index, output, tally, written_by).ask()
+            batch = _BatchRun(self, fusion, index, output, prices, written_by)
+            await batch.ask()
             output.compact()
-            return tally.summary()
+            return batch.summary()
 
     def _enter(self, index: LineIndex) -> None:
         """Read and check the whole input once, before any line is sent."""
@@ -122,7 +109,7 @@ class _BatchRun:
         fusion: the open fusion that answers.
         index: the state of every line.
         output: the output file.
-        tally: the progress so far.
+        prices: the prices of the endpoints; None if they are unknown.
         written_by: the method and the models, which are recorded in every output line.
     """
 
@@ -130,41 +117,65 @@ class _BatchRun:
     fusion: Fusion
     index: LineIndex
     output: OutputFile
-    tally: BatchTally
+    prices: Mapping[str, Price] | None
     written_by: tuple[str, tuple[str, ...]]
 
     def __post_init__(self) -> None:
+        self._before = self.index.counts()
+        self._others = self.index.others()
+        self._cost_before = self.output.usage
+        self._started = time.monotonic()
+        self._stopped: str | None = None
+        self._answered = self._failed = self._tokens = self._kept = self._replaced = 0
         self._failures = 0  # the number of lines in a row that failed because of a server
-        self._billed = self.tally.billed_tokens  # includes replies that are not written yet
+        self._billed = billed_tokens(self.output.usage)  # includes replies that are not written yet
         self._limit = SharedLimit(self.job.max_billed_tokens, lambda: self._billed, workers=self.job.concurrency)
 
     async def ask(self) -> None:
         """Answer the lines, and write each reply as soon as it is complete."""
-        tally = self.tally
         self._show()
-        tally.started = time.monotonic()
+        self._started = time.monotonic()
         async with aclosing(together(self._work(), self.job.concurrency, "completed")) as complete:
             async for one in complete:
                 found = one.result()
                 if found is not None:
                     reply, earlier = found
                     self.output.write(reply.line(*self.written_by, earlier))
-                    tally.take(reply, self.output.usage)
-                    self._watch(reply)
+                    self._take(reply)
                 self._show()
         if self._limit.reached:
-            tally.stopped = self._limit.words()
+            self._stopped = self._limit.words()
 
     def _show(self) -> None:
         if self.job.progress is not None:
-            self.job.progress(self.tally)
+            self.job.progress(self.summary())
+
+    def summary(self) -> BatchSummary:
+        """Return the summary of the run so far."""
+        lines, known, judged = sum(self._before.values()), self._before["answered"], self._kept + self._replaced
+        failed = self._failed + (0 if self.job.retry_failed else self._before["failed"])
+        return BatchSummary(
+            lines=lines,
+            known=known,
+            answered=self._answered,
+            failed=failed,
+            missing=lines - known - self._answered - failed,
+            others=self._others,
+            seconds=time.monotonic() - self._started,
+            tokens=self._tokens,
+            acceptance_rate=self._kept / judged if judged else None,
+            usage=together_cost([self.output.usage], self._cost_before),
+            total_usage=self.output.usage,
+            money=money(self.output.usage, self.prices),
+            stopped=self._stopped,
+        )
 
     def _work(self) -> Generator[Coroutine[Any, Any, tuple[Reply, list[Usages]] | None]]:
         """Yield the lines without any answer, then the lines that failed earlier, which may fail again."""
         job = self.job
         for again in (False, True) if job.retry_failed else (False,):
             for line in near_each_other(self._wanted(again=again), job.window, job.concurrency):
-                if self.tally.stopped is not None:
+                if self._stopped is not None:
                     return
                 yield self._answer(line)
 
@@ -180,7 +191,7 @@ class _BatchRun:
             failed_before = known.state == "failed" and known.start < self.output.first
             if failed_before if again else known.state in ("new", "cut") and known.start < self.output.first:
                 yield line
-        if lines != self.tally.lines:
+        if lines != sum(self._before.values()):
             raise changed
 
     async def _answer(self, line: BatchLine) -> tuple[Reply, list[Usages]] | None:
@@ -194,14 +205,14 @@ class _BatchRun:
         attempts, least = 0, 0
         while True:
             guess = len(line.asked) + self.fusion.limits.get("max_tokens", DEFAULT_MAX_TOKENS)
-            allowed = await self._limit.share("", guess, least, lambda: self.tally.stopped is None)
-            if self._limit.reached and self.tally.stopped is None:
-                self.tally.stopped = self._limit.words()
+            allowed = await self._limit.share("", guess, least, lambda: self._stopped is None)
+            if self._limit.reached and self._stopped is None:
+                self._stopped = self._limit.words()
             if allowed is None and self._limit.most is not None:
                 return (stopped(line, self._limit.words()), earlier) if attempts else None
             self._limit.take(allowed)
             try:
-                reply = await Answerer(self.fusion).answer(line, allowed)
+                reply = await answer(self.fusion, line, allowed)
                 self._billed += reply.billed_tokens
             finally:
                 self._limit.give_back(allowed)
@@ -211,15 +222,21 @@ class _BatchRun:
             attempts, least = attempts + 1, (allowed or 0) + 1  # the next attempt needs a larger share
             earlier.append(reply.usage)
 
-    def _watch(self, reply: Reply) -> None:
-        """Stop after many failures in a row, because a server is probably down, and all other lines would fail, too."""
+    def _take(self, reply: Reply) -> None:
+        """Count a reply, and stop after many failures in a row.
+
+        After so many, a server is probably down, and all other lines would fail, too.
+        """
         if reply.error is None:
             self._failures = 0
-        elif reply.server_failed:
-            self._failures += 1
-            if self._failures >= max(_IN_A_ROW, 2 * self.job.concurrency) and self.tally.stopped is None:
-                words = (
-                    f"{counted(self._failures, 'line')} in a row failed, the last one with: {reply.error['message']}"
-                )
-                more = "Check the servers, then run the command again with --retry-failed"
-                self.tally.stopped = f"{words}{'' if words.endswith('.') else '.'} {more}"
+            self._answered += 1
+            self._tokens += reply.tokens
+            self._kept += reply.kept
+            self._replaced += reply.replaced
+            return
+        self._failed += not reply.cut
+        self._failures += reply.server_failed
+        if reply.server_failed and self._failures >= max(_IN_A_ROW, 2 * self.job.concurrency) and self._stopped is None:
+            words = f"{counted(self._failures, 'line')} in a row failed, the last one with: {reply.error['message']}"
+            more = "Check the servers, then run the command again with --retry-failed"
+            self._stopped = f"{words}{'' if words.endswith('.') else '.'} {more}"

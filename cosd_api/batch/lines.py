@@ -20,9 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cosd_api import SettingError
-from cosd_api.training.json_lines import JsonLine, LineReader, line_error, problem
-
-__all__ = ["CHAT", "COMPLETIONS", "BatchLine", "line_of", "near_each_other", "read_batch"]
+from cosd_api.json_lines import JsonLines, line_error, problem
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _WINDOW_TEXT = 16_000_000  # a window of lines is full when it has this number of characters, even if it has few lines
@@ -98,44 +96,37 @@ def read_batch(path: Path) -> Iterator[BatchLine]:
         OSError: the file cannot be read.
         SettingError: a line is invalid; the message names the file and the line.
     """
-    for line in LineReader(path, may_be_cut=False):
-        yield _batch_line(path, line)
-
-
-def _batch_line(path: Path, line: JsonLine) -> BatchLine:
-    fields = line.fields
-    framed = any(name in fields for name in _FramedLine.model_fields if name != "custom_id")
-    if not framed and not ("prompt" in fields or "messages" in fields):
-        words = 'it has no prompt: give {"prompt": ...}, {"messages": [...]}, or OpenAI\'s batch format'
-        raise line_error(path, line.number, f"{words} ({', '.join(_FramedLine.model_fields)})")
-    try:
-        return _framed(line) if framed else _plain(line)
-    except ValidationError as error:
-        kind = _FramedLine if framed else _PlainLine
-        raise line_error(path, line.number, problem(error, [*kind.model_fields])) from None
-    except SettingError as error:
-        raise line_error(path, line.number, str(error)) from None
-
-
-def _framed(line: JsonLine) -> BatchLine:
-    found = _FramedLine.model_validate(line.fields)
-    return BatchLine(line.number, found.custom_id, found.url, found.body, plain=False)
+    for line in JsonLines().read(path, may_be_cut=False):
+        try:
+            yield line_of(line.number, line.fields)
+        except SettingError as error:
+            raise line_error(path, line.number, str(error)) from None
 
 
 def line_of(number: int, fields: Mapping[str, Any]) -> BatchLine:
-    """Create a plain line from its fields.
+    """Create a line from its number and its fields.
 
     Raises:
-        SettingError: the fields do not form a plain line.
+        SettingError: the fields are invalid.
     """
+    if not any(name in fields for name in _FramedLine.model_fields if name != "custom_id"):
+        if not ("prompt" in fields or "messages" in fields):
+            words = 'it has no prompt: give {"prompt": ...}, {"messages": [...]}, or OpenAI\'s batch format'
+            raise SettingError(f"{words} ({', '.join(_FramedLine.model_fields)})")
+        return plain_line(number, fields)
     try:
-        return _plain(JsonLine(number, fields))
+        found = _FramedLine.model_validate(fields)
+    except ValidationError as error:
+        raise SettingError(problem(error, [*_FramedLine.model_fields])) from None
+    return BatchLine(number, found.custom_id, found.url, found.body, plain=False)
+
+
+def plain_line(number: int, fields: Mapping[str, Any]) -> BatchLine:
+    """Create a line that is not in OpenAI's batch format; see `line_of`."""
+    try:
+        found = _PlainLine.model_validate(fields)
     except ValidationError as error:
         raise SettingError(problem(error, [*_PlainLine.model_fields])) from None
-
-
-def _plain(line: JsonLine) -> BatchLine:
-    found = _PlainLine.model_validate(line.fields)
     if (found.prompt is None) == (found.messages is None):
         raise SettingError("give prompt or messages, and not both")
     if found.own and found.messages is None:
@@ -146,11 +137,11 @@ def _plain(line: JsonLine) -> BatchLine:
         raise SettingError("metadata is not valid JSON, or not valid Unicode") from None
     custom_id = found.custom_id
     if custom_id is None:
-        content = json.dumps(line.fields, sort_keys=True).encode()
-        custom_id = f"line-{line.number}-{hashlib.sha256(content).hexdigest()[:12]}"
+        content = json.dumps(fields, sort_keys=True).encode()
+        custom_id = f"line-{number}-{hashlib.sha256(content).hexdigest()[:12]}"
     url = COMPLETIONS if found.messages is None else CHAT
     body = found.model_dump(exclude_none=True, exclude={"custom_id", "metadata"})
-    return BatchLine(line.number, custom_id, url, body, plain=True, metadata=found.metadata)
+    return BatchLine(number, custom_id, url, body, plain=True, metadata=found.metadata)
 
 
 def near_each_other(lines: Iterable[BatchLine], window: int, lanes: int) -> Iterator[BatchLine]:

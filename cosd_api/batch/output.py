@@ -1,24 +1,139 @@
-"""Output of a batch: one line for each input line, in the order of completion."""
+"""Output of a batch: one line for each input line, in the order of completion; and the state of every line."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cosd_api import SettingError
-from cosd_api.batch.index import LineIndex, LineState
 from cosd_api.batch.reply import CUT, SCHEMA
-from cosd_api.batch.usage import LineUsage, dumped, loaded, together_cost
-from cosd_api.training.json_lines import Appender, JsonLine, JsonLines, LineReader, line_error, problem
+from cosd_api.batch.summary import LineUsage, dumped, loaded, together_cost
+from cosd_api.json_lines import Appender, JsonLine, JsonLines, line_error, problem
 
-__all__ = ["OutputFile"]
+LineState = Literal["new", "answered", "failed", "cut"]
+"""The state of a line. `"new"` means that the line is not in the output yet. `"cut"` means that the line was ended
+by the limit for the whole batch; the next run retries it."""
+
+_STATES: tuple[LineState, ...] = ("new", "answered", "failed", "cut")
+_CACHE = 8_000  # the size of SQLite's cache, in kilobytes
+_TABLES = """
+CREATE TABLE lines (id BLOB PRIMARY KEY, number INTEGER, state INTEGER NOT NULL, start INTEGER, usage TEXT)
+WITHOUT ROWID;
+"""
+
+
+class IndexedLine(NamedTuple):
+    """The state of an input line.
+
+    Attributes:
+        state: the state.
+        start: the byte offset at which the output line with the same id begins; -1 if there is no such line.
+        usage: the cost of failed attempts, as JSON.
+    """
+
+    state: LineState
+    start: int
+    usage: str | None
+
+
+class LineIndex:
+    """The state of every line, in a temporary database on disk, so that memory does not grow with the lines.
+
+    This context manager deletes the database when it exits.
+
+    Attributes:
+        any_superseded: whether a later output line has superseded another.
+    """
+
+    def __init__(self) -> None:
+        self.any_superseded = False
+
+    def __enter__(self) -> Self:
+        self._db = sqlite3.connect("", isolation_level=None)
+        for name, value in (("journal_mode", "OFF"), ("synchronous", "OFF"), ("cache_size", -_CACHE)):
+            self._db.execute(f"PRAGMA {name} = {value}")
+        self._db.executescript(_TABLES)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._db.close()
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Combine the changes inside the block into one transaction, which is faster."""
+        self._db.execute("BEGIN")
+        yield
+        self._db.execute("COMMIT")
+
+    def enter(self, custom_id: str, number: int) -> int | None:
+        """Add an input line to the index, unless an earlier line has the same id.
+
+        Returns:
+            The number of the earlier line; None if this line was added.
+        """
+        key = _key(custom_id)
+        row = self._db.execute("SELECT number FROM lines WHERE id = ?", (key,)).fetchone()
+        if row is not None and row[0] is not None:
+            return int(row[0])
+        words = "INSERT INTO lines (id, number, state) VALUES (?, ?, 0) ON CONFLICT (id) DO UPDATE SET number = ?"
+        self._db.execute(words, (key, number, number))
+        return None
+
+    def written(self, custom_id: str, state: LineState, start: int, usage: str | None) -> str | None:
+        """Record an output line, which supersedes any earlier output line with the same id.
+
+        Args:
+            custom_id: the id of the line.
+            state: the new state of the line.
+            start: the byte offset at which the line begins in the output.
+            usage: the cost of the line, as JSON; None if no later attempt needs it.
+
+        Returns:
+            The recorded cost of the superseded line; None if there is no such line or cost.
+        """
+        key = _key(custom_id)
+        row = self._db.execute("SELECT start, usage FROM lines WHERE id = ?", (key,)).fetchone()
+        self.any_superseded |= row is not None and row[0] is not None
+        words = "INSERT INTO lines (id, state, start, usage) VALUES (?1, ?2, ?3, ?4) "
+        words += "ON CONFLICT (id) DO UPDATE SET state = ?2, start = ?3, usage = ?4"
+        self._db.execute(words, (key, _STATES.index(state), start, usage))
+        return None if row is None else row[1]
+
+    def state(self, custom_id: str, number: int) -> IndexedLine | None:
+        """Return the state of an input line; None if no line with this id and number was added."""
+        words = "SELECT state, start, usage FROM lines WHERE id = ? AND number = ?"
+        row: tuple[int, int | None, str | None] | None
+        row = self._db.execute(words, (_key(custom_id), number)).fetchone()
+        return None if row is None else IndexedLine(_STATES[row[0]], -1 if row[1] is None else row[1], row[2])
+
+    def counts(self) -> dict[LineState, int]:
+        """Count the input lines in each state."""
+        words = "SELECT state, count(*) FROM lines WHERE number IS NOT NULL GROUP BY state"
+        found = dict(self._db.execute(words).fetchall())
+        return {state: found.get(at, 0) for at, state in enumerate(_STATES)}
+
+    def others(self) -> int:
+        """Count the ids that occur in the output but not in the input."""
+        return int(self._db.execute("SELECT count(*) FROM lines WHERE number IS NULL").fetchone()[0])
+
+    def starts(self) -> Iterator[int]:
+        """Yield the byte offsets at which the output lines begin that are not superseded, in ascending order."""
+        for row in self._db.execute("SELECT start FROM lines WHERE start IS NOT NULL ORDER BY start"):
+            yield int(row[0])
+
+
+def _key(custom_id: str) -> bytes:
+    return hashlib.blake2b(custom_id.encode(), digest_size=16).digest()
+
 
 _START = b'{"custom_id":'
 _FOREIGN = "not a line that cosd batch wrote, and nothing was changed: give another file (-o)"
@@ -85,7 +200,7 @@ class OutputFile:
 
     def __exit__(self, *exc: object) -> None:
         with self._named():
-            self._appender.__exit__(None, None, None)
+            self._appender.__exit__()
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Append a line. It supersedes any earlier line with the same id, and its cost includes that line's cost."""
@@ -98,21 +213,19 @@ class OutputFile:
 
     def compact(self) -> None:
         """Remove superseded lines after the last line is written. A crash leaves either the old file or the new one."""
-        if not self._index.any_superseded():
+        if not self._index.any_superseded:
             return
         path = self._path.resolve()  # a symbolic link is kept, and its target is replaced
         shorter = path.with_name(f"{path.name}.shorter")
-        start = 0
         with path.open("rb") as source, shorter.open("wb") as target:
-            for raw in source:
-                if not self._index.superseded(start):
-                    target.write(raw)
-                start += len(raw)
+            for start in self._index.starts():
+                source.seek(start)
+                target.write(source.readline())
             target.flush()
             os.fsync(target.fileno())
         shutil.copymode(path, shorter)
         if os.name == "nt":  # Windows cannot replace an open file
-            self._appender.__exit__(None, None, None)
+            self._appender.__exit__()
         shorter.replace(path)
 
     @contextmanager
@@ -124,14 +237,13 @@ class OutputFile:
             raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def _read(self) -> JsonLines:
-        reader = LineReader(self._path, may_be_cut=True, hint=_REPAIR)
+        content = JsonLines()
         with self._index.changing():
-            for line in reader:
-                self._take(self._checked(line), reader.start)
-        rest = reader.content.rest
-        if self.written_by is None and not rest.startswith(_START[: len(rest)]):
+            for line in content.read(self._path, may_be_cut=True, hint=_REPAIR):
+                self._take(self._checked(line), line.start)
+        if self.written_by is None and not content.rest.startswith(_START[: len(content.rest)]):
             raise line_error(self._path, 1, _FOREIGN)
-        return reader.content
+        return content
 
     def _checked(self, line: JsonLine) -> _OutputLine:
         try:
@@ -144,7 +256,8 @@ class OutputFile:
 
     def _take(self, line: _OutputLine, start: int) -> None:
         if line.cosd.schema_version != SCHEMA:
-            raise SettingError(f"{self._path}: {_other_version(line.cosd.schema_version)}")
+            words = f"it was written by another version of cosd-api (schema_version {line.cosd.schema_version})"
+            raise SettingError(f"{self._path}: {words}: give another file (-o)")
         state: LineState = "answered" if line.error is None else "cut" if line.error.code == CUT else "failed"
         usage = line.cosd.usage
         earlier = self._index.written(line.custom_id, state, start, None if state == "answered" else dumped(usage))
@@ -154,11 +267,3 @@ class OutputFile:
             words = "it holds answers of several fusions: give another file (-o)"
             raise SettingError(f"{self._path}: {words}")
         self.usage = together_cost([self.usage, usage], loaded(earlier))
-
-
-def _other_version(version: int) -> str:
-    """Describe why an output file of a different version is refused."""
-    if version > SCHEMA:
-        return f"it was written by a newer cosd-api (schema_version {version}): update cosd-api"
-    words = "it was started by an earlier cosd-api, which sent text to models with the same ids"
-    return f"{words}: its answers may differ from today's. Give another file (-o)"

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from cosd_api import Fusion, FusionResult, SettingError
 from cosd_api.batch.lines import CHAT, BatchLine
-from cosd_api.batch.usage import Usages, billed_tokens, together_cost, usages_of
+from cosd_api.batch.summary import LineUsage, Usages, billed_tokens, together_cost
 from cosd_api.extend import AnswerOptions
 from cosd_api.gateway.api_errors import ApiError, api_error
 from cosd_api.gateway.bodies import Asked, read_chat, read_completion
@@ -25,8 +25,6 @@ from cosd_providers import (
     ProviderError,
     UnsupportedError,
 )
-
-__all__ = ["CUT", "SCHEMA", "Answerer", "Reply", "stopped"]
 
 CUT = "max_billed_tokens"
 """The error code of a line that was ended by the limit for the whole batch."""
@@ -85,51 +83,39 @@ class Reply:
         return {"custom_id": self.asked.custom_id, **self.content, **noted, "error": self.error, "cosd": own}
 
 
-@dataclass(frozen=True, slots=True)
-class Answerer:
-    """Answers the lines of a batch with a fusion.
+async def answer(fusion: Fusion, line: BatchLine, allowed: int | None) -> Reply:
+    """Answer one line of a batch. Errors are not raised, but returned as replies.
 
-    Attributes:
+    Args:
         fusion: an open fusion; its `limits` apply to every answer.
+        line: the line.
+        allowed: the largest number of tokens that may be billed for the line; None for no limit.
     """
-
-    fusion: Fusion
-
-    async def answer(self, line: BatchLine, allowed: int | None) -> Reply:
-        """Answer one line. Errors are not raised, but returned as replies.
-
-        Args:
-            line: the line.
-            allowed: the largest number of tokens that may be billed for the line; None for no limit.
-        """
-        done: list[FusionResult] = []
-        own_limit = True
-        try:
-            asked = _asked(line)
-            options = asked.options_for(self.fusion, _UNLIMITED)
-            for prompt in asked.prompts:
-                left = None if allowed is None else allowed - sum(map(_billed, done))
-                options, own_limit = _within(options, left)
-                done.append(await self.fusion.generate(prompt, **options))
-        except ApiError as error:
-            return _refused(line, done, error, {"code": _INVALID, "message": str(error), "param": error.param})
-        except SettingError as error:
-            return _refused(line, done, error, {"code": _INVALID, "message": str(error)})
-        except ProviderError as error:
-            if isinstance(error.partial, FusionResult):
-                done.append(error.partial)
-            found = {"code": type(error).__name__, "message": str(error), "retryable": error.retryable}
-            cut = isinstance(error, BudgetError) and not own_limit and error.limit == "max_billed_tokens"
-            return _failed(line, done, found, cut=cut, server_failed=_is_servers(error))
-        if nothing := next((one for one in done if one.finish_reason == "budget" and not one.tokens), None):
-            words = f"the limit {nothing.stop_reason} of one answer ended it before its first token: allow more"
-            return _failed(line, done, {"code": BudgetError.__name__, "message": words, "retryable": False})
-        return _answered(line, asked, done)
-
-
-def _is_servers(error: ProviderError) -> bool:
-    """Test whether an error is a server's fault. If it is, other lines are likely to fail in the same way."""
-    return isinstance(error, BudgetTimeoutError) or not isinstance(error, _OF_LINES)
+    done: list[FusionResult] = []
+    own_limit = True
+    try:
+        asked = _asked(line)
+        options = asked.options_for(fusion, _UNLIMITED)
+        for prompt in asked.prompts:
+            left = None if allowed is None else allowed - sum(map(_billed, done))
+            options, own_limit = _within(options, left)
+            done.append(await fusion.generate(prompt, **options))
+    except ApiError as error:
+        return _refused(line, done, error, {"code": _INVALID, "message": str(error), "param": error.param})
+    except SettingError as error:
+        return _refused(line, done, error, {"code": _INVALID, "message": str(error)})
+    except ProviderError as error:
+        if isinstance(error.partial, FusionResult):
+            done.append(error.partial)
+        found = {"code": type(error).__name__, "message": str(error), "retryable": error.retryable}
+        cut = isinstance(error, BudgetError) and not own_limit and error.limit == "max_billed_tokens"
+        # If an error is a server's fault, other lines are likely to fail in the same way.
+        server_failed = isinstance(error, BudgetTimeoutError) or not isinstance(error, _OF_LINES)
+        return _failed(line, done, found, cut=cut, server_failed=server_failed)
+    if nothing := next((one for one in done if one.finish_reason == "budget" and not one.tokens), None):
+        words = f"the limit {nothing.stop_reason} of one answer ended it before its first token: allow more"
+        return _failed(line, done, {"code": BudgetError.__name__, "message": words, "retryable": False})
+    return _answered(line, asked, done)
 
 
 def stopped(line: BatchLine, words: str) -> Reply:
@@ -189,13 +175,16 @@ def _failed(
     server_failed: bool = False,
 ) -> Reply:
     content = {"text": None} if line.plain else {"id": f"batch_req_{uuid4().hex}", "response": None}
-    usage = together_cost([usages_of(one.usage) for one in done])
-    return Reply(asked=line, content=content, usage=usage, error=error, cut=cut, server_failed=server_failed)
+    return Reply(asked=line, content=content, usage=_usage(done), error=error, cut=cut, server_failed=server_failed)
+
+
+def _usage(done: Sequence[FusionResult]) -> dict[str, LineUsage]:
+    return together_cost([{name: LineUsage.of(one) for name, one in result.usage.items()} for result in done])
 
 
 def _answered(line: BatchLine, asked: Asked, done: Sequence[FusionResult]) -> Reply:
     counted: dict[str, Any] = {
-        "usage": together_cost([usages_of(one.usage) for one in done]),
+        "usage": _usage(done),
         "tokens": sum(len(one.tokens) for one in done),
         "kept": sum(one.verified_kept_tokens for one in done),
         "replaced": sum(one.replaced_tokens or 0 for one in done),

@@ -1,27 +1,95 @@
-"""The progress of a batch, and its summary."""
+"""The cost of a batch, by endpoint, and the summary of a run."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from typing import Self
 
-from cosd_api.batch.reply import Reply
-from cosd_api.batch.usage import LineUsage, Usages, billed_tokens, money, together_cost
+from pydantic import TypeAdapter
+
 from cosd_api.comparison.prices import Price
 from cosd_api.extend import Record, Seconds, counted
+from cosd_api.types import EndpointUsage
 
-__all__ = ["BatchSummary", "BatchTally"]
+
+class LineUsage(Record):
+    """The cost of a line, or of many lines, at one endpoint.
+
+    Attributes:
+        prompt_tokens: the number of tokens read, including tokens from a cache.
+        completion_tokens: the number of tokens written.
+        cached_tokens: the number of tokens read from the server's cache; 0 if the server does not report this number.
+        estimated_tokens: the part of `prompt_tokens` that is an estimate, because the server did not report it.
+        requests: the number of generation requests, including retries.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    estimated_tokens: int = 0
+    requests: int = 0
+
+    @classmethod
+    def of(cls, usage: EndpointUsage) -> Self:
+        """Convert the usage that a result reports for one endpoint."""
+        return cls(
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+            estimated_tokens=usage.estimated_tokens,
+            requests=usage.requests + usage.retries,
+        )
+
+
+Usages = Mapping[str, LineUsage]
+"""The cost by endpoint."""
+
+_FORM: TypeAdapter[dict[str, LineUsage]] = TypeAdapter(dict[str, LineUsage])
+
+
+def together_cost(several: Sequence[Usages], less: Usages | None = None) -> dict[str, LineUsage]:
+    """Return the sum of several costs, minus the cost `less`."""
+    found: dict[str, dict[str, int]] = {}
+    for sign, usages in [*((1, one) for one in several), (-1, less or {})]:
+        for name, usage in usages.items():
+            sums = found.setdefault(name, dict.fromkeys(LineUsage.model_fields, 0))
+            for part in sums:
+                sums[part] += sign * getattr(usage, part)
+    return {name: LineUsage(**sums) for name, sums in found.items()}
+
+
+def billed_tokens(usages: Usages) -> int:
+    """Return the number of tokens that all endpoints read and wrote."""
+    return sum(one.prompt_tokens + one.completion_tokens for one in usages.values())
+
+
+def money(usages: Usages, prices: Mapping[str, Price] | None) -> float | None:
+    """Compute the price of all endpoints' tokens; None if the prices are unknown."""
+    if prices is None:
+        return None
+    return sum(
+        prices[name].of(one.prompt_tokens, one.completion_tokens, one.cached_tokens) for name, one in usages.items()
+    )
+
+
+def dumped(usages: Usages) -> str:
+    """Convert costs to JSON."""
+    return _FORM.dump_json(dict(usages), exclude_defaults=True).decode()
+
+
+def loaded(text: str | None) -> dict[str, LineUsage]:
+    """Read costs from JSON; return an empty dictionary for None."""
+    return {} if text is None else _FORM.validate_json(text)
 
 
 class BatchSummary(Record):
-    """The summary of one run of a batch.
+    """The summary of one run of a batch, so far or at its end.
 
     Attributes:
         lines: the number of input lines.
         known: the number of lines that earlier runs answered.
         answered: the number of lines that this run answered.
-        failed: the number of lines whose output is an error, including lines of earlier runs.
+        failed: the number of lines whose output is an error, including lines of earlier runs that are not retried.
         missing: the number of lines that were not sent, or whose answers are incomplete.
         others: the number of output lines whose ids do not occur in the input.
         seconds: the duration of this run in seconds, from the first request for an answer.
@@ -52,6 +120,16 @@ class BatchSummary(Record):
         """True if every line has an answer."""
         return not (self.failed or self.missing)
 
+    @property
+    def done(self) -> int:
+        """The number of lines that this run no longer has to process."""
+        return self.lines - self.missing
+
+    @property
+    def billed_tokens(self) -> int:
+        """The number of billed tokens of all runs."""
+        return billed_tokens(self.total_usage)
+
     def __str__(self) -> str:
         words = f"{counted(self.known + self.answered, 'line')} of {self.lines:,} answered"
         words += f" ({self.known:,} by earlier runs)" if self.known else ""
@@ -73,99 +151,3 @@ class BatchSummary(Record):
         if self.others:
             rows.append(f"{counted(self.others, 'line')} of the output with ids that the input does not have")
         return "\n".join(rows)
-
-
-@dataclass
-class BatchTally:
-    """The progress of one run.
-
-    Attributes:
-        lines: the number of input lines.
-        known: the number of lines that earlier runs answered.
-        known_failed: the number of lines that failed in earlier runs and are not retried.
-        others: the number of output lines whose ids do not occur in the input.
-        before: the cost of earlier runs, by endpoint.
-        total: the cost of all runs, by endpoint.
-        prices: the prices of the endpoints; None if they are unknown.
-        answered: the number of lines that this run answered.
-        failed: the number of lines that failed in this run.
-        tokens: the number of tokens in this run's answers.
-        kept: the number of draft tokens that were kept in this run's answers.
-        replaced: the number of draft tokens that were replaced in this run's answers.
-        started: the time just before the first request for an answer, in seconds of the monotonic clock.
-        stopped: the reason why the run ended early; None if it did not end early.
-    """
-
-    lines: int
-    known: int
-    known_failed: int
-    others: int
-    before: Usages
-    prices: Mapping[str, Price] | None
-    total: Usages = field(default_factory=dict[str, LineUsage])
-    answered: int = 0
-    failed: int = 0
-    tokens: int = 0
-    kept: int = 0
-    replaced: int = 0
-    started: float = field(default_factory=time.monotonic)
-    stopped: str | None = None
-
-    def take(self, reply: Reply, total: Usages) -> None:
-        """Count a line that was written.
-
-        Args:
-            reply: the reply to the line.
-            total: the cost of all runs, including this line.
-        """
-        self.total = total
-        if reply.error is not None:
-            self.failed += not reply.cut
-            return
-        self.answered += 1
-        self.tokens += reply.tokens
-        self.kept += reply.kept
-        self.replaced += reply.replaced
-
-    @property
-    def done(self) -> int:
-        """The number of lines that this run no longer has to process."""
-        return self.known + self.known_failed + self.answered + self.failed
-
-    @property
-    def seconds(self) -> float:
-        """The time since the first line was sent, in seconds."""
-        return time.monotonic() - self.started
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        """Draft tokens kept / (kept + replaced), not counting unverified tokens; None if no draft token was judged."""
-        return self.kept / (self.kept + self.replaced) if self.kept + self.replaced else None
-
-    @property
-    def billed_tokens(self) -> int:
-        """The number of billed tokens of all runs."""
-        return billed_tokens(self.total)
-
-    @property
-    def money(self) -> float | None:
-        """The price of all runs; None if the prices are unknown."""
-        return money(self.total, self.prices)
-
-    def summary(self) -> BatchSummary:
-        """Return the summary of the run so far."""
-        return BatchSummary(
-            lines=self.lines,
-            known=self.known,
-            answered=self.answered,
-            failed=self.known_failed + self.failed,
-            missing=self.lines - self.done,
-            others=self.others,
-            seconds=self.seconds,
-            tokens=self.tokens,
-            acceptance_rate=self.acceptance_rate,
-            usage=together_cost([self.total], self.before),
-            total_usage=dict(self.total),
-            money=self.money,
-            stopped=self.stopped,
-        )

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cosd_api import Fusion, Tuning
 from cosd_api.batch.job import WINDOW, BatchJob
-from cosd_api.batch.summary import BatchSummary, BatchTally
+from cosd_api.batch.summary import BatchSummary
 from cosd_api.cli.compare import resumable
 from cosd_api.cli.comparing import MostBilled, PriceTexts, priced
 from cosd_api.cli.console import guarded, say
@@ -126,7 +126,7 @@ async def _answer(fusion: Fusion, job: BatchJob) -> BatchSummary:
 
 
 @contextmanager
-def _shown() -> Iterator[Callable[[BatchTally], None]]:
+def _shown() -> Iterator[Callable[[BatchSummary], None]]:
     """Show the progress on standard error: a bar on a terminal, otherwise a few lines of text."""
     if not _on_terminal():
         yield _ProgressLines()
@@ -135,7 +135,7 @@ def _shown() -> Iterator[Callable[[BatchTally], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
 
-        def show(tally: BatchTally) -> None:
+        def show(tally: BatchSummary) -> None:
             bar.update(task, completed=tally.done, total=tally.lines, description=_words(tally))
 
         yield show
@@ -145,17 +145,17 @@ def _on_terminal() -> bool:
     return sys.stderr.isatty()
 
 
-def _words(tally: BatchTally) -> str:
+def _words(tally: BatchSummary) -> str:
     """Describe the speed, the acceptance rate and the cost so far."""
     seconds = max(tally.seconds, 1e-9)
-    parts = [f"{(tally.answered + tally.failed) / seconds:.3g} lines/s", f"{tally.tokens / seconds:,.0f} tokens/s"]
+    parts = [f"{tally.answered / seconds:.3g} lines/s", f"{tally.tokens / seconds:,.0f} tokens/s"]
     if tally.acceptance_rate is not None:
         parts.append(f"acceptance {tally.acceptance_rate:.0%}")
     parts.append(f"{tally.billed_tokens:,} billed tokens")
     if tally.money is not None:
         parts.append(f"price {tally.money:,.4g}")
-    if failed := tally.known_failed + tally.failed:
-        parts.append(f"{failed:,} failed")
+    if tally.failed:
+        parts.append(f"{tally.failed:,} failed")
     return ", ".join(parts)
 
 
@@ -165,7 +165,7 @@ class _ProgressLines:
     def __init__(self) -> None:
         self._next = 0
 
-    def __call__(self, tally: BatchTally) -> None:
+    def __call__(self, tally: BatchSummary) -> None:
         """Print a line if another tenth of the batch is done."""
         if not self._next:
             self._next = tally.done * _LINES // tally.lines + 1

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from cosd_api import Example, FusionResult, SettingError, __version__
 from cosd_api.comparison.prices import Price
 from cosd_api.extend import DRAFT, Probability, Record, Seconds, data_of, readable, unreadable, with_article
-from cosd_api.training.json_lines import (
+from cosd_api.json_lines import (
     COMPARISON,
     Appender,
     JsonLine,

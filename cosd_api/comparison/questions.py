@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from cosd_api import Example, SettingError
+from cosd_api.json_lines import line_error, problem, read_lines
 from cosd_api.training.dataset import check_examples, read_examples
-from cosd_api.training.json_lines import line_error, problem, read_lines
 
 _TEXTS = ("prompt", "answer", "target", "group")
 _NAMED = ". If it has another name there, say which: --map prompt=question --map answer=gold"

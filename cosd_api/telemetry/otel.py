@@ -15,8 +15,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from cosd_api.decoding.timeline import Observer, RequestSpan
 from cosd_api.records import DRAFT, Endpoint, EndpointUsage
 from cosd_api.result import FusionResult
-from cosd_api.telemetry import names
-from cosd_api.telemetry.fusion_span import FusionSpan
+from cosd_api.telemetry import FusionSpan, names
 from cosd_api.version import __version__
 from cosd_providers.errors import ProviderError
 from cosd_providers.messages import Message
@@ -31,7 +30,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @contextmanager
 def recorded(workflow: str, prompt: str | Sequence[Message]) -> Generator[FusionSpan]:
-    """Record a fusion until the `with` block ends; see `start.fusion_span`."""
+    """Record a fusion until the `with` block ends; see `cosd_api.telemetry.fusion_span`."""
     tracer = trace.get_tracer("cosd_api", __version__)
     known = _known(
         {names.OPERATION: names.FUSE, names.WORKFLOW: workflow, names.REQUEST_ID: context.get_value(names.REQUEST_ID)}
@@ -53,7 +52,7 @@ def recorded(workflow: str, prompt: str | Sequence[Message]) -> Generator[Fusion
 
 @contextmanager
 def continued(headers: Mapping[str, str], request_id: str) -> Generator[None]:
-    """Continue a caller's trace until the `with` block ends; see `start.callers_context`."""
+    """Continue a caller's trace until the `with` block ends; see `cosd_api.telemetry.callers_context`."""
     found = context.set_value(names.REQUEST_ID, request_id)
     if not trace.get_current_span().get_span_context().is_valid:  # else the server's instrumentation has continued it
         caller = trace.get_current_span(propagate.extract(headers))

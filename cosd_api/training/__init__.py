@@ -8,8 +8,8 @@ from cosd_api.extend import deferred
 
 if TYPE_CHECKING:
     from cosd_api.training.answers import AnswerTuning
+    from cosd_api.training.fit import Training
     from cosd_api.training.fit_deferral import DeferralTraining
-    from cosd_api.training.report import Training
     from cosd_api.training.tuning import RuleTuning
 
 __all__ = ["AnswerTuning", "DeferralTraining", "RuleTuning", "Training"]
@@ -21,6 +21,6 @@ if not TYPE_CHECKING:
             "AnswerTuning": "cosd_api.training.answers",
             "DeferralTraining": "cosd_api.training.fit_deferral",
             "RuleTuning": "cosd_api.training.tuning",
-            "Training": "cosd_api.training.report",
+            "Training": "cosd_api.training.fit",
         },
     )

@@ -8,35 +8,26 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Never
+from typing import Any, ClassVar, Never
 
 from cosd_api import Example, Fusion, FusionResult, RuleVerifier
 from cosd_api.extend import (
     DEFAULT_MAX_TOKENS,
     Endpoints,
     OnSpecialTokens,
-    Prompt,
     Unit,
-    check_count,
     check_unit,
     counted,
     refuse_settings,
 )
 from cosd_api.training.dataset import check_examples
-from cosd_api.training.evaluation import QUARTERS, check_grid
-from cosd_api.training.report import GridTuning
-from cosd_api.training.tuning import by_grid, grid_tuning
+from cosd_api.training.evaluation import ENOUGH_EXAMPLES, QUARTERS, check_grid
+from cosd_api.training.fit import check_folds
+from cosd_api.training.tuning import GridTuning, by_grid, grid_tuning
 from cosd_providers import Provider
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-__all__ = ["AnswerTuning", "is_right", "tune_answers"]
-
 
 _Pair = tuple[float, float]
 """A pair of alpha and beta."""
@@ -63,8 +54,7 @@ class AnswerTuning(GridTuning):
     def _about_best(self) -> str:
         kept = self.acceptance_rate[self.best.alpha][self.best.beta]
         answers = counted(self.examples, "answer")
-        right = f"With it {self.best_accuracy:.1%} of {answers} are right{self._interval_in_words()}"
-        return f"{super()._about_best()} {right}, and {kept:.0%} of the draft's tokens are kept."
+        return f"{super()._about_best()} {answers} are right, and {kept:.0%} of the draft's tokens are kept."
 
 
 def is_right(example: Example, text: str) -> bool:
@@ -96,7 +86,7 @@ async def tune_answers(
     on_special_tokens: OnSpecialTokens = "warn",
     concurrency: int = 8,
     progress: Callable[[int, int], None] | None = None,
-    resamples: int = 1000,
+    folds: int = 5,
     seed: int = 0,
     **refused: Never,
 ) -> AnswerTuning:
@@ -120,20 +110,20 @@ async def tune_answers(
         concurrency: number of answers written at the same time.
         progress: function that is called with the number of known answers and the total, at the start and after each
             answer.
-        resamples: number of bootstrap resamples for the intervals.
-        seed: seed of the resamples.
+        folds: number of folds in which examples are held out.
+        seed: seed of the folds and of the interval's resamples.
 
     Raises:
         SettingError: an argument is invalid.
         ProviderError: a server failed; the error's `partial` contains the unfinished answer.
     """
     refuse_settings(refused, tune_answers)
+    import numpy as np  # noqa: PLC0415 - slow to load
+
     pairs = check_grid(alphas, betas)
-    check_count("resamples", resamples)
-    check_count("seed", seed, least=0)
+    check_folds(folds, seed)
     asked = [*check_examples(examples, graded=True).values()]
     servers = Endpoints(draft, assistant, unit=check_unit(unit))
-    answering = _Answering(servers, unit, on_special_tokens, concurrency, max_tokens, stop)
     known: list[dict[_Pair, _Outcome]] = [{} for _ in asked]
     # Pairs that contest the most places come first, because their answers can then often be reused for other pairs.
     wanted = sorted(pairs, key=lambda pair: (-pair.alpha, pair.beta))
@@ -144,42 +134,31 @@ async def tune_answers(
             done = (number + 1) * len(asked) - len(missing)
             if progress is not None:
                 progress(done, len(asked) * len(wanted))
-            async with aclosing(answering.answers(pair, [asked[at].prompt for at in missing])) as answers:
+            fusion = Fusion(
+                draft=servers.draft,
+                assistant=servers.assistants,
+                verifier=pair,
+                unit=unit,
+                on_special_tokens=on_special_tokens,
+            )
+            prompts = [asked[at].prompt for at in missing]
+            answers = fusion.map(prompts, concurrency=concurrency, max_tokens=max_tokens, stop=stop)
+            async with fusion, aclosing(answers):
                 for at in missing:
                     result = await anext(answers)
                     known[at][_key(pair)] = _Outcome.of(result, pair, right=bool(judge(asked[at], result.text)))
                     done, fused = done + 1, fused + 1
                     if progress is not None:
                         progress(done, len(asked) * len(wanted))
-    tuned = grid_tuning(pairs, _counts(known, pairs), resamples, seed)
-    rates = by_grid(pairs, [_acceptance([outcomes[_key(pair)] for outcomes in known]) for pair in pairs])
-    return AnswerTuning(**dict(tuned), acceptance_rate=rates, fused=fused)
-
-
-@dataclass(frozen=True, slots=True)
-class _Answering:
-    """The servers and settings of the fusions, as given to `tune_answers`."""
-
-    servers: Endpoints
-    unit: Unit | None
-    on_special_tokens: OnSpecialTokens
-    concurrency: int
-    max_tokens: int
-    stop: str | Sequence[str] | None
-
-    async def answers(self, pair: RuleVerifier, prompts: Sequence[Prompt]) -> AsyncGenerator[FusionResult, None]:
-        """Answer the prompts with a new fusion of these servers; yield the answers in the order of the prompts."""
-        fusion = Fusion(
-            draft=self.servers.draft,
-            assistant=self.servers.assistants,
-            verifier=pair,
-            unit=self.unit,
-            on_special_tokens=self.on_special_tokens,
-        )
-        answers = fusion.map(prompts, concurrency=self.concurrency, max_tokens=self.max_tokens, stop=self.stop)
-        async with fusion, aclosing(answers):
-            async for result in answers:
-                yield result
+    # A row of `counts` has a 1 for each pair whose answer is right, and then a total of 1.
+    counts = np.array([[*(one[_key(pair)].right for pair in pairs), True] for one in known], dtype=np.int64)
+    fold = np.random.default_rng(seed).permutation(len(asked)) % folds if len(asked) >= ENOUGH_EXAMPLES else None
+    tuned = dict(grid_tuning(pairs, counts, fold, seed))
+    if fold is None:
+        doubt = f"the gain on new examples is unknown: an estimate needs {ENOUGH_EXAMPLES} examples"
+        tuned["warnings"] = (doubt,)
+    rates = by_grid(pairs, [_acceptance([one[_key(pair)] for one in known]) for pair in pairs])
+    return AnswerTuning(**tuned, acceptance_rate=rates, fused=fused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,13 +238,6 @@ def _missing(known: Sequence[dict[_Pair, _Outcome]], pair: RuleVerifier) -> list
         else:
             outcomes[_key(pair)] = same
     return missing
-
-
-def _counts(known: Sequence[Mapping[_Pair, _Outcome]], pairs: Sequence[RuleVerifier]) -> NDArray[np.int64]:
-    """Build the counts for `grid_tuning`: an example's row has a 1 for each pair that is right, and a total of 1."""
-    import numpy as np  # noqa: PLC0415
-
-    return np.array([[*(outcomes[_key(pair)].right for pair in pairs), True] for outcomes in known], dtype=np.int64)
 
 
 def _acceptance(outcomes: Sequence[_Outcome]) -> float:

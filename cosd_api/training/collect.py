@@ -26,12 +26,10 @@ from cosd_api.extend import (
     hold_by_tokens,
     hold_on_paths,
 )
+from cosd_api.json_lines import Appender
 from cosd_api.training.dataset import Contexts, Failure, Header, Samples, SamplesFile, check_examples, samples_line
-from cosd_api.training.json_lines import Appender, JsonLines
 from cosd_api.types import EndpointUsage
 from cosd_providers import Provider, ProviderError, UnsupportedError, Usage
-
-__all__ = ["OnError", "Progress", "collect"]
 
 OnError = Literal["raise", "skip"]
 """Reaction to an endpoint's error: end the run (`"raise"`), or leave out the example (`"skip"`)."""
@@ -122,7 +120,7 @@ async def collect(
     gate = listed is not None or hidden_states
     endpoints = Endpoints(draft, assistant, unit=check_unit(unit), tokens=gate)
     file = None if path is None else Path(path)
-    kept = SamplesFile.read(file) if file is not None and file.exists() else JsonLines()
+    kept = SamplesFile.read(file) if file is not None and file.exists() else SamplesFile()
     async with endpoints:
         facts, width = await _discover(endpoints, listed, states=hidden_states)
         contexts, end_ids = await _contexts(endpoints, facts, states=hidden_states)
@@ -138,22 +136,14 @@ async def collect(
         run = _Run(endpoints, facts, on_special_tokens, sampled, contexts, skips=on_error == "skip")
         with ExitStack() as stack:
             if file is not None:
-                run.write = _open(stack, file, kept, header)
-            await run.ask(wanted, kept.examples if isinstance(kept, SamplesFile) else (), concurrency, progress)
+                if kept.header is not None:
+                    kept.header.check_same_pair(header, file)
+                appender = stack.enter_context(Appender(file, kept.lines))
+                if kept.header is None:
+                    appender.write(header.line())
+                run.write = lambda one: appender.write(samples_line(one))
+            await run.ask(wanted, kept.examples, concurrency, progress)
     return run.samples([*wanted.values()], header)
-
-
-def _open(
-    stack: ExitStack, file: Path, kept: SamplesFile | JsonLines, header: Header
-) -> Callable[[ExampleSamples], None]:
-    """Open the file for appending; return a function that appends the samples of an example."""
-    if isinstance(kept, SamplesFile):
-        kept.header.check_same_pair(header, file)
-        appender = stack.enter_context(Appender(file, kept.lines))
-    else:
-        appender = stack.enter_context(Appender(file, kept))
-        appender.write(header.line())
-    return lambda one: appender.write(samples_line(one))
 
 
 async def _discover(endpoints: Endpoints, listed: int | None, *, states: bool) -> tuple[Facts, int | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from cosd_api import Example, SettingError, __version__
 from cosd_api.extend import DeferralSample, ExampleSamples, Label, Strict, Unit, sha256_of, with_notes
-from cosd_api.training.json_lines import (
+from cosd_api.json_lines import (
     SAMPLES,
     JsonLine,
     JsonLines,
@@ -26,18 +26,9 @@ from cosd_api.training.json_lines import (
     problem,
     read_lines,
 )
-from cosd_api.types import Endpoint, EndpointUsage, Sample
+from cosd_api.types import Endpoint, EndpointUsage
 
-__all__ = [
-    "Contexts",
-    "Failure",
-    "Header",
-    "Samples",
-    "SamplesFile",
-    "check_examples",
-    "read_examples",
-    "samples_line",
-]
+_SCHEMA: Literal[3] = 3  # the version of the format of samples files
 
 Contexts = Literal["ids", "text"]
 """Form in which models are sent the answer so far, as in `FusionResult.settings.contexts`: their own ids, or text."""
@@ -70,8 +61,8 @@ class Samples(Strict):
         assistant: the assistant endpoint; None for samples that were not collected.
         unit: the unit that was judged: `"token"` if both models have the same tokenizer, else `"word"`, or `"literal"`
             if the user chose it.
-        contexts: `"ids"` if both models were sent the answer as their own ids, `"text"` if a model was sent text. None
-            for samples from an earlier version, which sent texts that were cut at each token of the draft.
+        contexts: `"ids"` if both models were sent the answer as their own ids, `"text"` if a model was sent text; None
+            for samples that were not collected.
         listed: number of alternative tokens that the draft listed at each place; None if no lists were requested.
         hidden_states: width of the draft's hidden states; None for samples without them.
         failed: the examples for which an endpoint failed.
@@ -101,9 +92,8 @@ class Samples(Strict):
             SettingError: the file is of another kind or a newer version, or it is invalid.
         """
         file = SamplesFile.read(Path(path))
-        if not isinstance(file, SamplesFile):
+        if (header := file.header) is None:
             raise SettingError(f"{path} is empty: collect has written no samples to it yet")
-        header = file.header
         cut = f"the last line of {path} was cut and is left out; collect again to ask about its example"
         return cls(
             examples=file.examples,
@@ -261,7 +251,7 @@ class Header(Strict):
     """
 
     kind: Literal["cosd-samples"] = SAMPLES
-    schema_version: Literal[1, 2, 3] = 3
+    schema_version: Literal[3] = _SCHEMA
     draft: Endpoint
     assistant: Endpoint
     unit: Unit
@@ -278,26 +268,21 @@ class Header(Strict):
         Raises:
             SettingError: the models, the unit, the contexts or the collected data differ.
         """
-        for mine, theirs in ((self.draft, other.draft), (self.assistant, other.assistant)):
-            if mine.model != theirs.model:
-                words = f"{path} holds samples with {mine.model} as the {mine.name}, not {theirs.model}"
-                raise SettingError(f"{words}: {_ANOTHER_FILE}")
-        if self.contexts != other.contexts:
-            ways = {"ids": "after ids", "text": "after texts", None: "after cut texts, by an earlier cosd-api"}
-            words = f"{path} holds samples taken {ways[self.contexts]}, not {ways[other.contexts]}"
-            raise SettingError(f"{words}: {_ANOTHER_FILE}")
-        if self.listed != other.listed:
-            words = f"{path} holds samples with listed={self.listed}, not {other.listed}"
-            raise SettingError(f"{words}: {_ANOTHER_FILE}")
-        if self.hidden_states != other.hidden_states:
-            width, wanted = (
-                f"of {one} numbers" if one else "none" for one in (self.hidden_states, other.hidden_states)
-            )
-            words = f"{path} holds samples with hidden states: {width}, not {wanted}"
-            raise SettingError(f"{words}: {_ANOTHER_FILE}")
+        for (before, mine), (_, theirs) in zip(self._in_words(), other._in_words(), strict=True):
+            if mine != theirs:
+                raise SettingError(f"{path} holds samples {before}{mine}, not {theirs}: {_ANOTHER_FILE}")
         if self.unit != other.unit:  # checked last, because the settings above determine the unit
             words = f"{path} holds samples of unit={self.unit!r}, but these endpoints are judged by {other.unit!r}"
             raise SettingError(f"{words} (was a tokenizer given only once?): {_ANOTHER_FILE}")
+
+    def _in_words(self) -> list[tuple[str, str]]:
+        """Describe what all samples of a file have in common; each description has a beginning that never changes."""
+        return [
+            *((f"with the {one.name} ", one.model) for one in (self.draft, self.assistant)),
+            ("taken ", "after ids" if self.contexts == "ids" else "after texts"),
+            ("with listed=", str(self.listed)),
+            ("with hidden states: ", f"of {self.hidden_states} numbers" if self.hidden_states else "none"),
+        ]
 
     def line(self) -> str:
         """Return the line, without a line feed.
@@ -307,40 +292,23 @@ class Header(Strict):
         return self.model_dump_json(exclude={one for one in ("listed", "hidden_states") if getattr(self, one) is None})
 
 
-class _Row(Strict):
-    """A line of the file, with one example and its samples."""
-
-    key: str
-    prompt: Any
-    answer: Any
-    target: Any = None
-    ends: Any = True
-    choices: Any = None
-    tests: Any = None
-    group: Any = None
-    samples: tuple[Sample, ...]
-    skipped: int = Field(ge=0)
-    deferral: tuple[DeferralSample, ...] | None = None
-    deferral_skipped: int = Field(default=0, ge=0)
-
-
 @dataclass(frozen=True, slots=True)
 class SamplesFile:
     """The content of a samples file.
 
     Attributes:
-        header: the header, which is the first line.
+        header: the header, which is the first line; None if there is none yet.
         examples: the examples with their samples.
         lines: the lines as they were read, for `json_lines.Appender`.
     """
 
-    header: Header
-    examples: tuple[ExampleSamples, ...]
-    lines: JsonLines
+    header: Header | None = None
+    examples: tuple[ExampleSamples, ...] = ()
+    lines: JsonLines = field(default_factory=JsonLines)
 
     @classmethod
-    def read(cls, path: Path) -> Self | JsonLines:
-        """Read a samples file; if it has no header yet, return only its lines.
+    def read(cls, path: Path) -> Self:
+        """Read a samples file.
 
         Raises:
             OSError: the file cannot be read.
@@ -357,7 +325,7 @@ class SamplesFile:
         if not lines.lines:
             if not lines.rest.startswith(_START[: len(lines.rest)]):
                 raise _not_samples(path)
-            return lines
+            return cls(lines=lines)
         first, *rest = lines.lines
         header = _header(path, first)
         found: dict[str, ExampleSamples] = {}
@@ -382,33 +350,37 @@ def samples_line(one: ExampleSamples) -> str:
 def _not_samples(path: Path) -> SettingError:
     kind = foreign_kind(path, wanted=SAMPLES)
     named = "" if kind is None else f" (it is {kind})"
-    return SettingError(f"{path} is not a file of samples and was not changed{named}: {_ANOTHER_FILE}")
+    more = "cosd collect writes samples to a new file, from examples"
+    return SettingError(f"{path} is not a file of samples and was not changed{named}: {more}")
 
 
 def _header(path: Path, line: JsonLine) -> Header:
     if line.fields.get("kind") != SAMPLES:
         raise _not_samples(path)
     version = line.fields.get("schema_version")
-    if isinstance(version, int) and version > Header.model_fields["schema_version"].default:
+    if isinstance(version, int) and version > _SCHEMA:
         raise SettingError(f"{path} was written by a newer cosd-api (schema_version {version}): update cosd-api")
+    if version in range(1, _SCHEMA):
+        words = f"{path} was written by an earlier cosd-api (schema_version {version})"
+        raise SettingError(f"{words}: collect its samples again, into another file")
     try:
-        header = Header.model_validate(line.fields)
+        return Header.model_validate(line.fields)
     except ValidationError as error:
         reason = f"its header is broken: {problem(error, [*Header.model_fields])}"
         raise line_error(path, line.number, reason) from None
-    # For models that accept only text, version 2 compared words and sent texts that were cut at each draft token.
-    cut = header.schema_version == 2 and (header.contexts, header.unit) == ("text", "word")
-    return header.model_copy(update={"contexts": None}) if cut else header
 
 
 def _row(path: Path, line: JsonLine) -> ExampleSamples:
+    """Read a line with one example and its samples; its `key` is the example's."""
+    known = [*Example.model_fields, *(name for name in ExampleSamples.model_fields if name != "example")]
+    if "key" not in line.fields:
+        raise line_error(path, line.number, f"the field 'key' is missing{_REPAIR}")
+    fields = {name: value for name, value in line.fields.items() if name != "key"}
     try:
-        row = _Row.model_validate(line.fields)
-        example = Example.model_validate({name: getattr(row, name) for name in Example.model_fields})
-        found = {name: getattr(row, name) for name in ("samples", "skipped", "deferral", "deferral_skipped")}
-        one = ExampleSamples(example=example, **found)
+        example = Example.model_validate({one: fields.pop(one) for one in Example.model_fields if one in fields})
+        found = ExampleSamples.model_validate({"example": example, **fields})
     except ValidationError as error:
-        raise line_error(path, line.number, problem(error, [*_Row.model_fields]) + _REPAIR) from None
-    if example.key != row.key:
+        raise line_error(path, line.number, problem(error, known) + _REPAIR) from None
+    if example.key != line.fields["key"]:
         raise line_error(path, line.number, f"its key does not match its prompt and answer{_REPAIR}")
-    return one
+    return found

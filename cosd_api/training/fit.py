@@ -9,19 +9,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from textwrap import indent
 from typing import Any, Literal
 
-from pydantic import JsonValue
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from cosd_api import SettingError, TreeVerifier, __version__
-from cosd_api.extend import TreeNode, check_count
+from cosd_api.extend import TreeNode, check_count, counted, paragraph, with_notes
 from cosd_api.training.dataset import Contexts, Samples
 from cosd_api.training.evaluation import (
     ALWAYS_ASSISTANT,
     ALWAYS_DRAFT,
+    BASELINES,
     DEFAULT_RULE,
     PAPER_RULE,
-    QUARTERS,
     TREE,
     TUNED_RULE,
     Decide,
@@ -29,28 +31,11 @@ from cosd_api.training.evaluation import (
     HeldOutScores,
     LabelledPlace,
     Score,
-    baselines,
     held_out,
     lacking,
     places_of,
 )
-from cosd_api.training.report import Training, TrainingCounts, about_dropped, one_sided
 from cosd_api.types import Endpoint
-
-__all__ = [
-    "DEEPEST",
-    "LARGEST_SEED",
-    "ClassWeight",
-    "FittedTree",
-    "TreeFit",
-    "check_samples",
-    "compare",
-    "digest_of",
-    "nodes_of",
-    "pairs_of",
-    "sklearn_version",
-    "train_tree",
-]
 
 ClassWeight = Literal["balanced"]
 
@@ -61,8 +46,94 @@ _DEPTHS = (1, 2, 3, 4)
 _LEAVES = (20, 5, 1)
 # Limits for too few examples. A tree of depth 2 can express the rule: is p low, and is q high?
 _DEPTH, _LEAF = 2, 1
-LARGEST_SEED = 2**32 - 1
-"""Largest seed that NumPy accepts."""
+_LARGEST_SEED = 2**32 - 1  # the largest that NumPy accepts
+_LARGEST_SHOWN = 31  # maximum number of nodes of a tree that is shown: a full tree of depth 4
+_SURE = 0.5  # a model counts as confident of a word if it gives the word a higher probability than this
+
+
+class TrainingCounts(BaseModel):
+    """Counts of the data that a tree was trained on.
+
+    Attributes:
+        examples: number of examples, including examples without a labelled place.
+        draft_right: number of places where the models differ and the draft is right (label 0).
+        assistant_right: number of places where the models differ and the assistant is right (label 1).
+        agreeing: number of places where both models would have written the same text.
+        dropped: number of places where the models differ and neither is right.
+        skipped: number of places that could not be judged.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    examples: int
+    draft_right: int
+    assistant_right: int
+    agreeing: int
+    dropped: int
+    skipped: int
+
+    @classmethod
+    def of(cls, samples: Sequence[Samples], places: Sequence[LabelledPlace]) -> TrainingCounts:
+        """Count the places of several data sets, given their labelled places."""
+        labels = [place.label for place in places if not place.agreed]
+        return cls(
+            examples=sum(len(one.examples) for one in samples),
+            draft_right=labels.count(0),
+            assistant_right=labels.count(1),
+            agreeing=sum(one.agreeing for one in samples),
+            dropped=sum(one.dropped for one in samples),
+            skipped=sum(one.skipped for one in samples),
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{counted(self.examples, 'example')}: {counted(self.draft_right, 'place')} where the draft is right and "
+            f"the assistant is not, {self.assistant_right} the other way round; {self.agreeing} where they agree, "
+            f"{self.dropped} where neither is right, {self.skipped} that could not be judged"
+        )
+
+
+class Training(BaseModel):
+    """A trained tree and the evidence for it; `str()` gives a report.
+
+    Attributes:
+        tree: the verifier, for `Fusion(..., verifier=training.tree)` or `training.tree.save(path)`.
+        depth: maximum depth; the tree may be shallower.
+        min_leaf: minimum number of places in each leaf.
+        chosen: whether a limit was chosen on held-out examples; False if both limits were given as arguments, or if
+            there were too few examples.
+        counts: counts of the data.
+        comparison: scores of a tree, the rules and the constants on held-out examples; None if there were too few
+            examples. Each fold trains its own tree, so the scores measure the method of training, not `tree` itself.
+        warnings: reasons to doubt the tree.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tree: TreeVerifier
+    depth: int
+    min_leaf: int
+    chosen: bool
+    counts: TrainingCounts
+    comparison: HeldOutScores | None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def unsafe(self) -> str | None:
+        """A reason not to use the tree, if it wrongly replaces words of which the draft is confident; else None."""
+        return replaces_the_sure(self.tree)
+
+    def report(self) -> str:
+        """Describe the data, the tree and the comparison. `str()` adds the warnings."""
+        nodes = len(self.tree.nodes)
+        outline = f"{nodes} nodes, too many to show" if nodes > _LARGEST_SHOWN else self.tree.outline()
+        chosen = " (chosen on held-out examples)" if self.chosen else ""
+        limits = f"depth of at most {self.depth}, at least {counted(self.min_leaf, 'place')} to a leaf{chosen}"
+        parts = [paragraph(f"{self.counts}."), paragraph(f"Tree, {limits}:"), indent(outline, "  ")]
+        return "\n\n".join([*parts, *([str(self.comparison)] if self.comparison is not None else [])])
+
+    def __str__(self) -> str:
+        return with_notes(self.report(), self.warnings)
 
 
 def train_tree(
@@ -84,8 +155,8 @@ def train_tree(
     produce the same tree. No requests are sent.
 
     Args:
-        samples: samples from `collect`, one data set or several. An example that occurs in several data sets is held
-            out from all of them together.
+        samples: samples from `collect`, one data set, or one for each of several assistants. An example that occurs in
+            several data sets is held out from all of them together.
         depth: maximum depth of the tree, up to 12; if None, it is chosen automatically.
         min_leaf: minimum number of places in each leaf; if None, it is chosen automatically.
         keep_agreeing: also train on places where both models are right, with label 0, as the paper describes. A fusion
@@ -100,77 +171,56 @@ def train_tree(
         SettingError: the samples contain nothing to learn from, or an argument is invalid.
     """
     trees = TreeFit(depth, min_leaf, class_weight, folds, seed)
-    sets = check_samples(samples)
+    given = [samples] if isinstance(samples, Samples) or not isinstance(samples, Sequence) else samples
+    sets = sorted(map(check_samples, given), key=lambda one: one.digest)
     places = places_of(sets, keep_agreeing=keep_agreeing)
     counts = TrainingCounts.of(sets, places)
     _check_labels(counts, places)
     fitted = trees.fit(places)
-    comparison = _compare(places, trees)
-    pairs = pairs_of(sets)
-    trained_on: dict[str, JsonValue] = {
-        "pairs": pairs,
-        "data": digest_of([one.digest for one in sets]),
-        "counts": counts.model_dump(),
-        "features": ["p", "q"],
-        "alternative_features": ["p"],
-        "criterion": _CRITERION,
-        "depth": fitted.depth,
-        "min_leaf": fitted.min_leaf,
-        "keep_agreeing": keep_agreeing,
-        "class_weight": class_weight,
-        "folds": folds,
-        "seed": seed,
-        "scikit_learn": sklearn_version(),
-        "library_version": __version__,
-    }
-    tree = TreeVerifier(nodes=fitted.nodes, contexts=_contexts(sets), trained_on=trained_on)
+    comparison = compare(places, trees)
+    origin = origin_of(
+        sets,
+        [one.digest for one in sets],
+        counts,
+        features=["p", "q"],
+        alternative_features=["p"],
+        criterion=_CRITERION,
+        depth=fitted.depth,
+        min_leaf=fitted.min_leaf,
+        keep_agreeing=keep_agreeing,
+        class_weight=class_weight,
+        folds=folds,
+        seed=seed,
+    )
+    ways = {one.contexts for one in sets}
+    contexts: Contexts | None = None if None in ways else "text" if "text" in ways else "ids"
+    tree = TreeVerifier(nodes=fitted.nodes, contexts=contexts, trained_on=origin)
     return Training(
         tree=tree,
         depth=fitted.depth,
         min_leaf=fitted.min_leaf,
-        given=trees.given,
         chosen=fitted.chosen,
         counts=counts,
         comparison=comparison,
         warnings=(
-            *_about_contexts(sets),
-            *_about_data(len(pairs), places, counts),
+            *_about_data(sets, places, counts),
             *_about_tree(tree),
             *_about_worth(comparison, trees),
         ),
     )
 
 
-def compare(
-    samples: Samples | Sequence[Samples],
-    *,
-    alphas: Sequence[float] = QUARTERS,
-    betas: Sequence[float] = QUARTERS,
-    folds: int = 5,
-    seed: int = 0,
-) -> HeldOutScores | None:
+def compare(places: Sequence[LabelledPlace], trees: TreeFit) -> HeldOutScores | None:
     """Compare the constants, the default rule, the paper's rule, a tuned rule and a tree on the same held-out examples.
 
-    Returns None if there are too few samples. At least five examples must have a place where exactly one model is
-    right; and for each model, at least two examples must have a place where only that model is right.
-
-    Raises:
-        SettingError: an argument is invalid.
+    Each fold chooses the depth and leaf size of its tree on its own training places. Returns None if there are too few
+    places (`lacking` returns the reason).
     """
-    return _compare(places_of(check_samples(samples)), TreeFit(folds=folds, seed=seed), alphas, betas)
 
-
-def _compare(
-    places: Sequence[LabelledPlace],
-    trees: TreeFit,
-    alphas: Sequence[float] = QUARTERS,
-    betas: Sequence[float] = QUARTERS,
-) -> HeldOutScores | None:
-    # Each fold chooses the depth and leaf size of its tree on its own training places.
     def fit_tree(train: Sequence[LabelledPlace]) -> Decide:
         return TreeVerifier(nodes=trees.fit(train).nodes).replaces
 
-    return held_out(places, {**baselines(alphas, betas), TREE: fit_tree}, folds=trees.folds, seed=trees.seed)
+    return held_out(places, {**BASELINES, TREE: fit_tree}, folds=trees.folds, seed=trees.seed)
 
 
 # Fitting.
@@ -208,22 +258,13 @@ class TreeFit:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, value, least, most in (
-            ("depth", self.depth, 1, DEEPEST),
-            ("min_leaf", self.min_leaf, 1, None),
-            ("folds", self.folds, 2, None),
-            ("seed", self.seed, 0, LARGEST_SEED),
-        ):
-            if value is not None and check_count(name, value, least=least) > (value if most is None else most):
-                raise SettingError(f"{name} must be at most {most}, not {value}")
+        check_folds(self.folds, self.seed)
+        if self.depth is not None and check_count("depth", self.depth) > DEEPEST:
+            raise SettingError(f"depth must be at most {DEEPEST}, not {self.depth}")
+        if self.min_leaf is not None:
+            check_count("min_leaf", self.min_leaf)
         if self.class_weight not in ("balanced", None):
             raise SettingError(f"class_weight must be 'balanced' or None, not {self.class_weight!r}")
-
-    @property
-    def given(self) -> tuple[Literal["depth", "min_leaf"], ...]:
-        """The names of the limits that the caller has given."""
-        depth: tuple[Literal["depth"], ...] = ("depth",) if self.depth is not None else ()
-        return (*depth, "min_leaf") if self.min_leaf is not None else depth
 
     def measure(self, score: Score) -> float:
         """Return the accuracy by which depth and leaf size are chosen.
@@ -324,33 +365,32 @@ def nodes_of(classifier: Any) -> tuple[TreeNode, ...]:  # Any: scikit-learn has 
     return tuple(map(TreeNode.model_validate, nodes))
 
 
-def sklearn_version() -> str:
-    """The installed version of scikit-learn."""
-    import sklearn  # noqa: PLC0415
-
-    return str(sklearn.__version__)
-
-
 # The data.
 
 
-def check_samples(samples: Samples | Sequence[Samples]) -> Sequence[Samples]:
-    """Check the data sets; sort them and their examples, so that the order of collection does not matter.
+def check_folds(folds: int, seed: int) -> None:
+    """Check the number of folds and the seed.
 
     Raises:
-        SettingError: `samples` is not a data set or a list of data sets, or there are no examples.
+        SettingError: one of them is invalid.
     """
-    sets = [samples] if isinstance(samples, Samples) else samples
-    if not isinstance(sets, Sequence) or not all(isinstance(one, Samples) for one in sets):
-        raise SettingError("samples must be the result of collect() or Samples.load(), or a list of these")
-    if not any(one.examples for one in sets):
+    check_count("folds", folds, least=2)
+    if check_count("seed", seed, least=0) > _LARGEST_SEED:
+        raise SettingError(f"seed must be at most {_LARGEST_SEED}, not {seed}")
+
+
+def check_samples(samples: Samples) -> Samples:
+    """Check a data set; sort its examples, so that the order of collection does not matter.
+
+    Raises:
+        SettingError: `samples` is of another type, or there are no examples.
+    """
+    if not isinstance(samples, Samples):
+        raise SettingError("samples must be the result of collect() or Samples.load()")
+    if not samples.examples:
         raise SettingError("there is nothing to train on: the samples have no examples")
     # `collect` stores examples in the order in which they finish, but a tree must not depend on timing.
-    ordered = [
-        one.model_copy(update={"examples": tuple(sorted(one.examples, key=lambda found: found.example.key))})
-        for one in sets
-    ]
-    return sorted(ordered, key=lambda one: (one.digest, one.deferral_digest))
+    return samples.model_copy(update={"examples": tuple(sorted(samples.examples, key=lambda one: one.example.key))})
 
 
 def _check_labels(counts: TrainingCounts, places: Sequence[LabelledPlace]) -> None:
@@ -368,7 +408,18 @@ def _check_labels(counts: TrainingCounts, places: Sequence[LabelledPlace]) -> No
         raise SettingError(one_sided(counts.draft_right, counts.assistant_right))
 
 
-def pairs_of(sets: Sequence[Samples]) -> list[JsonValue]:
+def origin_of(
+    sets: Sequence[Samples], digests: Sequence[str], counts: BaseModel, **more: JsonValue
+) -> dict[str, JsonValue]:
+    """Describe a training for the file of its result: the models, the data, the counts, `more`, and the versions."""
+    import sklearn  # noqa: PLC0415
+
+    data = digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
+    versions: dict[str, JsonValue] = {"scikit_learn": str(sklearn.__version__), "library_version": __version__}
+    return {"pairs": _pairs_of(sets), "data": data, "counts": counts.model_dump(), **more, **versions}
+
+
+def _pairs_of(sets: Sequence[Samples]) -> list[JsonValue]:
     """Return the distinct pairs of models, without the models' addresses, which may be confidential."""
     found: list[JsonValue] = []
     for one in sets:
@@ -382,31 +433,34 @@ def _model(endpoint: Endpoint | None) -> JsonValue:
     return None if endpoint is None else {"engine": endpoint.engine, "model": endpoint.model}
 
 
-def digest_of(digests: Sequence[str]) -> str:
-    """Combine the digests of several data sets into one."""
-    return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
-
-
 # Warnings.
 
 
-def _contexts(sets: Sequence[Samples]) -> Contexts | None:
-    """Return `"text"` if any data set was collected with text, else `"ids"`; None if this is unknown for a data set."""
-    ways = {one.contexts for one in sets}
-    return None if None in ways else "text" if "text" in ways else "ids"
+def about_dropped(labelled: int, dropped: int) -> list[str]:
+    """Return a warning if neither model is right at more places than are labelled; else an empty list."""
+    if dropped <= labelled:
+        return []
+    where = f"at {dropped} of {counted(labelled + dropped, 'place')} where the models differ neither is right"
+    return [f"{where}: check that the answers are written as a model would write them, leading space included"]
 
 
-def _about_contexts(sets: Sequence[Samples]) -> list[str]:
-    if any(one.contexts is None and one.draft is not None for one in sets):
-        return [
-            "samples of an earlier cosd-api were measured after cut texts, not as a fusion asks: collect them again"
-        ]
-    return []
+def one_sided(draft_right: int, assistant_right: int) -> str | None:
+    """Return a warning if all labels are equal; None if both labels occur, or neither."""
+    right = draft_right + assistant_right
+    if not right or (draft_right and assistant_right):
+        return None
+    samples = "the only labelled sample is" if right == 1 else f"all {right} labelled samples are"
+    mine, other = ("draft", "assistant") if draft_right else ("assistant", "draft")
+    return (
+        f"{samples} the {mine}'s: the {other} was never right where the {mine} was wrong; "
+        f"add examples that the {other} can answer and the {mine} cannot (if there are none, the {mine} alone is "
+        "as good)"
+    )
 
 
-def _about_data(pairs: int, places: Sequence[LabelledPlace], counts: TrainingCounts) -> list[str]:
+def _about_data(sets: Sequence[Samples], places: Sequence[LabelledPlace], counts: TrainingCounts) -> list[str]:
     found = about_dropped(counts.draft_right + counts.assistant_right, counts.dropped)
-    if pairs > 1:
+    if (pairs := len(_pairs_of(sets))) > 1:
         found.append(f"the samples are of {pairs} pairs of models, so the tree fits none of them alone")
     if (lack := lacking(places)) is not None:
         found.append(f"the tree's accuracy is unknown: {lack}")
@@ -441,3 +495,30 @@ def _about_worth(comparison: HeldOutScores | None, trees: TreeFit) -> list[str]:
             f"tree's choice at {mine.accuracy:.1%}"
         )
     return found
+
+
+def replaces_the_sure(tree: TreeVerifier) -> str | None:
+    """Describe a case in which a tree wrongly replaces a word of which the draft is confident; None if there is none.
+
+    A model is confident of a word if the word's probability is above 0.5. A replacement counts as wrong in two cases:
+    the assistant is not confident of its own word; or, with the same q, the tree would keep a less probable word of the
+    draft.
+    """
+    ps, qs = (_between_thresholds(tree, feature) for feature in ("p", "q"))
+    for q in qs:
+        kept: float | None = None
+        for p in ps:
+            if not tree.replaces(p, q):
+                kept = p if kept is None else kept
+            elif kept is not None and p > _SURE:
+                return f"it replaces a draft of {p:.2g}, and keeps one of {kept:.2g}, beside an assistant of {q:.2g}"
+        if q <= _SURE and tree.replaces(ps[-1], q):
+            return f"it replaces a draft of {ps[-1]:.2g} by an assistant of {q:.2g}"
+    return None
+
+
+def _between_thresholds(tree: TreeVerifier, feature: Literal["p", "q"]) -> list[float]:
+    """Return a probability from each interval between neighbouring thresholds of a feature, in ascending order."""
+    bounds = {node.threshold for node in tree.nodes if node.feature == feature and node.threshold is not None}
+    inner = sorted(one for one in {*bounds, _SURE} if 0 < one < 1)
+    return [(low + high) / 2 for low, high in pairwise([0.0, *inner, 1.0])]

@@ -19,17 +19,18 @@ needed to load a trained gate.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from cosd_api import CoLLMVerifier, DeferralVerifier, SettingError, __version__
+from cosd_api import CoLLMVerifier, DeferralVerifier, SettingError
 from cosd_api.extend import (
     DEFERRAL_FEATURES,
     DeferralSample,
     DeferralWeights,
     Gate,
-    check_count,
     counted,
     deferral_features,
     outdated,
@@ -38,36 +39,39 @@ from cosd_api.extend import (
     with_notes,
 )
 from cosd_api.training.dataset import Samples
-from cosd_api.training.evaluation import ENOUGH_EXAMPLES
-from cosd_api.training.fit import (
-    LARGEST_SEED,
-    check_samples,
-    digest_of,
-    pairs_of,
-    sklearn_version,
-)
-from cosd_api.training.gate_fit import (
-    PENALTY,
-    GateFit,
-    GatePlace,
-    GateScore,
-    HeldOutPlaces,
-    constant,
-    held_out,
-    youden,
-)
+from cosd_api.training.evaluation import ENOUGH_EXAMPLES, LabelledPlace, fold_of_each, lacking
+from cosd_api.training.fit import check_folds, check_samples, origin_of
 
-__all__ = [
-    "PENALTIES",
-    "DeferralCounts",
-    "DeferralTraining",
-    "train_co_llm",
-    "train_deferral",
-]
-
+PENALTY = 1e-3
+"""Factor of the penalty for gates with few features. The penalty is half the sum of the squared weights."""
 PENALTIES = (1.0, 1e-1, 1e-2, 1e-3)
 """Penalties that are tried for gates on hidden states."""
 _UNTRIED = 1e-1  # the penalty that is used if there are too few examples to hold some out
+_LEAST = 1e-12  # lower bound on a likelihood, so that its logarithm is finite
+_DIGITS = 9  # significant digits of a weight: few enough that all processors, despite rounding, write the same file
+
+
+class GateScore(BaseModel):
+    """Rates of the gate's decisions at the places on which `eta` was chosen.
+
+    Attributes:
+        found: share of the places with z = 1 at which the gate opens (true positive rate).
+        wasted: share of the places with z = 0 at which the gate opens (false positive rate).
+        opens: share of all places at which the gate opens.
+        held_out: whether the places were held out. If not, the gate was trained on the same places.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    found: float
+    wasted: float
+    opens: float
+    held_out: bool
+
+    @property
+    def youden(self) -> float:
+        """Youden's index: the true positive rate minus the false positive rate."""
+        return self.found - self.wasted
 
 
 class DeferralCounts(BaseModel):
@@ -134,9 +138,7 @@ class DeferralTraining(BaseModel):
         return with_notes(self.report(), self.warnings)
 
 
-def train_deferral(
-    samples: Samples | Sequence[Samples], *, hidden_states: bool = False, folds: int = 5, seed: int = 0
-) -> DeferralTraining:
+def train_deferral(samples: Samples, *, hidden_states: bool = False, folds: int = 5, seed: int = 0) -> DeferralTraining:
     """Train a gate of `Defer` on samples that were collected for gates. This sends no request.
 
     The same samples, in any order, and the same arguments produce the same gate. The threshold `eta` is chosen on
@@ -145,8 +147,8 @@ def train_deferral(
     examples, `eta` is chosen on the training examples.
 
     Args:
-        samples: samples from `collect(..., listed=...)`, one data set, or several with the same `listed`. For a gate on
-            hidden states: samples from `collect(..., hidden_states=True)` with one draft model.
+        samples: samples from `collect(..., listed=...)`; for a gate on hidden states, from
+            `collect(..., hidden_states=True)`.
         hidden_states: train a `CoLLMVerifier`, which uses the draft's last hidden state, instead of a
             `DeferralVerifier`, which uses the draft's lists of tokens.
         folds: number of folds for holding out examples.
@@ -156,130 +158,249 @@ def train_deferral(
         SettingError: the samples contain nothing to learn from, or lack the lists or hidden states that the gate uses;
             or an argument is invalid.
     """
-    data = _Data(samples, folds, seed)
+    check_folds(folds, seed)
+    samples = check_samples(samples)
+    if hidden_states:
+        if (width := samples.hidden_states) is None:
+            words = "the samples hold no hidden states of the draft, which the gate uses"
+            raise SettingError(f"{words}: collect them with hidden_states=True (cosd collect --hidden-states)")
+        data = _Data.of(samples, lambda place: state_from_text(place.state or "", width), folds, seed)
+        penalty = data.best_penalty()
+    else:
+        if samples.listed is None:
+            words = "the samples hold no lists of the draft's tokens, which a gate uses"
+            raise SettingError(f"{words}: collect them with listed=10 (cosd collect --listed 10)")
+        data = _Data.of(samples, _features, folds, seed)
+        penalty = PENALTY
+    first = _Weights.first(data, penalty)
+    fitted = first.trained(data)
+    eta, score = youden(data.held_out(penalty), data.z, held_out=data.folds is not None)
+    losses = {
+        "draft": data.loss(0.0),
+        "assistant": data.loss(1.0),
+        "first": first.loss(data),
+        "gate": fitted.loss(data),
+    }
+    more: dict[str, JsonValue] = {"penalty": penalty} if hidden_states else {"features": [*DEFERRAL_FEATURES]}
+    origin = origin_of([samples], [samples.deferral_digest], data.counts, **more, folds=folds, seed=seed)
+    bias, *weights = fitted.plain()
     gate: Gate
     if hidden_states:
-        width = _width(data.sets)
-        data.read(lambda place: state_from_text(place.state or "", width))
-        penalty = data.best_penalty()
-        (bias, *weights), evidence = data.trained(penalty)
-        origin = data.trained_on(penalty=penalty)
-        gate = CoLLMVerifier(width=width, bias=bias, weights=tuple(weights), eta=data.eta, trained_on=origin)
+        gate = CoLLMVerifier(width=len(weights), bias=bias, weights=tuple(weights), eta=eta, trained_on=origin)
     else:
-        listed, penalty = _listed(data.sets), PENALTY
-        data.read(lambda place: deferral_features(place.draft, place.listed, end=not place.draft))
-        weights, evidence = data.trained(penalty)
-        named = DeferralWeights.model_validate(dict(zip(("bias", *DEFERRAL_FEATURES), weights, strict=True)))
-        origin = data.trained_on(features=[*DEFERRAL_FEATURES])
-        gate = DeferralVerifier(listed=listed, weights=named, eta=data.eta, trained_on=origin)
-    return DeferralTraining(gate=gate, penalty=penalty, **evidence)
+        named = DeferralWeights.model_validate({"bias": bias, **dict(zip(DEFERRAL_FEATURES, weights, strict=True))})
+        gate = DeferralVerifier(listed=samples.listed or 0, weights=named, eta=eta, trained_on=origin)
+    doubts = _warnings(data.counts, losses, score)
+    return DeferralTraining(gate=gate, penalty=penalty, counts=data.counts, losses=losses, score=score, warnings=doubts)
 
 
-def train_co_llm(samples: Samples | Sequence[Samples], *, folds: int = 5, seed: int = 0) -> DeferralTraining:
+def _features(place: DeferralSample) -> Sequence[float]:
+    return deferral_features(place.draft, place.listed, end=not place.draft)
+
+
+def train_co_llm(samples: Samples, *, folds: int = 5, seed: int = 0) -> DeferralTraining:
     """Train a gate on hidden states; deprecated, use `train_deferral(..., hidden_states=True)` instead."""
     outdated("train_co_llm(samples)", "train_deferral(samples, hidden_states=True)")
     return train_deferral(samples, hidden_states=True, folds=folds, seed=seed)
 
 
+@dataclass(slots=True)
 class _Data:
-    """The training data, and the steps of training that are the same for all gates.
+    """The tokens of the references, as arrays with one entry for each token.
 
     Attributes:
-        sets: the data sets.
-        places: the tokens of the references; set by `read`.
-        counts: counts of the data; set by `read`.
-        eta: the threshold; set by `trained`.
+        counts: counts of the tokens.
+        shown: the features of the draft's list or hidden state (line 1).
+        p: the draft's probability of the token.
+        q: the assistant's probability of the token.
+        z: 1 if the token is to be handed over, else 0 (line 2).
+        folds: number of the fold that holds the token's example out; None if there are too few examples.
     """
 
-    def __init__(self, samples: Samples | Sequence[Samples], folds: int, seed: int) -> None:
-        check_count("folds", folds, least=2)
-        if check_count("seed", seed, least=0) > LARGEST_SEED:
-            raise SettingError(f"seed must be at most {LARGEST_SEED}, not {seed}")
-        self.sets = check_samples(samples)
-        self.eta = 1.0
-        self._folds, self._seed = folds, seed
-        self._tried: dict[float, HeldOutPlaces] = {}
+    counts: DeferralCounts
+    shown: Any
+    p: Any
+    q: Any
+    z: Any
+    folds: Any = None
+    _held_out: dict[float, Any] = field(default_factory=dict[float, Any])
 
-    def read(self, shown: Callable[[DeferralSample], Sequence[float]]) -> None:
-        """Compute the features and z of every place (lines 1 and 2)."""
-        groups: dict[str, int] = {}
-        self.places = list[GatePlace]()
-        for one in self.sets:
-            for example in one.examples:
-                group = groups.setdefault(example.example.key, len(groups))
-                for place in example.deferral or ():
-                    label: Any = 1 if place.handed else 0
-                    self.places.append(GatePlace(place.p, place.q, label, group, shown=shown(place)))
-        self.counts = DeferralCounts(
-            examples=len(groups),
-            places=len(self.places),
-            handed=sum(place.label for place in self.places),
-            skipped=sum(example.deferral_skipped for one in self.sets for example in one.examples),
+    @classmethod
+    def of(cls, samples: Samples, shown: Callable[[DeferralSample], Sequence[float]], folds: int, seed: int) -> _Data:
+        """Compute the features and z of every token."""
+        import numpy as np  # noqa: PLC0415 - slow to load
+
+        places: list[LabelledPlace] = []
+        features: list[Sequence[float]] = []
+        for group, one in enumerate(samples.examples):
+            for place in one.deferral or ():
+                places.append(LabelledPlace(place.p, place.q, 1 if place.handed else 0, group))
+                features.append(shown(place))
+        counts = DeferralCounts(
+            examples=len(samples.examples),
+            places=len(places),
+            handed=sum(place.label for place in places),
+            skipped=sum(one.deferral_skipped for one in samples.examples),
         )
-        _check_labels(self.counts)
+        _check_labels(counts)
+        p, q, z = (np.array([getattr(place, name) for place in places], dtype=float) for name in ("p", "q", "label"))
+        found = cls(counts, np.array(features, dtype=float), p, q, z)
+        if lacking(places) is None:
+            fold = fold_of_each(places, folds=folds, seed=seed)
+            found.folds = np.array([fold[place.group] for place in places])
+        return found
+
+    def part(self, chosen: Any) -> _Data:
+        """Return the tokens at which the array `chosen` is True."""
+        return _Data(self.counts, self.shown[chosen], self.p[chosen], self.q[chosen], self.z[chosen])
+
+    def loss(self, s: Any) -> float:
+        """Return the mean negative marginal log-likelihood if `s` is the probability of deferral at each token."""
+        return _losses(s, self.p, self.q)[0]
+
+    def held_out(self, penalty: float) -> Any:
+        """Return the probability of deferral at each token, by gates that were trained on other examples.
+
+        If there are too few examples, the gate was trained on the same examples.
+        """
+        import numpy as np  # noqa: PLC0415
+
+        if penalty not in self._held_out:
+            if self.folds is None:
+                self._held_out[penalty] = _Weights.of(self, penalty).probabilities(self.shown)
+            else:
+                found = np.empty(len(self.z))
+                for fold in range(self.folds.max() + 1):
+                    there = self.folds == fold
+                    found[there] = _Weights.of(self.part(~there), penalty).probabilities(self.shown[there])
+                self._held_out[penalty] = found
+        return self._held_out[penalty]
 
     def best_penalty(self) -> float:
         """Return the penalty with the smallest loss on held-out examples; if several are equal, the largest penalty."""
-        if not self._held_out(PENALTIES[0]).held_out:
+        if self.folds is None:
             return _UNTRIED
-        return min(PENALTIES, key=lambda penalty: self._held_out(penalty).loss)
-
-    def _held_out(self, penalty: float) -> HeldOutPlaces:
-        if penalty not in self._tried:
-            self._tried[penalty] = held_out(self.places, self._folds, self._seed, penalty)
-        return self._tried[penalty]
-
-    def trained(self, penalty: float) -> tuple[list[float], dict[str, Any]]:
-        """Train the gate (lines 3 to 5); return its parameters, the bias first, and the evidence for it.
-
-        The evidence consists of the fields of `DeferralTraining` that do not describe the gate itself.
-        """
-        places = self.places
-        first = GateFit.first(places, penalty)
-        fitted = first.trained(places)
-        self.eta, score = youden(self._held_out(penalty))
-        losses = {
-            "draft": constant(places, 0.0),
-            "assistant": constant(places, 1.0),
-            "first": first.loss(places),
-            "gate": fitted.loss(places),
-        }
-        doubts = _warnings(self.counts, losses, score, len(pairs_of(self.sets)))
-        return fitted.weights(), {"counts": self.counts, "losses": losses, "score": score, "warnings": doubts}
-
-    def trained_on(self, **more: JsonValue) -> dict[str, JsonValue]:
-        """Return the description of the training that the gate's file records."""
-        return {
-            "pairs": pairs_of(self.sets),
-            "data": digest_of([one.deferral_digest for one in self.sets]),
-            "counts": self.counts.model_dump(),
-            **more,
-            "folds": self._folds,
-            "seed": self._seed,
-            "scikit_learn": sklearn_version(),
-            "library_version": __version__,
-        }
+        return min(PENALTIES, key=lambda penalty: self.loss(self.held_out(penalty)))
 
 
-def _listed(sets: Sequence[Samples]) -> int:
-    listed = {one.listed for one in sets}
-    if None in listed:
-        words = "the samples hold no lists of the draft's tokens, which a gate uses"
-        raise SettingError(f"{words}: collect them with listed=10 (cosd collect --listed 10)")
-    if len(listed) > 1:
-        raise SettingError(f"the samples were collected with listed={' and '.join(map(str, sorted(map(str, listed))))}")
-    return next(one for one in listed if one is not None)
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """The bias and weights of a gate, for standardised features.
+
+    Attributes:
+        theta: the bias, followed by the weights.
+        mean: mean of each feature.
+        scale: standard deviation of each feature.
+        penalty: factor of the penalty, which is half the sum of the squared weights.
+    """
+
+    theta: Any
+    mean: Any
+    scale: Any
+    penalty: float
+
+    @classmethod
+    def of(cls, data: _Data, penalty: float) -> _Weights:
+        """Train a gate (lines 3 and 4)."""
+        return cls.first(data, penalty).trained(data)
+
+    @classmethod
+    def first(cls, data: _Data, penalty: float) -> _Weights:
+        """Fit the first weights by logistic regression of z on the features (line 3)."""
+        import numpy as np  # noqa: PLC0415
+        from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
+
+        mean, scale = data.shown.mean(axis=0), data.shown.std(axis=0)
+        scale[scale < 1e-5] = np.inf  # so that a nearly constant feature gets no weight
+        # scikit-learn minimises C times the sum of the losses, plus half the sum of the squared weights.
+        found: Any = LogisticRegression(C=1 / (penalty * len(data.z)), tol=1e-6, max_iter=500)
+        found.fit((data.shown - mean) / scale, data.z)
+        return cls(np.append(found.intercept_, found.coef_), mean, scale, penalty)
+
+    def trained(self, data: _Data) -> _Weights:
+        """Minimise the negative marginal log-likelihood, starting from these weights (line 4)."""
+        import numpy as np  # noqa: PLC0415
+
+        minimize: Any = getattr(import_module("scipy.optimize"), "minimize")  # noqa: B009 - it has no types
+        x = self._standardised(data.shown)
+        counts = np.array([0.0] + [1.0] * data.shown.shape[1])  # the bias is not penalised
+
+        def penalised(theta: Any) -> tuple[float, Any]:
+            value, slope = marginal(theta, x, data.p, data.q)
+            drawn = self.penalty * counts * theta
+            return value + float(drawn @ theta) / 2, slope + drawn
+
+        found = minimize(penalised, self.theta, jac=True, method="L-BFGS-B", options={"maxiter": 500})
+        return replace(self, theta=found.x)
+
+    def _standardised(self, shown: Any) -> Any:
+        import numpy as np  # noqa: PLC0415
+
+        return np.column_stack([np.ones(len(shown)), (shown - self.mean) / self.scale])
+
+    def probabilities(self, shown: Any) -> Any:
+        """Return the probability of deferral for each row of features."""
+        return _sigmoid(self._standardised(shown) @ self.theta)
+
+    def loss(self, data: _Data) -> float:
+        """The mean negative marginal log-likelihood, without the penalty."""
+        return data.loss(self.probabilities(data.shown))
+
+    def plain(self) -> list[float]:
+        """Return the bias, followed by the weights, for features that are not standardised."""
+        weights = self.theta[1:] / self.scale
+        bias = self.theta[0] - float((weights * self.mean).sum())
+        return [_rounded(one) for one in (bias, *weights)]
 
 
-def _width(sets: Sequence[Samples]) -> int:
-    widths = {one.hidden_states for one in sets}
-    if None in widths:
-        words = "the samples hold no hidden states of the draft, which the gate uses"
-        raise SettingError(f"{words}: collect them with hidden_states=True (cosd collect --hidden-states)")
-    if len(widths) > 1:
-        several = " and ".join(sorted(map(str, widths)))
-        raise SettingError(f"the samples are of models with hidden states of {several} numbers")
-    return next(one for one in widths if one is not None)
+def _rounded(number: float) -> float:
+    """Round a number to the precision with which a gate's file stores it."""
+    return float(f"{number:.{_DIGITS}g}") + 0.0
+
+
+def marginal(theta: Any, x: Any, p: Any, q: Any) -> tuple[float, Any]:
+    """The mean of -log[(1 - s) p + s q] with s = sigma(x . theta), and its gradient with respect to theta."""
+    s = _sigmoid(x @ theta)
+    loss, likelihood = _losses(s, p, q)
+    slope = -(q - p) * s * (1 - s) / likelihood
+    return loss, x.T @ slope / len(p)
+
+
+def _losses(s: Any, p: Any, q: Any) -> tuple[float, Any]:
+    """Return the mean of -log[(1 - s) p + s q], and the likelihood of each token."""
+    import numpy as np  # noqa: PLC0415
+
+    likelihood = np.maximum((1 - s) * p + s * q, _LEAST)
+    return float(-np.log(likelihood).mean()), likelihood
+
+
+def _sigmoid(logits: Any) -> Any:
+    import numpy as np  # noqa: PLC0415
+
+    return np.exp(-np.logaddexp(0, -logits))
+
+
+def youden(s: Any, z: Any, *, held_out: bool) -> tuple[float, GateScore]:
+    """Choose the threshold with the largest Youden's index, halfway between two probabilities (line 5).
+
+    If several thresholds have the same index, the largest is chosen.
+
+    Args:
+        s: the probability of deferral at each token.
+        z: 1 for each token to be handed over, else 0.
+        held_out: whether the tokens were held out.
+    """
+    import numpy as np  # noqa: PLC0415
+    from sklearn import metrics  # noqa: PLC0415
+
+    curve: Any = cast("Any", metrics).roc_curve(z, s, drop_intermediate=False)
+    wasted, right, thresholds = curve
+    at = int(np.argmax(right - wasted))  # among equals the first, which has the largest threshold
+    below = thresholds[at + 1] if at + 1 < len(thresholds) else 0.0
+    eta = (thresholds[at] + below) / 2 if at else 1.0  # the first point of the curve is a gate that never opens
+    opens = float(np.mean(np.asarray(s) > eta))
+    score = GateScore(found=float(right[at]), wasted=float(wasted[at]), opens=opens, held_out=held_out)
+    return _rounded(eta), score
 
 
 def _check_labels(counts: DeferralCounts) -> None:
@@ -295,10 +416,8 @@ def _check_labels(counts: DeferralCounts) -> None:
         raise SettingError(f"there is nothing to keep: {words}; add examples that the draft can answer")
 
 
-def _warnings(counts: DeferralCounts, losses: dict[str, float], score: GateScore, pairs: int) -> tuple[str, ...]:
+def _warnings(counts: DeferralCounts, losses: dict[str, float], score: GateScore) -> tuple[str, ...]:
     found: list[str] = []
-    if pairs > 1:
-        found.append(f"the samples are of {pairs} pairs of models, so the gate fits none of them alone")
     if not score.held_out:
         needed = f"{ENOUGH_EXAMPLES} examples, 2 of them with a token to be handed over, and 2 with one to be kept"
         found.append(f"eta was chosen on the examples that the gate was trained on: holding some out needs {needed}")

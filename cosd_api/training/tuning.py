@@ -8,33 +8,148 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from pydantic import BaseModel, ConfigDict
+
 from cosd_api import RuleVerifier, SettingError
-from cosd_api.extend import check_count, counted, paragraph
+from cosd_api.extend import counted, paragraph, with_notes
 from cosd_api.training.dataset import Samples
 from cosd_api.training.evaluation import (
     DEFAULT,
-    DEFAULT_RULE,
-    ENOUGH_EXAMPLES,
     PAPER,
     QUARTERS,
-    TUNED_RULE,
-    HeldOutScores,
-    LabelledPlace,
     check_grid,
+    fold_of_each,
     lacking,
     places_of,
+    right_decisions,
 )
-from cosd_api.training.fit import compare
-from cosd_api.training.report import GridTuning, Interval, about_dropped, in_words, one_sided
+from cosd_api.training.fit import about_dropped, check_folds, check_samples, one_sided
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["RuleTuning", "by_grid", "grid_tuning", "tune"]
-
+_RESAMPLES = 1000
 _TAILS = (2.5, 97.5)  # percentiles of a 95 % interval
-_BLOCK = 4_000_000  # number of examples to draw at a time; this many take about 100 MB of memory
+
+
+class GridTuning(BaseModel):
+    """Accuracy of the rule for each pair of alpha and beta, and the recommended pair; `str()` gives a report.
+
+    The default pair and the paper's pair are always included, even if they are not on the grid.
+
+    The best pair is chosen and measured on the same examples, so its accuracy on them is partly luck. `held_out` is
+    not: there, each example is judged with the pair that is best on other examples.
+
+    Attributes:
+        accuracy: accuracy in [0, 1], indexed by alpha and then by beta.
+        best: the most accurate pair. If several are equally accurate, it is the pair nearest to the default, measured
+            by the sum of the differences in alpha and in beta; then the pair with the smaller alpha, which needs fewer
+            requests; then the pair with the greater beta.
+        default: accuracy of the default pair, `RuleVerifier()`.
+        paper: accuracy of the paper's pair, `RuleVerifier.paper()`.
+        held_out: accuracy on held-out examples of pairs that were chosen in the same way; None with too few examples.
+        gain_interval: 95 % interval for `held_out` minus `default`, by bootstrap over examples; None with too few
+            examples.
+        examples: number of examples on which the accuracy was measured.
+        seed: seed of the folds and of the resamples.
+        warnings: reasons to doubt the result.
+    """
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+
+    measured: ClassVar[str] = ""
+    """Plural noun for the things that are right or wrong, such as "answers"."""
+
+    accuracy: dict[float, dict[float, float]]
+    best: RuleVerifier
+    default: float
+    paper: float
+    held_out: float | None
+    gain_interval: tuple[float, float] | None
+    examples: int
+    seed: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def best_accuracy(self) -> float:
+        """Accuracy of the best pair."""
+        return self.accuracy[self.best.alpha][self.best.beta]
+
+    @property
+    def gain(self) -> float:
+        """Accuracy of the best pair, minus the accuracy of the default."""
+        return self.best_accuracy - self.default
+
+    @property
+    def ties(self) -> int:
+        """Number of other pairs that are as accurate as the best pair."""
+        return sum(value == self.best_accuracy for row in self.accuracy.values() for value in row.values()) - 1
+
+    @property
+    def refuted(self) -> bool:
+        """True if tuned pairs are worse on held-out examples than the default pair."""
+        return self.held_out is not None and self.held_out < self.default
+
+    @property
+    def recommended(self) -> RuleVerifier:
+        """The best pair, or the default if no pair is better or if the choice is `refuted`."""
+        return DEFAULT if self.refuted else self.best
+
+    def report(self) -> str:
+        """Describe the accuracies, the findings and the recommendation. `str()` adds the warnings."""
+        return f"{self.grid()}\n\n{self.findings()}\n\n{self.advice()}"
+
+    def __str__(self) -> str:
+        return with_notes(self.report(), self.warnings)
+
+    def grid(self) -> str:
+        """Return the accuracies as a table: alpha increases to the right and beta upwards; `*` marks the best pair."""
+        betas = sorted({beta for row in self.accuracy.values() for beta in row}, reverse=True)
+        head = max(len("beta"), *(len(f"{beta:g}") for beta in betas))
+        width = max(len("*100.0"), *(len(f"{alpha:g}") for alpha in self.accuracy)) + 2
+        rows = [f"right {self.measured}, in % (*: best)", f"{'beta':>{head}}"]
+        for beta in betas:
+            cells = (self._cell(alpha, beta) for alpha in self.accuracy)
+            rows.append(f"{beta:>{head}g}{''.join(f'{cell:>{width}}' for cell in cells)}")
+        rows.append(" " * head + "".join(f"{alpha:>{width}g}" for alpha in self.accuracy) + "  alpha")
+        return "\n".join(row.rstrip() for row in rows)
+
+    def _cell(self, alpha: float, beta: float) -> str:
+        value = self.accuracy[alpha].get(beta)
+        if value is None:
+            return ""
+        return f"{'*' if (alpha, beta) == (self.best.alpha, self.best.beta) else ''}{100 * value:.1f}"
+
+    def findings(self) -> str:
+        """Describe the accuracy of the best pair and its uncertainty."""
+        words = [self._about_best()]
+        if self.best == DEFAULT:
+            words.append("It is the default.")
+        elif self.held_out is not None and self.gain_interval is not None:
+            low, high = (f"{100 * bound:+.1f}" for bound in self.gain_interval)
+            gain = f"{100 * (self.held_out - self.default):+.1f} points against the default ({in_words(DEFAULT)})"
+            words.append(f"On held-out examples, pairs that were chosen in the same way gain {gain}: {low} to {high}")
+            words.append("(95 % interval).")
+        if self.ties:
+            nearest = "" if self.best == DEFAULT else "; it is the nearest to the default"
+            words.append(f"{counted(self.ties, 'other pair does', 'other pairs do')} as well{nearest}.")
+        return paragraph(" ".join(words))
+
+    def advice(self) -> str:
+        """The recommended pair, in words."""
+        if self.recommended != DEFAULT:
+            return f"Recommended (by {self.measured}): {in_words(self.best)}."
+        words = f"Recommended (by {self.measured}): the default, {in_words(DEFAULT)}"
+        if self.best == DEFAULT:
+            return paragraph(f"{words}: none of the pairs that were tried is better.")
+        return paragraph(
+            f"{words}. On held-out examples {self.default:.1%} of its {self.measured} are right, and with pairs that "
+            f"were chosen in the same way {self.held_out:.1%}: there are too few examples to choose by."
+        )
+
+    def _about_best(self) -> str:
+        return f"Best by {self.measured}: {in_words(self.best)}. With it {self.best_accuracy:.1%} of"
 
 
 class RuleTuning(GridTuning):
@@ -45,167 +160,116 @@ class RuleTuning(GridTuning):
 
     Attributes:
         labelled: number of labelled samples.
-        comparison: scores of the constants, the default rule, the paper's rule, the tuned rule and a tree on the same
-            held-out examples; None if there are too few examples.
-        lacking: explanation of why there are too few examples for `comparison`; None if there are enough.
     """
 
     measured: ClassVar[str] = "decisions"
 
     labelled: int
-    comparison: HeldOutScores | None
-    lacking: str | None
-
-    @property
-    def refuted(self) -> bool:
-        """True if tuned pairs make worse decisions on held-out examples than the default pair."""
-        if self.comparison is None:
-            return False
-        tuned, default = (self.comparison.scores[name].accuracy for name in (TUNED_RULE, DEFAULT_RULE))
-        return tuned < default
-
-    @property
-    def recommended(self) -> RuleVerifier:
-        """The best pair, or the default if no pair is better or if the choice is `refuted`."""
-        return DEFAULT if self.refuted else super().recommended
-
-    def advice(self) -> str:
-        """The recommended pair, in words."""
-        if self.comparison is None or not self.refuted or self.best == DEFAULT:
-            return super().advice()
-        tuned, default = (self.comparison.scores[name].accuracy for name in (TUNED_RULE, DEFAULT_RULE))
-        return paragraph(
-            f"Recommended (by {self.measured}): the default, {in_words(DEFAULT)}. On held-out examples it decided "
-            f"{default:.1%} right, and pairs that were chosen in the same way {tuned:.1%}: there are too few examples "
-            "to choose by."
-        )
-
-    def findings(self) -> str:
-        """Describe the accuracy of the best pair, and the comparison on held-out examples."""
-        lack = paragraph(f"Nothing is compared on held-out examples: {self.lacking}.")
-        return f"{super().findings()}\n\n{self.comparison or lack}"
 
     def _about_best(self) -> str:
         places = f"{counted(self.labelled, 'place')} of {counted(self.examples, 'example')}"
-        right = f"With it {self.best_accuracy:.1%} of the decisions are right{self._interval_in_words()}"
-        return f"{super()._about_best()} {right}, at {places} where just one of the models is right."
+        return f"{super()._about_best()} the decisions are right, at {places} where just one of the models is right."
+
+
+def in_words(pair: RuleVerifier) -> str:
+    """Write the alpha and beta of a rule in words."""
+    return f"alpha {pair.alpha:g} and beta {pair.beta:g}"
 
 
 def tune(
-    samples: Samples | Sequence[Samples],
+    samples: Samples,
     *,
     alphas: Sequence[float] = QUARTERS,
     betas: Sequence[float] = QUARTERS,
     folds: int = 5,
-    resamples: int = 1000,
     seed: int = 0,
 ) -> RuleTuning:
     """Measure the rule's decisions for every pair of alpha and beta, and recommend a pair. This sends no request.
 
     Right decisions do not guarantee a right answer; `tune_answers` counts right answers instead. The default pair and
     the paper's pair are always measured as well. If several pairs are equally good, the one nearest to the default is
-    chosen. So if no pair is better, the default is recommended (see `RuleTuning.recommended`).
+    chosen. So if no pair is better, the default is recommended (see `GridTuning.recommended`).
 
     Args:
-        samples: samples from `collect`, one data set or several.
+        samples: samples from `collect`.
         alphas: values of alpha to try; by default as in the paper's Figure 2.
         betas: values of beta to try; by default as in the paper's Figure 2.
-        folds: number of folds of the comparison on held-out examples.
-        resamples: number of bootstrap resamples for the intervals.
-        seed: seed of the resamples and the folds.
+        folds: number of folds in which examples are held out.
+        seed: seed of the folds and of the interval's resamples.
 
     Raises:
-        SettingError: no sample has a label, an argument is invalid, or scikit-learn is missing.
+        SettingError: no sample has a label, or an argument is invalid.
     """
+    import numpy as np  # noqa: PLC0415 - slow to load
+
     pairs = check_grid(alphas, betas)
-    check_count("resamples", resamples)
-    comparison = compare(samples, alphas=alphas, betas=betas, folds=folds, seed=seed)
-    places, sets = places_of(samples), [samples] if isinstance(samples, Samples) else samples
+    check_folds(folds, seed)
+    samples = check_samples(samples)
+    places = places_of(samples)
     if not places:
-        raise SettingError(_nothing_to_tune_on(sets))
-    tuned = grid_tuning(pairs, _counts(places, pairs), resamples, seed)
+        raise SettingError(_nothing_to_tune_on(samples))
     labels = [place.label for place in places]
-    lacks = one_sided(labels.count(0), labels.count(1))
-    doubts = [*([] if lacks is None else [lacks]), *about_dropped(len(places), sum(one.dropped for one in sets))]
-    found = dict(tuned.model_copy(update={"warnings": (*doubts, *tuned.warnings)}))
-    return RuleTuning(**found, labelled=len(places), comparison=comparison, lacking=lacking(places))
+    lopsided = one_sided(labels.count(0), labels.count(1))
+    doubts = about_dropped(len(places), samples.dropped) if lopsided is None else [lopsided]
+    if (lack := lacking(places)) is None:
+        fold = fold_of_each(places, folds=folds, seed=seed)
+        row_folds = np.array([fold[group] for group in sorted(fold)])
+    else:
+        row_folds = None
+        doubts.append(f"the gain on new examples is unknown: {lack}")
+    tuned = grid_tuning(pairs, right_decisions(places, pairs), row_folds, seed)
+    return RuleTuning(**dict(tuned.model_copy(update={"warnings": tuple(doubts)})), labelled=len(places))
 
 
-def _counts(places: Sequence[LabelledPlace], pairs: Sequence[RuleVerifier]) -> NDArray[np.int64]:
-    """Build the counts for `grid_tuning`.
-
-    The row of an example contains its number of right decisions for every pair, and then its number of places.
-    """
-    import numpy as np  # noqa: PLC0415
-
-    p, q, label, group = (np.array([getattr(place, name) for place in places]) for name in ("p", "q", "label", "group"))
-    examples, row = np.unique(group, return_inverse=True)
-    counts = np.empty((len(examples), len(pairs) + 1), dtype=np.int64)
-    with np.errstate(invalid="ignore"):  # 0 times an infinite beta is NaN, and no q is greater than NaN, as intended
-        for at, pair in enumerate(pairs):
-            replaces = (p < pair.alpha) & (q > pair.beta * p)  # this is RuleVerifier.replaces for all places at once
-            counts[:, at] = np.bincount(row[replaces == label], minlength=len(examples))
-    counts[:, -1] = np.bincount(row)
-    return counts
-
-
-def _nothing_to_tune_on(samples: Sequence[Samples]) -> str:
-    positions, agreeing, dropped = (
-        sum(getattr(one, name) for one in samples) for name in ("positions", "agreeing", "dropped")
-    )
-    if not positions:
+def _nothing_to_tune_on(samples: Samples) -> str:
+    if not samples.positions:
         return "there is nothing to tune on: no place of any example could be judged"
-    words = f"of {positions} places the two models agree at {agreeing}, and are both wrong at {dropped}"
+    words = f"of {samples.positions} places the two models agree at {samples.agreeing}"
     more = "collect examples where one of them is right and the other is not"
-    return "; ".join([f"there is nothing to tune on: {words}", more, *about_dropped(0, dropped)])
+    nothing = f"there is nothing to tune on: {words}, and are both wrong at {samples.dropped}"
+    return "; ".join([nothing, more, *about_dropped(0, samples.dropped)])
 
 
-# Choice of the best pair, and measurement of its certainty. `tune_answers` uses these functions, too.
+# Choice of the best pair, and its gain on held-out examples. `tune_answers` uses these functions, too.
 
 
-def grid_tuning(pairs: Sequence[RuleVerifier], counts: NDArray[np.int64], resamples: int, seed: int) -> GridTuning:
-    """Choose the best of `pairs`, and measure its certainty by bootstrap over examples.
-
-    The best of many pairs owes part of its lead to luck. Each resample has its own best pair, which is equally lucky:
-    the difference between that pair's lead in the resample and its lead on the examples consists of luck and sampling
-    error. The best pair's lead on the examples, minus this difference, is an estimate of its lead on new examples (the
-    basic bootstrap: Davison and Hinkley, 1997, section 5.2). If one pair is far ahead, this subtracts too much.
-    Therefore, the interval covers the middle 95 % of these estimates, and also the middle 95 % of the best pair's own
-    leads in the resamples.
+def grid_tuning(
+    pairs: Sequence[RuleVerifier], counts: NDArray[np.int64], folds: NDArray[np.int64] | None, seed: int
+) -> GridTuning:
+    """Choose the best of `pairs`, and measure the gain of pairs that are chosen in this way.
 
     Args:
         pairs: the pairs, as `check_grid` returns them.
         counts: one row per example, with the number of right decisions or answers of each pair, and then the total.
-        resamples: number of resamples.
+        folds: the fold of each example, from 0; None if there are too few examples to hold some out.
         seed: seed of the resamples.
     """
     import numpy as np  # noqa: PLC0415
 
-    found: NDArray[np.float64] = _shares(counts.sum(axis=0, keepdims=True).astype(np.float64))[0]
-    best = int(np.argmax(found))  # among equals the first
-    default, paper = pairs.index(DEFAULT), pairs.index(PAPER)
-    interval = gain_interval = best_share = None
-    if len(counts) > 1:
-        ordered = counts[np.lexsort(counts.T)]  # the result must not depend on the order in which examples finished
-        again = _shares(_resampled(ordered, resamples, seed))
-        chosen = again.argmax(axis=1)  # among equals the first
-        there = again[np.arange(resamples), chosen]
-        interval = _hull(again[:, best], found[best] - (there - found[chosen]), least=0.0)
-        gains = found[best] - found[default] - ((there - again[:, default]) - (found[chosen] - found[default]))
-        gain_interval = _hull(again[:, best] - again[:, default], gains, least=-1.0)
-        best_share = np.count_nonzero(chosen == best) / resamples
+    sums = counts.sum(axis=0)
+    found = sums[:-1] / sums[-1]
+    default = pairs.index(DEFAULT)
+    held_out = gain_interval = None
+    if folds is not None:
+        # Among equals, argmax takes the first.
+        chosen = np.array([counts[folds != fold, :-1].sum(axis=0).argmax() for fold in range(folds.max() + 1)])[folds]
+        there, total = counts[np.arange(len(counts)), chosen], counts[:, -1]
+        held_out = float(there.sum() / total.sum())
+        draw, gained, gains = np.random.default_rng(seed), there - counts[:, default], list[float]()
+        for _ in range(_RESAMPLES):
+            rows = draw.integers(len(counts), size=len(counts))
+            gains.append(gained[rows].sum() / total[rows].sum())
+        low, high = np.percentile(gains, _TAILS)
+        gain_interval = float(low), float(high)
     return GridTuning(
         accuracy=by_grid(pairs, found),
-        best=pairs[best],
-        interval=interval,
+        best=pairs[int(np.argmax(found))],
         default=float(found[default]),
-        paper=float(found[paper]),
+        paper=float(found[pairs.index(PAPER)]),
+        held_out=held_out,
         gain_interval=gain_interval,
-        best_share=best_share,
         examples=len(counts),
-        resamples=resamples,
         seed=seed,
-        warnings=_about_few(len(counts)),
     )
 
 
@@ -215,41 +279,3 @@ def by_grid(pairs: Sequence[RuleVerifier], values: Iterable[float]) -> dict[floa
     for pair, value in sorted(zip(pairs, values, strict=True), key=lambda one: one[0].beta):
         found[pair.alpha][pair.beta] = float(value)  # the value may be a NumPy scalar
     return found
-
-
-def _about_few(examples: int) -> tuple[str, ...]:
-    if examples >= ENOUGH_EXAMPLES:
-        return ()
-    if examples == 1:
-        return (f"a single example says nothing about others: give at least {ENOUGH_EXAMPLES}",)
-    few = f"{examples} examples say little about others, and so does their interval"
-    return (f"{few}: give at least {ENOUGH_EXAMPLES}",)
-
-
-def _shares(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    return sums[:, :-1] / sums[:, -1:]
-
-
-def _hull(fixed: NDArray[np.float64], chosen: NDArray[np.float64], *, least: float) -> Interval:
-    """Return the smallest interval that covers the middle 95 % of each of the two arrays, clipped to [least, 1]."""
-    import numpy as np  # noqa: PLC0415
-
-    ends = [np.percentile(values, _TAILS) for values in (fixed, chosen)]
-    low, high = min(one[0] for one in ends), max(one[1] for one in ends)
-    return float(np.clip(low, least, 1)), float(np.clip(high, least, 1))
-
-
-def _resampled(counts: NDArray[np.int64], resamples: int, seed: int) -> NDArray[np.float64]:
-    """Draw resamples; return the sum of each resample's rows. The sums are whole numbers, which floats hold exactly."""
-    import numpy as np  # noqa: PLC0415
-
-    source, size = np.random.default_rng(seed), len(counts)
-    lines = max(1, _BLOCK // size)
-    table = counts.astype(np.float64)
-    blocks: list[NDArray[np.float64]] = []
-    for begin in range(0, resamples, lines):
-        count = min(lines, resamples - begin)
-        draws = source.integers(size, size=(count, size)) + size * np.arange(count)[:, None]
-        times = np.bincount(draws.ravel(), minlength=count * size).reshape(count, size)
-        blocks.append(times.astype(np.float64) @ table)
-    return np.concatenate(blocks)

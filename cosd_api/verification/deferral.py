@@ -28,7 +28,6 @@ from cosd_providers.contract import Token
 from cosd_providers.text import readable
 
 __all__ = [
-    "DEFAULT_LISTED",
     "DEFERRAL_FEATURES",
     "MOST_LISTED",
     "DeferralVerifier",
@@ -39,8 +38,8 @@ __all__ = [
 
 DEFERRAL_FEATURES = ("top", "margin", "entropy", "number", "word", "part", "end")
 """The names of the features, in order."""
-DEFAULT_LISTED, MOST_LISTED = 10, 100
-"""The default and the largest number of alternatives to the draft's token that a gate can use."""
+MOST_LISTED = 100
+"""The largest number of alternatives to the draft's token that a gate can use."""
 
 _FILE = TrainedFile(
     thing="a deferral gate",

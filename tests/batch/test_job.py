@@ -302,11 +302,8 @@ def written(model: str, version: int | None = 2) -> str:
             written("m"),
             " holds answers of m and n by the method cosd, not of small and large by cosd: give another file (-o)",
         ),
-        (
-            written("small", None),
-            " may differ from today's. Give another file (-o)",
-        ),
-        (written("small", 3), ": it was written by a newer cosd-api (schema_version 3): update cosd-api"),
+        (written("small", None), "another version of cosd-api (schema_version 1): give another file (-o)"),
+        (written("small", 3), ": it was written by another version of cosd-api (schema_version 3): give another file"),
         (written("m") + written("o"), ": it holds answers of several fusions: give another file (-o)"),
         ("a diary\n", "line 1: invalid JSON"),
         (

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from batches import fusion, run
+from cosd_api import Fusion
 from cosd_api.batch.lines import BatchLine
-from cosd_api.batch.reply import Answerer, Reply
-from cosd_api.batch.summary import BatchTally
-from cosd_api.batch.usage import LineUsage
+from cosd_api.batch.reply import Reply
+from cosd_api.batch.summary import BatchSummary, LineUsage
 
 LINES = 5_000
 
 
-async def answer(self: Answerer, line: BatchLine, allowed: int | None) -> Reply:
+async def answer(fused: Fusion, line: BatchLine, allowed: int | None) -> Reply:
     """An answer that costs nothing to make: what answers need is the fusion's."""
     usage = {"draft": LineUsage(prompt_tokens=3, completion_tokens=2, requests=1)}
     return Reply(asked=line, content={"text": line.body["prompt"] * 3, "finish_reason": "stop"}, usage=usage)
@@ -26,14 +26,14 @@ async def answer(self: Answerer, line: BatchLine, allowed: int | None) -> Reply:
 
 @pytest.mark.extended
 async def test_memory_is_flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Answerer, "answer", answer)
+    monkeypatch.setattr("cosd_api.batch.job.answer", answer)
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     with source.open("w") as file:
         for at in range(LINES):
             file.write(f'{{"custom_id": "line {at:06}", "prompt": "{at:06} {"text " * 20}"}}\n')
     peaks: dict[int, int] = {}
 
-    def look(tally: BatchTally) -> None:
+    def look(tally: BatchSummary) -> None:
         if tally.answered % 500 == 499 and tally.answered not in peaks:
             peaks[tally.answered] = tracemalloc.get_traced_memory()[1]
             tracemalloc.reset_peak()

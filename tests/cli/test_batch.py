@@ -22,7 +22,7 @@ from typer.testing import Result
 
 from batches import PROMPTS, input_file, pair, read, texts
 from commands import SERVERS, Scripted, cosd, start_scripted, words
-from cosd_api.training.json_lines import Appender
+from cosd_api.json_lines import Appender
 from cosd_providers import Limits, Provider, ServerError, connect
 from cosd_providers.testing import Fault, Model, ScriptedProvider
 from fake_llama_cpp import FakeLlamaCpp

@@ -22,7 +22,7 @@ from cosd_api import Example, Fusion, RuleVerifier
 from cosd_api.cli.compare import Confirming, Left, _table  # pyright: ignore[reportPrivateUsage]
 from cosd_api.comparison import Advice, Comparison
 from cosd_api.comparison.settings import Tally
-from cosd_api.training.file_lock import lock
+from cosd_api.json_lines import lock
 from cosd_providers.connect import Connection
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")

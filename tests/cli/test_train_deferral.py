@@ -1,4 +1,4 @@
-"""`cosd train-deferral`: from samples and from examples to a gate that `cosd fuse` takes."""
+"""`cosd train-deferral`: from samples to a gate that `cosd fuse` takes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_from_samples_to_a_gate(tmp_path: Path) -> None:
     assert (again.stdout, (tmp_path / "again.json").read_bytes()) == (result.stdout, gate.read_bytes())
 
 
-def test_examples_are_asked_about_first_and_the_gate_decides(scripted: Scripted, tmp_path: Path) -> None:
+def test_a_gate_of_few_collected_examples_decides(scripted: Scripted, tmp_path: Path) -> None:
     examples, kept, gate = lines(tmp_path / "e.jsonl", *EXAMPLES), tmp_path / "s.jsonl", str(tmp_path / "gate.json")
     shared: dict[str, Any] = {"tokens": [" a", " b", " c", "."]}  # of one tokenizer
     scripted.providers["http://draft"] = ScriptedProvider.from_texts(
@@ -45,16 +45,15 @@ def test_examples_are_asked_about_first_and_the_gate_decides(scripted: Scripted,
     )
     scripted.providers["http://one"] = ScriptedProvider.from_texts({**shared, "Q": [" a", (" c", 0.8), "."]})
     options = ("--unit", "token", "--listed", "3")
-    result = cosd("train-deferral", examples, *SERVERS, *options, "--samples", str(kept), "-o", gate)
+    collected = cosd("collect", examples, *SERVERS, *options, "-o", str(kept))
+    assert collected.exit_code == 0, words(collected)
+    result = cosd("train-deferral", str(kept), "-o", gate)
     assert result.exit_code == 0, words(result)
     assert "2 examples: 6 tokens, 2 of which the assistant would have written" in words(result)
     assert "note: eta was chosen on the examples that the gate was trained on" in words(result)
     assert (Samples.load(kept).listed, Samples.load(kept).unit) == (3, "token")
     fused = scripted("Q", "--unit", "token", "--method", "defer", "--set", f"gate={gate}")
     assert fused.stdout == " a c.\n"
-    collected = cosd("collect", examples, *SERVERS, *options, "-o", str(tmp_path / "c.jsonl"))
-    assert collected.exit_code == 0, words(collected)
-    assert Samples.load(tmp_path / "c.jsonl").examples == Samples.load(kept).examples
 
 
 def test_a_gate_of_hidden_states(scripted: Scripted, tmp_path: Path) -> None:
@@ -66,18 +65,14 @@ def test_a_gate_of_hidden_states(scripted: Scripted, tmp_path: Path) -> None:
     # Where the draft is right, the assistant is less sure, so that a gate that is always open is worse.
     sure = [(" a", 0.6), (" c", 0.8), (".", 0.6)]
     scripted.providers["http://one"] = ScriptedProvider.from_texts({**shared, "Q": sure})
-    command = ("train-deferral", examples, *SERVERS, "--hidden-states", "--unit", "token")
-    result = cosd(*command, "--samples", str(kept), "-o", gate)
+    collected = cosd("collect", examples, *SERVERS, "--hidden-states", "--unit", "token", "-o", str(kept))
+    assert collected.exit_code == 0, words(collected)
+    result = cosd("train-deferral", str(kept), "--hidden-states", "-o", gate)
     assert result.exit_code == 0, words(result)
     assert "Gate over hidden states of 2 numbers" in words(result)
     assert (Samples.load(kept).listed, Samples.load(kept).hidden_states) == (None, 2)
     fused = scripted("Q", "--unit", "token", "--method", "defer", "--set", f"gate={gate}")
     assert fused.stdout == " a c.\n"
-    collected = cosd(
-        "collect", examples, *SERVERS, "--unit", "token", "--hidden-states", "-o", str(tmp_path / "c.jsonl")
-    )
-    assert collected.exit_code == 0, words(collected)
-    assert Samples.load(tmp_path / "c.jsonl").examples == Samples.load(kept).examples
     wrong = cosd("train-deferral", gate, "-o", str(tmp_path / "g.json"))
     assert "is a Co-LLM gate, which cosd fuse --method defer --set gate=FILE takes" in words(wrong)
     former = cosd("train-deferral", str(kept), "--method", "co-llm", "-o", str(tmp_path / "former.json"))
@@ -94,15 +89,11 @@ def test_a_gate_of_hidden_states(scripted: Scripted, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "options", "said"),
     [
-        ([LISTED], (), "there is nothing to train on: the samples have no examples"),
         ([HEADER, row(0, KEPT, HANDED)], (), "collect them with listed=10 (cosd collect --listed 10)"),
-        ([LISTED, row(0, KEPT)], (), "there is nothing to hand over: at none of 1 token is the assistant right"),
         ([LISTED, row(0, KEPT | {"listed": []})], (), "line 2: deferral.0.listed"),
         ([LISTED, row(0, KEPT | {"p": 2})], (), "line 2: deferral.0.p"),
-        (EXAMPLES, (), "has examples, not samples: give --draft and --assistant"),
-        (EXAMPLES, SERVERS, "the models are not known to have one tokenizer"),
+        (EXAMPLES, (), "is not a file of samples and was not changed: cosd collect writes samples to a new file, from"),
         ([LISTED, row(0, KEPT, HANDED)], ("--folds", "1"), "--folds"),
-        ([LISTED, row(0, KEPT, HANDED)], ("--listed", "101"), "--listed"),
         ([{"kind": "deferral"}], (), "is a deferral gate, which cosd fuse --method defer --set gate=FILE takes"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`cosd train-tree`: from samples and from examples to a tree that `cosd fuse` takes."""
+"""`cosd train-tree`: from samples to a tree that `cosd fuse` takes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 
 from commands import HEADER, SERVERS, Scripted, cosd, lines, words
 from cosd_api import Example, Samples, TreeVerifier, train_tree
-from cosd_providers.errors import ConnectError
-from cosd_providers.testing import Fault
 
 #: Behind "Q" the draft of `scripted` writes " b" with p = 0.2, and the assistant " c" with q = 0.8.
 EXAMPLES = [{"prompt": "Q", "answer": " a c."}, {"prompt": "Q", "answer": " a b", "ends": False}]
@@ -64,23 +62,16 @@ def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "is an input and would be overwritten: name another file" in words(result)
     assert Path(samples).read_bytes() == before
-    examples, new = lines(tmp_path / "e.jsonl", *EXAMPLES), tmp_path / "new"
-    result = cosd("train-tree", examples, *SERVERS, "--samples", str(new), "-o", str(new))
-    assert "is an input and would be overwritten: name another file" in words(result)
 
 
-def test_examples_are_asked_about_first_and_kept(scripted: Scripted, tmp_path: Path) -> None:
+def test_few_examples_are_enough_and_a_note_says_so(scripted: Scripted, tmp_path: Path) -> None:
     examples, kept, tree = lines(tmp_path / "e.jsonl", *EXAMPLES), tmp_path / "s.jsonl", tmp_path / "tree.json"
-    result = cosd("train-tree", examples, *SERVERS, "--samples", str(kept), "-o", str(tree))
+    assert cosd("collect", examples, *SERVERS, "-o", str(kept)).exit_code == 0
+    result = cosd("train-tree", str(kept), "-o", str(tree))
     assert result.exit_code == 0, words(result)
-    assert Samples.load(kept).labelled == 2
     assert "2 examples: 1 place where the draft is right" in words(result)
     assert "note: the tree's accuracy is unknown: 2 examples have a place" in words(result)
     assert TreeVerifier.load(tree).trained_on["depth"] == 2
-    asked = len(scripted.providers["http://draft"].calls)
-    again = cosd("train-tree", str(kept), "-o", str(tree))
-    assert again.stdout == result.stdout
-    assert len(scripted.providers["http://draft"].calls) == asked
 
 
 def test_settings_go_to_the_tree(tmp_path: Path) -> None:
@@ -109,20 +100,13 @@ def test_settings_go_to_the_tree(tmp_path: Path) -> None:
     [
         ([], (), "is empty"),
         ([HEADER], (), "there is nothing to train on: the samples have no examples"),
-        (
-            [HEADER, row(0, 0, 0), row(1, 0)],
-            (),
-            "all 3 labelled samples are the draft's: the assistant was never right where the draft was wrong; add",
-        ),
         ([HEADER, row(0, 1)], (), "the only labelled sample is the assistant's"),
-        (EXAMPLES, (), "has examples, not samples: give --draft and --assistant"),
-        ([HEADER, row(0, 0, 1)], ("--samples", "x.jsonl"), "already has samples"),
+        (EXAMPLES, (), "is not a file of samples and was not changed: cosd collect writes samples to a new file, from"),
+        ([HEADER, row(0, 0, 1)], ("--samples", "x.jsonl"), "No such option: --samples"),
         ([HEADER, row(0, 0, 1)], ("--depth", "13"), "--depth"),
         ([HEADER, row(0, 0, 1)], ("--min-leaf", "0"), "--min-leaf"),
         ([HEADER, row(0, 0, 1)], ("--seed", "4294967296"), "seed must be at most 4294967295"),
-        ([HEADER, {"prompt": "Q"}], (), "line 2: the field"),
-        (["no example"], (), "line 1: not a JSON object"),
-        ([{"kind": "tree"}], (), "is a decision tree, which cosd fuse --tree takes. Give examples"),
+        ([{"kind": "tree"}], (), "(it is a decision tree, which cosd fuse --tree takes)"),
     ],
 )
 def test_wrong_usage(tmp_path: Path, rows: list[Any], options: tuple[str, ...], said: str) -> None:
@@ -135,22 +119,13 @@ def test_wrong_usage(tmp_path: Path, rows: list[Any], options: tuple[str, ...], 
 
 
 def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
-    found, examples = lines(tmp_path / "s.jsonl", HEADER, row(0, 0, 1)), lines(tmp_path / "e.jsonl", *EXAMPLES)
+    found = lines(tmp_path / "s.jsonl", HEADER, row(0, 0, 1))
     for arguments, said in (
         ([str(tmp_path / "nowhere.jsonl"), "-o", str(tmp_path / "tree.json")], "No such file"),
         ([found, "-o", str(tmp_path / "nowhere" / "tree.json")], "cannot be written: No such file or directory"),
         ([found, "-o", str(tmp_path)], "cannot be written: Is a directory"),
         ([found], "--output"),
-        ([examples, *SERVERS, "--samples", str(tmp_path), "-o", str(tmp_path / "tree.json")], f"{tmp_path} cannot be"),
     ):
         result = cosd("train-tree", *arguments)
         assert (result.exit_code, result.stdout) == (2, "")
         assert said in words(result)
-
-
-def test_what_was_done_is_kept_where_a_server_fails(scripted: Scripted, tmp_path: Path) -> None:
-    scripted.providers["http://one"].faults = [Fault(ConnectError("refused", endpoint="http://one"), request=2)]
-    examples, kept = lines(tmp_path / "e.jsonl", *EXAMPLES), tmp_path / "samples.jsonl"
-    result = cosd("train-tree", examples, *SERVERS, "--samples", str(kept), "-o", str(tmp_path / "tree.json"))
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert f"finished examples are in {kept}: run the same command again to resume" in words(result)

@@ -125,7 +125,7 @@ def test_the_lock_of_a_killed_run_holds_nobody_up(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     script = (
         "import sys, time; from pathlib import Path\n"
-        "from cosd_api.training.json_lines import Appender, JsonLines\n"
+        "from cosd_api.json_lines import Appender, JsonLines\n"
         "with Appender(Path(sys.argv[1]), JsonLines()):\n"
         "    print('here', flush=True); time.sleep(60)"
     )

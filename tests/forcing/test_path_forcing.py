@@ -341,12 +341,6 @@ async def test_samples_by_ids_are_not_added_to_those_of_another_way(tmp_path: Pa
     by_text = served(Reciter(text), ids=False)
     with pytest.raises(SettingError, match="holds samples taken after ids, not after texts: give collect another file"):
         await held(by_text, Reciter(text), PROMPT, text, path=path)
-    path.write_text(
-        path.read_text().replace('"schema_version":3', '"schema_version":1').replace('"contexts":"ids",', "")
-    )
-    assert Samples.load(path).contexts is None
-    with pytest.raises(SettingError, match="taken after cut texts, by an earlier cosd-api, not after ids"):
-        await held(Reciter(text), Reciter(text), PROMPT, text, path=path)
 
 
 async def test_a_template_that_writes_white_space_is_asked_after_texts_if_it_must() -> None:

@@ -64,7 +64,7 @@ async def test_every_example_with_every_pair() -> None:
     assert tuning.best == tuning.recommended == RuleVerifier()
     assert (tuning.best_accuracy, tuning.default, tuning.paper, tuning.gain) == (0.5, 0.5, 0.5, 0.0)
     assert tuning.examples == 2
-    assert tuning.interval == (0.0, 1.0)
+    assert (tuning.held_out, tuning.gain_interval) == (None, None)  # two examples are too few
     assert tuning.acceptance_rate[0.25][0.5] == 1.0
     assert tuning.acceptance_rate[0.5][0.5] < 1
     # (0.5, 0.5) decides as the default does, and with (0.5, 4) the first decides differently; with alpha 0.25 nothing
@@ -87,7 +87,6 @@ async def test_what_is_right_can_be_said_by_a_function() -> None:
     )
     # The default and the paper's own pair are fused, too.
     assert (tuning.best_accuracy, tuning.default, tuning.paper, tuning.gain) == (1.0, 0.0, 0.0, 1.0)
-    assert (tuning.interval, tuning.gain_interval, tuning.best_share) == (None, None, None)
     assert [text for _, text in seen] == [lima.FUSED, " The capital is Rome."]
 
 
@@ -128,7 +127,6 @@ async def test_what_is_not_fused_would_have_come_out_the_same(
         unit=unit,
         max_tokens=limit,
         stop=[one.decode() for one in stop],
-        resamples=1,
     )
 
     async def fused(prompt: str, verifier: RuleVerifier) -> tuple[str, int]:
@@ -210,7 +208,7 @@ async def test_an_error_of_the_check_ends_it_as_it_is() -> None:
         ({"examples": []}, "there are no examples"),
         ({"examples": [{"prompt": "Q"}]}, r"examples\[0\]: the field 'answer' is missing"),
         ({"alphas": [-1]}, "alphas must be non-negative numbers"),
-        ({"resamples": 0}, "resamples must be a whole number of at least 1"),
+        ({"folds": 1}, "folds must be a whole number of at least 2"),
         ({"seed": -1}, "seed must be a whole number of at least 0"),
         ({"concurrency": 0}, "concurrency must be a whole number of at least 1"),
         ({"max_tokens": 0}, "max_tokens must be a whole number of at least 1"),

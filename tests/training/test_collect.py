@@ -161,7 +161,7 @@ async def test_samples_of_other_models_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(SettingError) as caught:
         await collect(MANY, draft=assistant, assistant=draft, path=path)
     assert str(caught.value) == (
-        f"{path} holds samples with small as the draft, not large: give collect another file, or move this one away"
+        f"{path} holds samples with the draft small, not large: give collect another file, or move this one away"
     )
     await collect(EXAMPLES, draft=draft, assistant=assistant, path=path)  # the right ones, and nothing to ask
     assert path.read_bytes() == before

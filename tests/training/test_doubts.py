@@ -6,32 +6,24 @@ from typing import Any
 
 import pytest
 
-from cosd_api.training.evaluation import DEFAULT, DEFAULT_RULE, TUNED_RULE, HeldOutScores, Score
-from cosd_api.training.report import replaces_the_sure
+from cosd_api.training.evaluation import DEFAULT
+from cosd_api.training.fit import replaces_the_sure
 from cosd_api.training.tuning import RuleTuning
 from cosd_api.verification import RuleVerifier, TreeVerifier
 
 
-def tuned(held_out: int, *, default: int = 70) -> RuleTuning:
+def tuned(held_out: int) -> RuleTuning:
     """A tuning to (1, 0.5), which is better on all examples, with its right decisions of 100 held-out ones."""
-    scores = {
-        name: Score(matrix=((right, 100 - right), (0, 0)))
-        for name, right in ((TUNED_RULE, held_out), (DEFAULT_RULE, default))
-    }
     return RuleTuning(
         accuracy={1.0: {0.5: 0.8}, 0.9: {1.0: 0.7}, 0.5: {0.5: 0.6}},
         best=RuleVerifier(alpha=1, beta=0.5),
-        interval=(0.6, 0.9),
         default=0.7,
         paper=0.6,
+        held_out=held_out / 100,
         gain_interval=(-0.1, 0.2),
-        best_share=0.29,
         examples=27,
-        resamples=1000,
         seed=0,
         labelled=100,
-        comparison=HeldOutScores(examples=27, folds=5, scores=scores),
-        lacking=None,
     )
 
 
@@ -39,8 +31,8 @@ def test_a_pair_that_held_out_examples_call_worse_is_not_recommended() -> None:
     found = tuned(59)
     assert found.recommended == DEFAULT
     words = " ".join(found.advice().split())
-    assert words.startswith("Recommended (by decisions): the default, alpha 0.9 and beta 1. On held-out examples it")
-    assert "decided 70.0% right, and pairs that were chosen in the same way 59.0%: there are too few" in words
+    assert words.startswith("Recommended (by decisions): the default, alpha 0.9 and beta 1. On held-out examples 70.0%")
+    assert "of its decisions are right, and with pairs that were chosen in the same way 59.0%: there are" in words
 
 
 @pytest.mark.parametrize("held_out", [70, 80])

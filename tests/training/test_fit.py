@@ -20,7 +20,7 @@ from cosd_api import SettingError, TreeVerifier, train_tree
 from cosd_api.forcing.samples import Example, ExampleSamples, Sample
 from cosd_api.training import Training
 from cosd_api.training.dataset import Samples
-from cosd_api.training.evaluation import DEFAULT_RULE, PAPER_RULE, TREE, TUNED_RULE, LabelledPlace
+from cosd_api.training.evaluation import TREE, TUNED_RULE, LabelledPlace, places_of
 from cosd_api.training.fit import FittedTree, TreeFit, compare, nodes_of
 from cosd_api.types import Endpoint
 from cosd_api.verification.tree import TreeNode
@@ -83,8 +83,7 @@ def test_the_report() -> None:
         "other way round; 3 where they agree, 3 where neither is right, 6 that could not",
         "be judged.",
         "",
-        "Tree of depth 1. Limits: depth 2, at least 1 place to a leaf (both the default",
-        "for few examples):",
+        "Tree, depth of at most 2, at least 1 place to a leaf:",
         "",
         "  p <= 0.5: replace",
         "  p > 0.5: keep",
@@ -93,7 +92,7 @@ def test_the_report() -> None:
         "the two models is right, and an estimate needs 5.",
     ]
     told = str(train_tree(drawn(8)))
-    assert " to a leaf (both chosen on held-out examples): q <= 0." in " ".join(told.split())
+    assert " to a leaf (chosen on held-out examples): q <= 0." in " ".join(told.split())
     assert "\n\nOn held-out examples (5 folds over 8 examples, 80 places):\n\n" in told
     assert " nodes, too many to show\n" in str(train_tree(drawn(4, 60, noise=0.5), depth=12, min_leaf=1))
 
@@ -185,14 +184,11 @@ def test_several_sets_are_one_and_another_pair_is_a_note() -> None:
 
 def test_a_tree_says_how_its_samples_were_taken(tmp_path: Path) -> None:
     by_ids = drawn(4)
-    by_text, earlier = (by_ids.model_copy(update={"contexts": one}) for one in ("text", None))
-    assert [train_tree(one).tree.contexts for one in (by_ids, by_text, earlier)] == ["ids", "text", None]
+    by_text, unknown = (by_ids.model_copy(update={"contexts": one}) for one in ("text", None))
+    assert [train_tree(one).tree.contexts for one in (by_ids, by_text, unknown)] == ["ids", "text", None]
     assert train_tree([by_ids, by_text]).tree.contexts == "text"
-    assert train_tree([by_ids, earlier]).tree.contexts is None
-    training = train_tree(earlier)
-    words = "samples of an earlier cosd-api were measured after cut texts, not as a fusion asks: collect them again"
-    assert words in training.warnings and words not in train_tree(by_ids).warnings
-    training.tree.save(tmp_path / "tree.json")
+    assert train_tree([by_ids, unknown]).tree.contexts is None
+    train_tree(unknown).tree.save(tmp_path / "tree.json")
     with pytest.warns(UserWarning, match="measured after cut texts"):
         TreeVerifier.load(tmp_path / "tree.json")
 
@@ -229,7 +225,7 @@ def test_a_tree_that_is_no_better_than_a_constant_says_so() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ([], "there is nothing to train on: the samples have no examples"),
+        ([], "there is nothing to train on: no place of the 0 examples could be judged"),
         (Samples(), "there is nothing to train on: the samples have no examples"),
         (samples([], [], skipped=3), r"no place of the 2 examples could be judged \(6 were skipped\)"),
         (
@@ -296,35 +292,9 @@ def test_nothing_of_what_is_held_out_is_seen(monkeypatch: pytest.MonkeyPatch) ->
         return FittedTree((TreeNode(value=0),), 1, 1, chosen=False)
 
     monkeypatch.setattr(TreeFit, "fit", fit)
-    assert compare(drawn(9), folds=3) is not None
+    assert compare(places_of(drawn(9)), TreeFit(folds=3)) is not None
     assert [len(groups) for groups in seen] == [6, 6, 6]
     assert not set.intersection(*seen)
-
-
-def test_the_comparison_alone_takes_a_grid_of_ones_own() -> None:
-    data = drawn(5)
-    narrow, wide = compare(data, alphas=(0.5,), betas=(0.5,)), compare(data, alphas=(0.8, 0.5), betas=(0.5, 1, 2))
-    assert narrow is not None
-    assert wide is not None
-    assert narrow.scores[TUNED_RULE] == narrow.scores[PAPER_RULE] == wide.scores[PAPER_RULE]
-    assert narrow.scores[DEFAULT_RULE] == wide.scores[DEFAULT_RULE] != narrow.scores[TUNED_RULE]
-    assert wide.scores[TUNED_RULE].accuracy > narrow.scores[TUNED_RULE].accuracy
-    assert wide.scores[TREE] == train_tree(data).comparison.scores[TREE]  # type: ignore[union-attr]
-
-
-def test_what_was_given_and_what_was_not_is_told() -> None:
-    rows: list[Row] = [(0.1, 0.9, 1, False), (0.9, 0.9, 0, False)]
-
-    def told(data: Samples, **settings: Any) -> str:
-        return " ".join(str(train_tree(data, **settings)).split())
-
-    few, many = samples(rows), samples(*[rows] * 5)
-    assert "Tree of depth 1. Limits: depth 4, at least 1 place to a leaf (both given):" in told(
-        few, depth=4, min_leaf=1
-    )
-    words = "Limits: depth 4 (given), at least 1 place to a leaf (the default for few examples):"
-    assert words in told(few, depth=4)
-    assert "depth 3 (given), at least 1 place to a leaf (chosen on held-out examples):" in told(many, depth=3)
 
 
 def test_many_places_where_neither_is_right_are_a_note() -> None:

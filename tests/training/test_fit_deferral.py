@@ -20,8 +20,7 @@ from cosd_api import CoLLMVerifier, DeferralVerifier, Example, Samples, SettingE
 from cosd_api.forcing.samples import DeferralSample, ExampleSamples
 from cosd_api.forcing.states import state_from_text, state_in_text
 from cosd_api.training import DeferralTraining
-from cosd_api.training.fit_deferral import PENALTIES
-from cosd_api.training.gate_fit import PENALTY, HeldOutPlaces, marginal, youden
+from cosd_api.training.fit_deferral import PENALTIES, PENALTY, marginal, youden
 from cosd_providers.contract import Token
 from drawn import examples as drawn_examples
 
@@ -145,7 +144,7 @@ def test_the_marginal_likelihood_starts_from_the_regression_of_z(monkeypatch: py
         first.append(([*found.intercept_, *found.coef_[0]], x, z))
         return found
 
-    monkeypatch.setattr("cosd_api.training.gate_fit.import_module", lambda _: SimpleNamespace(minimize=noted))
+    monkeypatch.setattr("cosd_api.training.fit_deferral.import_module", lambda _: SimpleNamespace(minimize=noted))
     monkeypatch.setattr(LogisticRegression, "fit", fitted)
     train_deferral(drawn(3))
     assert starts == [theta for theta, *_ in first] and starts
@@ -166,7 +165,7 @@ def test_the_threshold_has_the_largest_index(rows: list[tuple[float, int]]) -> N
         hits = [label for score, label in rows if score > eta]
         return sum(hits) / sum(labels) - (len(hits) - sum(hits)) / (len(labels) - sum(labels))
 
-    eta, rates = youden(HeldOutPlaces(scores, labels, 0.0, held_out=True))
+    eta, rates = youden(scores, labels, held_out=True)
     assert index(eta) == pytest.approx(rates.youden)
     assert rates.youden == pytest.approx(max(index(one) for one in (0.0, 0.15, 0.25, 0.5, 0.7, 1.0)))
     assert rates.opens == sum(score > eta for score in scores) / len(scores)
@@ -201,7 +200,6 @@ HANDED: Row = (" b", (0.3, 0.25), 0.1, 0.9, True)
         (samples([], skipped=4), r"no token of the 1 example has known probabilities \(4 were skipped\)"),
         (samples([KEPT, HANDED], listed=None), "the samples hold no lists .* collect them with listed=10"),
         (Samples(), "there is nothing to train on: the samples have no examples"),
-        ([samples([KEPT]), samples([HANDED], listed=2)], "the samples were collected with listed=2 and 3"),
         (3, "samples must be the result of collect"),
     ],
 )
@@ -290,7 +288,6 @@ def test_samples_without_states_are_refused() -> None:
     broken = [one.model_copy(update={"deferral": (replace(one.deferral[0], state="AAAA"),)}) for one in found.examples]  # type: ignore[index]
     for data, words in (
         (samples([KEPT, HANDED]), "the samples hold no hidden states .* collect them with hidden_states=True"),
-        ([found, stated(samples([KEPT]), width=3)], "hidden states of 12 and 3 numbers"),
         (
             found.model_copy(update={"examples": tuple(broken)}),
             "a sample has 0 numbers, and the header of its file .* 12",

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os.path import samestat
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self, cast
 
 from pydantic import ValidationError
 
 from cosd_api import SettingError
 from cosd_api.extend import suggestion
-from cosd_api.training.file_lock import lock
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
 __all__ = [
     "COMPARISON",
@@ -25,10 +30,10 @@ __all__ = [
     "Appender",
     "JsonLine",
     "JsonLines",
-    "LineReader",
     "file_kind",
     "foreign_kind",
     "line_error",
+    "lock",
     "problem",
     "read_lines",
 ]
@@ -41,13 +46,6 @@ COMPARISON: Literal["cosd-comparison"] = "cosd-comparison"
 _BOM = b"\xef\xbb\xbf"  # UTF-8's byte order mark, which some editors write before the text
 _HEAD = 300  # number of bytes at the start of a file from which its kind is detected
 _KIND = re.compile(r'\s*\{[^{}\[\]]*?(?<!\\)"kind"\s*:\s*"([^"\\]+)"')
-_BEGINNINGS: Mapping[str, str] = {
-    r"\s*\[": "array",
-    r'\s*\{\s*"schema_version"\s*:\s*\d+\s*,\s*"text"': "result",
-    r'\s*\{\s*"schema_version"\s*:\s*\d+\s*,\s*"draft"': "comparison",
-    r'\s*\{\s*"schema_version"\s*:\s*\d+\s*,\s*"decision"': "advice",
-    r'\s*\{\s*"prompt"': "examples",
-}
 _KINDS: Mapping[str, str] = {
     "tree": "a decision tree, which cosd fuse --tree takes",
     "deferral": "a deferral gate, which cosd fuse --method defer --set gate=FILE takes",
@@ -56,22 +54,25 @@ _KINDS: Mapping[str, str] = {
     SAMPLES: "a file of samples, which cosd train-tree and cosd tune take",
     COMPARISON: "the answers of a comparison, which cosd compare resumes",
     "array": "one JSON array, not an object on each line",
-    "result": "the result of a fusion, as cosd fuse --json prints it",
-    "comparison": "the result of a comparison, as cosd compare writes it",
-    "advice": "advice, as cosd compare --advise --json prints it",
-    "examples": "a file of examples, which cosd collect takes",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class JsonLine:
-    """One line: its number in the file, counted from 1, and the fields of its JSON object."""
+    """One line.
+
+    Attributes:
+        number: its number in the file, counted from 1.
+        fields: the fields of its JSON object.
+        start: the byte offset at which it begins.
+    """
 
     number: int
     fields: Mapping[str, Any]
+    start: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JsonLines:
     """The content of a JSON lines file.
 
@@ -82,91 +83,44 @@ class JsonLines:
         ended: whether the last complete line ends in a line feed.
     """
 
-    lines: tuple[JsonLine, ...] = ()
+    lines: Sequence[JsonLine] = ()
     size: int = 0
     rest: bytes = b""
     ended: bool = True
 
+    def read(self, path: Path, *, may_be_cut: bool, hint: str = "") -> Iterator[JsonLine]:
+        """Yield the lines of a file, except for empty ones, without storing them in `lines`.
 
-def file_kind(path: str | Path) -> str | None:
-    """Detect the kind of a file from its first bytes; None if it is unknown.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    with Path(path).open("rb") as file:
-        head = file.read(_HEAD).removeprefix(_BOM).decode(errors="replace")
-    if (named := _KIND.match(head)) is not None:
-        return named[1]
-    return next((kind for beginning, kind in _BEGINNINGS.items() if re.match(beginning, head)), None)
-
-
-def foreign_kind(path: str | Path, *, wanted: str) -> str | None:
-    """If a file is known to be of another kind, describe the kind and name the command for it; else return None.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    kind = file_kind(path)
-    return None if kind is None or kind == wanted else _KINDS.get(kind)
-
-
-class LineReader:
-    """Reader that keeps only one line of the file in memory.
-
-    Args:
-        path: the file.
-        may_be_cut: whether a crash may have cut the last line. If so, a last line that is invalid JSON and has no line
-            feed is not an error.
-        hint: how to repair an invalid line, for the error message.
-
-    Attributes:
-        start: byte offset of the most recently read line.
-        content: the content that has been read so far, without its `lines`.
-    """
-
-    def __init__(self, path: Path, *, may_be_cut: bool, hint: str = "") -> None:
-        self._path = path
-        self._may_be_cut = may_be_cut
-        self._hint = hint
-        self.start = 0
-        self.content = JsonLines()
-
-    def __iter__(self) -> Iterator[JsonLine]:
-        """Yield the lines, except for empty ones.
+        Args:
+            path: the file.
+            may_be_cut: whether a crash may have cut the last line. If so, a last line that is invalid JSON and has no
+                line feed is not an error.
+            hint: how to repair an invalid line, for the error message.
 
         Raises:
             OSError: the file cannot be read.
             SettingError: a line is not a JSON object; the message names file and line.
         """
-        size = 0
-        with self._path.open("rb") as file:
+        with path.open("rb") as file:
             for number, raw in enumerate(file, 1):
-                text, found = raw.removeprefix(_BOM), None
+                text, start = raw.removeprefix(_BOM), self.size
                 try:
-                    if text.strip():
-                        found = JsonLine(number, _fields(text))
+                    fields = _fields(text) if text.strip() else None
                 except (ValueError, TypeError, RecursionError) as error:
-                    if self._may_be_cut and not raw.endswith(b"\n") and raw.startswith(b"{"):
-                        self.content = JsonLines(size=size, rest=raw)
+                    if may_be_cut and not raw.endswith(b"\n") and raw.startswith(b"{"):
+                        self.rest = raw
                         return
-                    raise line_error(self._path, number, _reason(error) + self._hint) from None
-                self.start, size = size, size + len(raw)
-                self.content = JsonLines(size=size, ended=raw.endswith(b"\n"))
-                if found is not None:
-                    yield found
+                    raise line_error(path, number, _reason(error) + hint) from None
+                self.size, self.ended = start + len(raw), raw.endswith(b"\n")
+                if fields is not None:
+                    yield JsonLine(number, fields, start)
 
 
 def read_lines(path: Path, *, may_be_cut: bool, hint: str = "") -> JsonLines:
-    """Read a whole file; see `LineReader`.
-
-    Raises:
-        OSError: the file cannot be read.
-        SettingError: a line is not a JSON object; the message names file and line.
-    """
-    reader = LineReader(path, may_be_cut=may_be_cut, hint=hint)
-    lines = tuple(reader)
-    return replace(reader.content, lines=lines)
+    """Read a whole file; see `JsonLines.read`."""
+    content = JsonLines()
+    content.lines = tuple(content.read(path, may_be_cut=may_be_cut, hint=hint))
+    return content
 
 
 def _fields(raw: bytes) -> Mapping[str, Any]:
@@ -186,6 +140,29 @@ def _reason(error: Exception) -> str:
             return "nested too deeply"
         case _:
             return str(error)
+
+
+def file_kind(path: str | Path) -> str | None:
+    """Detect the kind of a file from its first bytes; None if it is unknown.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with Path(path).open("rb") as file:
+        head = file.read(_HEAD).removeprefix(_BOM).decode(errors="replace")
+    if (named := _KIND.match(head)) is not None:
+        return named[1]
+    return "array" if head.lstrip().startswith("[") else None
+
+
+def foreign_kind(path: str | Path, *, wanted: str) -> str | None:
+    """If a file is known to be of another kind, describe the kind and name the command for it; else return None.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    kind = file_kind(path)
+    return None if kind is None or kind == wanted else _KINDS.get(kind)
 
 
 def line_error(path: Path, number: int, reason: str) -> SettingError:
@@ -255,12 +232,27 @@ class Appender:
             self._file.write(b"\n")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._file.close()
 
     def write(self, line: str) -> None:
         """Append one line."""
         self._file.write(line.encode() + b"\n")
         self._file.flush()
+
+
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL})
+"""Errors from a file system that does not support locks."""
+
+
+def lock(file: BinaryIO) -> bool:
+    """Lock an open file until it is closed or its process ends; False if another process holds the lock."""
+    try:
+        if sys.platform == "win32":
+            file.seek(2**31 - 2)  # far beyond the text, because other processes cannot read a locked byte
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in _NO_LOCKS
+    return True
