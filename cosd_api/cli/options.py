@@ -282,7 +282,7 @@ class SharedOptions:
             if tuning := {
                 one.name: getattr(settings["tuning"], one.name) for one in fields(Tuning) if self.given(one.name)
             }:
-                overrides["tuning"] = replace(config.tuning.tuning(), **tuning)
+                overrides["tuning"] = replace(config.tuned(), **tuning)
             fusion = Fusion.load(config, **overrides)
             if (verifier := self._with_seed(fusion.settings.method)) is not None:
                 fusion = Fusion.load(config, **{**overrides, "verifier": verifier})
