@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache, partial
 from inspect import Parameter
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack, cast, get_args, get_type_hints
 
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -101,7 +101,7 @@ def check_declared(settings: Any) -> None:
     Raises:
         SettingError: a value is invalid.
     """
-    for name, (hint, default, about) in declared_settings(type(settings)).items():
+    for name, (hint, default, about) in declared_settings(cast("Any", type(settings))).items():
         if getattr(settings, name) is None and default is None:
             continue
         value = getattr(settings, name)

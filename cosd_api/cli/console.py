@@ -9,11 +9,10 @@ import sys
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
-from typing import Any, Self
+from typing import Self
 
 import typer
 from rich.console import Console
@@ -25,7 +24,7 @@ from cosd_api.report.terminal import ASSISTANT, has_colour, visible
 from cosd_api.types import FusedToken
 from cosd_providers import ProviderError
 
-__all__ = ["MessageReader", "Waiting", "Writer", "guarded", "progress", "say", "without_echo"]
+__all__ = ["MessageReader", "Waiting", "Writer", "files_of", "guarded", "progress", "say", "without_echo"]
 
 _NO_READER = errno.EINVAL if os.name == "nt" else errno.EPIPE
 
@@ -47,8 +46,7 @@ def guarded() -> Iterator[None]:
         typer.BadParameter: a setting is invalid (exit code 2).
     """
     try:
-        with _noting():
-            yield
+        yield
     except (ProviderError, LocalServerError) as error:
         _log_frames(error)
         say(str(error))
@@ -69,22 +67,16 @@ def guarded() -> Iterator[None]:
 
 
 @contextmanager
-def _noting() -> Iterator[None]:
-    """Print warnings about deprecated names, which Python hides from users of a command by default."""
+def files_of(option: str) -> Iterator[None]:
+    """Report a file that cannot be read or written as a wrong value of the option that names it.
 
-    def shown(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any, **last: Any
-    ) -> None:
-        if issubclass(category, DeprecationWarning):
-            say(f"note: {message}")
-        else:
-            others(message, category, filename, lineno, *more, **last)
-
-    with warnings.catch_warnings():
-        others = warnings.showwarning
-        warnings.showwarning = shown
-        warnings.filterwarnings("default", ".*; the old name ends with release", DeprecationWarning)
+    Raises:
+        typer.BadParameter: the block raised an `OSError`.
+    """
+    try:
         yield
+    except OSError as error:
+        raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint=option) from error
 
 
 def _log_frames(error: Exception) -> None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -124,8 +124,7 @@ def _whole(text: str) -> int:
 def _yaml(text: str) -> Document:
     lines: dict[FieldPath, int] = {}
     try:
-        compose: Any = yaml.compose
-        root = compose(text, Loader=yaml.SafeLoader)
+        root = cast("Any", yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
         return Document(None if root is None else _value(root, (), lines, set()), lines)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
