@@ -95,7 +95,7 @@ from cosd_providers.deferred import deferred, outdated
 from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.http.stack import EventLoop, http_stack
 from cosd_providers.messages import ChatProvider, OnSpecialTokens, after_own, checked_messages
-from cosd_providers.suggestions import nearest, suggestion
+from cosd_providers.suggestions import suggestion
 from cosd_providers.text import first_character, last_character, readable
 
 if TYPE_CHECKING:
@@ -241,7 +241,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "first_character",
     "in_words",
     "last_character",
-    "nearest",
     "paragraph",
     "readable",
     "suggestion",

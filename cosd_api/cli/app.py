@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from cosd_api import __version__
-from cosd_api.extend import event_loop_name, http_stack, nearest, suggestion
+from cosd_api.extend import event_loop_name, http_stack
 
 __all__ = ["app", "run"]
 
@@ -76,13 +76,7 @@ class _Command(TyperCommand):
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         command = getattr(import_module(module), function)
         single.command(self.name, help=_unwrapped(command.__doc__ or ""))(command)
-        try:
-            return get_command(single).make_context(info_name, args, parent, **extra)
-        except Exception as error:
-            if guesses := getattr(error, "possibilities", None):  # some of Typer's guesses are unlike the option
-                near = nearest(getattr(error, "option_name", ""), guesses)
-                vars(error)["possibilities"] = [near] if near else []
-            raise
+        return get_command(single).make_context(info_name, args, parent, **extra)
 
 
 class _Group(TyperGroup):
@@ -90,15 +84,7 @@ class _Group(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         commands = {name: _Command(name, target, summary) for name, (target, summary) in _COMMANDS.items()}
-        settings |= {"commands": commands, "suggest_commands": False}  # `resolve_command` makes better suggestions
-        super().__init__(**settings)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command with its arguments. For an unknown name, the error suggests only a similar name."""
-        name = args[0]
-        if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
-            ctx.fail(f"there is no command {name!r}{suggestion(name, self.commands)}")
-        return super().resolve_command(ctx, args)
+        super().__init__(**{**settings, "commands": commands})
 
 
 app = typer.Typer(

@@ -10,16 +10,7 @@ from anyio import move_on_after
 
 from cosd_api import Fusion
 from cosd_api.cli.console import say
-from cosd_api.extend import (
-    DEFAULT_METHOD,
-    DRAFT,
-    MEASURED_TOKENS,
-    AnswerLimits,
-    counted,
-    duration,
-    expected_time,
-    measure_speeds,
-)
+from cosd_api.extend import DEFAULT_METHOD, DRAFT, AnswerLimits, counted
 from cosd_api.types import Estimate
 from cosd_providers import Message, ProviderError
 
@@ -29,8 +20,8 @@ _DEAR = 10
 """A method is expensive if its longest answer is expected to bill more than this multiple of the draft's tokens."""
 _BOUND = 10
 """The limit on the billed tokens of an answer, as a multiple of the tokens expected for an answer of `max_tokens`."""
-_PATIENCE = 20.0
-"""The longest time to spend on measuring the models' speed, in seconds."""
+_SHORT = 16
+"""The number of tokens of a short answer."""
 
 
 async def bounded(
@@ -41,7 +32,7 @@ async def bounded(
     told: bool = False,
     announce: Callable[[str], None] = say,
 ) -> AnswerLimits:
-    """Limit the billed tokens of an answer by an expensive method, and announce its expected tokens and time.
+    """Limit the billed tokens of an answer by an expensive method, and announce its expected tokens.
 
     The length of the answer is unknown. Therefore the note gives the expected cost for each token of a short answer,
     and for each token of the longest one.
@@ -50,7 +41,7 @@ async def bounded(
         fusion: the open fusion that will answer.
         prompt: a text or a conversation.
         limits: the limits of the answer.
-        told: whether a note was announced earlier; if so, nothing is measured or announced.
+        told: whether a note was announced earlier; if so, nothing is announced.
         announce: called with the note, which is one line.
 
     Returns:
@@ -72,14 +63,13 @@ async def bounded(
             return limits
         bound = _BOUND * longest.billed_tokens.expected
         if not told:
-            short = await fusion.estimate(prompt, max_tokens=most, length=min(most, MEASURED_TOKENS))
+            short = await fusion.estimate(prompt, max_tokens=most, length=min(most, _SHORT))
             few = f"an answer of {counted(round(short.length), 'token')}"
             more = f", and {longest.per_token:,.0f} for each of {most} tokens" if most > short.length else ""
             announce(
                 f"note: the method {method!r} is expensive: it is expected to bill about {short.per_token:,.0f} tokens "
-                f"for each token of {few}, {_times(short):,.0f} times the draft alone{more}."
-                f"{await _time(fusion, prompt, short, few)} An answer stops at {bound:,} billed tokens; "
-                "--max-billed-tokens N sets another limit"
+                f"for each token of {few}, {_times(short):,.0f} times the draft alone{more}. An answer stops at "
+                f"{bound:,} billed tokens; --max-billed-tokens N sets another limit"
             )
         return replace(limits, max_billed_tokens=bound)
     return limits
@@ -88,12 +78,3 @@ async def bounded(
 def _times(estimate: Estimate) -> float:
     """Return the expected tokens as a multiple of those that the draft alone would bill for the same length."""
     return estimate.billed_tokens.expected / (estimate.endpoints[DRAFT].prompt_tokens + estimate.length)
-
-
-async def _time(fusion: Fusion, prompt: str | Sequence[Message], estimate: Estimate, answer: str) -> str:
-    """Return a sentence about the expected time of an answer; it is empty if a model fails or is too slow."""
-    with suppress(ProviderError), move_on_after(_PATIENCE):
-        speeds = await measure_speeds(fusion.endpoints, prompt, on_special_tokens=fusion.settings.on_special_tokens)
-        takes = duration(expected_time(estimate.endpoints, speeds, estimate.length))
-        return f" A{answer[1:]} takes about {takes} (measured on {MEASURED_TOKENS} tokens of each model)."
-    return ""

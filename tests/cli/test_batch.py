@@ -24,7 +24,7 @@ from batches import PROMPTS, input_file, pair, read, texts
 from commands import SERVERS, Scripted, cosd, start_scripted, words
 from cosd_api.training.json_lines import Appender
 from cosd_providers import Limits, Provider, ServerError, connect
-from cosd_providers.testing import Fault, Model, ScriptedProvider
+from cosd_providers.testing import Fault, Model
 from fake_llama_cpp import FakeLlamaCpp
 
 
@@ -168,27 +168,6 @@ class _Crowded:
 def test_wrong_usage(scripted: Scripted, source: Path, more: tuple[str, ...], message: str) -> None:
     done = batch(source, *more)
     assert done.exit_code == 2 and message in words(done)
-
-
-def test_limits_of_a_settings_file(
-    scripted: Scripted, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each endpoint's limits reach its connection."""
-    given: list[tuple[str, Limits | None]] = []
-
-    def known(url: str, *, limits: Limits | None = None) -> ScriptedProvider:
-        given.append((url, limits))
-        return scripted.connect(url)
-
-    monkeypatch.setattr("cosd_api.config.file.connect", known)
-    config = tmp_path / "fusion.json"
-    draft = {"url": "http://draft", "limits": {"concurrency": 3, "requests_per_minute": 9000}}
-    config.write_text(json.dumps({"draft": draft, "assistants": ["http://one"], "unit": "token"}))
-    out = tmp_path / "out.jsonl"
-    done = cosd("batch", str(source), "-o", str(out), "--config", str(config))
-    assert done.exit_code == 0, done.output
-    assert {*texts(out).values()} == {" yes."}
-    assert given == [("http://draft", Limits(3, 9000)), ("http://one", None)]
 
 
 def test_files_that_cannot_be_used(scripted: Scripted, source: Path, tmp_path: Path) -> None:

