@@ -101,23 +101,22 @@ _OF_VERIFIER = ("verifier", *_NUMBERS, "agreement", "tree")
 """If any of these options is given, the verifier of a settings file is replaced."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Marks a field that represents several options. In an instance, the field is a mapping with their values."""
+_GROUPS: Mapping[str, tuple[inspect.Parameter, ...]] = {
+    "of_verifier": tuple(verifier_parameters()),
+    "settings": tuple(map(_setting, ("temperature", "max_tokens", "timeout"))),
+}
+"""Fields of `SharedOptions` that are mappings, with the options whose values they contain."""
 
-    options: tuple[inspect.Parameter, ...]
 
-    @classmethod
-    def of(cls, field: inspect.Parameter) -> tuple[inspect.Parameter, ...]:
-        """Return the options that a field represents, or the field itself if it has no mark."""
-        marks = [one for one in getattr(field.annotation, "__metadata__", ()) if isinstance(one, cls)]
-        return marks[0].options if marks else (field,)
+def _options_of(field: inspect.Parameter) -> tuple[inspect.Parameter, ...]:
+    """Return the options that a field of a dataclass represents: a group, or the field itself."""
+    return _GROUPS.get(field.name, (field,))
 
 
 def option_names(options: Callable[..., object]) -> list[str]:
     """Return the names of all options in a dataclass; see `with_options`."""
     known = inspect.signature(options, eval_str=True).parameters.values()
-    return [one.name for field in known for one in Spread.of(field)]
+    return [one.name for field in known for one in _options_of(field)]
 
 
 def with_options(
@@ -133,7 +132,7 @@ def with_options(
     """
 
     def decorate(command: Callable[Concatenate[T, P], None]) -> Callable[..., None]:
-        shared = {one.name: Spread.of(one) for one in inspect.signature(options, eval_str=True).parameters.values()}
+        shared = {one.name: _options_of(one) for one in inspect.signature(options, eval_str=True).parameters.values()}
         if settings:
             shared["settings"] = (*shared["settings"], *map(_setting, settings))
         _, *own = inspect.signature(command, eval_str=True).parameters.values()
@@ -197,9 +196,7 @@ class SharedOptions:
             "--set", metavar="NAME=VALUE", help="A setting of the method, e.g. normalisation=byte; may be repeated."
         ),
     ] = None
-    of_verifier: Annotated[Mapping[str, Any], Spread(tuple(verifier_parameters()))] = field(
-        default_factory=dict[str, Any]
-    )
+    of_verifier: Mapping[str, Any] = field(default_factory=dict[str, Any])
     agreement: Annotated[
         bool,
         typer.Option(
@@ -211,9 +208,7 @@ class SharedOptions:
         Path | None,
         typer.Option(metavar="FILE", help="Decide by a trained decision tree (JSON) instead of alpha and beta."),
     ] = None
-    settings: Annotated[Mapping[str, Any], Spread(tuple(map(_setting, ("temperature", "max_tokens", "timeout"))))] = (
-        field(default_factory=dict[str, Any])
-    )
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def fusion(self, read_timeout: float | None = None) -> Fusion:
         """Create the fusion that the options describe. No request is sent yet.
