@@ -349,6 +349,12 @@ class FusionSettings:
         )
 
 
+def declared_setting(name: str) -> DeclaredSetting:
+    """Look up the declaration of a setting of a fusion or of an answer."""
+    kinds: tuple[Any, ...] = (FusionSettings, Tuning, AnswerLimits)
+    return next(known[name] for known in map(declared_settings, kinds) if name in known)
+
+
 def _check_tuning(settings: FusionSettings) -> None:
     """Refuse settings that are meant for a continuous draft if the draft is written in rounds."""
     if settings.draft_length is not None and settings.tuning.hedge:

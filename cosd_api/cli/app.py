@@ -78,7 +78,8 @@ class _Group(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         commands = {name: _Command(name, target, summary) for name, (target, summary) in _COMMANDS.items()}
-        super().__init__(**{**settings, "commands": commands})
+        settings["commands"] = commands
+        super().__init__(**settings)
 
 
 app = typer.Typer(

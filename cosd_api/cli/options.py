@@ -26,11 +26,12 @@ from cosd_api.extend import (
     METHODS,
     TRAINED,
     AnswerLimits,
-    FusionSettings,
+    AnswerOptions,
+    FusionOptions,
     Method,
     Unit,
     Verifier,
-    declared_settings,
+    declared_setting,
     method_from_text,
 )
 from cosd_providers import Provider, connect
@@ -54,21 +55,20 @@ __all__ = [
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_SETTINGS = {**declared_settings(FusionSettings), **declared_settings(Tuning), **declared_settings(AnswerLimits)}
 _BY_METHOD = ("temperature", "tie")
 """Settings without an option's default, because not every method has them."""
 
 
 def _shown(name: str) -> Any:
     """Create the option of a setting from the setting's declaration."""
-    _, default, about = _SETTINGS[name]
+    _, default, about = declared_setting(name)
     metavar = None if isinstance(default, str) or name == "unit" else about.value
     return typer.Option(min=about.least, max=about.most, metavar=metavar, help=about.help)
 
 
 def _setting(name: str) -> inspect.Parameter:
     """Create the parameter of a command for a setting. A setting without a default is None unless it is given."""
-    hint, default, _ = _SETTINGS[name]
+    hint, default, _ = declared_setting(name)
     if get_origin(hint) is tuple:
         hint, default = list[str] | None, None
     if name in _BY_METHOD:
@@ -229,7 +229,7 @@ class SharedOptions:
             method=self._method(),
             verifier=self._verifier(),
             tuning=Tuning(**self._chosen(Tuning)),
-            **self._chosen(FusionSettings),
+            **self._chosen(FusionOptions),
         )
 
     def _configured(self, path: Path, read_timeout: float | None) -> Fusion:
@@ -241,7 +241,7 @@ class SharedOptions:
         if read_timeout is not None:
             words = "cannot be combined with --config: set timeout of a server in the settings file"
             raise typer.BadParameter(words, param_hint="--read-timeout")
-        overrides = self._chosen(FusionSettings)
+        overrides = self._chosen(FusionOptions)
         if self.given("draft"):
             overrides["draft"] = connect_server(self.draft or "", self.draft_model, "--draft")
         if self.given("assistant"):
@@ -261,8 +261,7 @@ class SharedOptions:
 
     def _chosen(self, kind: Any) -> dict[str, Any]:
         """Return the options that belong to one group of settings; with a settings file, only those that are given."""
-        known = declared_settings(kind)
-        shown = {name: one for name, one in self.settings.items() if name in known}
+        shown = {name: one for name, one in self.settings.items() if name in kind.__annotations__}
         return {name: one for name, one in shown.items() if self.config is None or self.given(name)}
 
     def _with_seed(self, method: Method) -> Verifier | None:
@@ -295,7 +294,7 @@ class SharedOptions:
         """
         method = fusion.settings.method
         seconds(self.settings.get("timeout"), "--timeout")
-        wanted: dict[str, Any] = {**fusion.limits, **self._chosen(AnswerLimits), "own": self._own(fusion)}
+        wanted: dict[str, Any] = {**fusion.limits, **self._chosen(AnswerOptions), "own": self._own(fusion)}
         # If CoSD writes its most probable tokens, `--seed` sets the verifier's seed, and the answer has no seed.
         if self.given("seed") and (method.temperature or not method.hoisted):
             wanted["seed"] = self.of_verifier["seed"]
