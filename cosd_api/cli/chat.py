@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cosd_api import Fusion, FusionResult, SettingError
-from cosd_api.cli.console import MessageReader, Waiting, Writer, guarded, say, without_echo
+from cosd_api.cli.console import MessageReader, Writer, guarded, say, waiting, without_echo
 from cosd_api.cli.options import SharedOptions, with_options
 from cosd_api.cli.spending import bounded
 from cosd_api.extend import AnswerLimits, counted, iterate_sync, sync_portal
@@ -132,15 +132,18 @@ class _Session:
         writer = Writer()
         result: FusionResult | None = None
         typed = self._messages.interactive
-        waiting = Waiting(shown=typed and sys.stderr.isatty())
         try:
-            with without_echo(typed), waiting, closing(iterate_sync(work, "cosd chat")) as items:
+            with (
+                without_echo(typed),
+                waiting(typed and sys.stderr.isatty()) as over,
+                closing(iterate_sync(work, "cosd chat")) as items,
+            ):
                 for item in items:
                     if isinstance(item, str):
-                        waiting.say(item)
+                        say(item)
                         self._told = True
                         continue
-                    waiting.over()
+                    over()
                     if isinstance(item, FusionResult):
                         result = item
                     else:

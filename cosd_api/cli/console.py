@@ -7,16 +7,14 @@ import logging
 import os
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
-from typing import Self
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TextColumn
 
 from cosd_api import SettingError
 from cosd_api.demo.servers import LocalServerError
@@ -24,7 +22,7 @@ from cosd_api.report.terminal import ASSISTANT, has_colour, visible
 from cosd_api.types import FusedToken
 from cosd_providers import ProviderError
 
-__all__ = ["MessageReader", "Waiting", "Writer", "files_of", "guarded", "progress", "say", "without_echo"]
+__all__ = ["MessageReader", "Writer", "files_of", "guarded", "progress", "say", "waiting", "without_echo"]
 
 _NO_READER = errno.EINVAL if os.name == "nt" else errno.EPIPE
 
@@ -102,53 +100,30 @@ def progress(label: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-class Waiting:
-    """A line on the terminal that shows the time spent waiting for the first word. It appears after one second.
+@contextmanager
+def waiting(shown: bool) -> Iterator[Callable[[], None]]:
+    """Show the time spent waiting for the first word, on a terminal, after the first second.
 
-    Use an instance as a context manager, and call `over` when the first word arrives.
-
-    Args:
-        shown: whether to show the line, because there is a terminal.
+    Call the yielded function when the word arrives. Lines that are printed meanwhile appear above the time.
     """
+    words = TextColumn("waiting for the first word: {task.elapsed:.0f} s")
+    line = Progress(words, console=Console(stderr=True), transient=True, refresh_per_second=1)
+    line.add_task("")
+    start = threading.Timer(1, line.start)
 
-    def __init__(self, *, shown: bool) -> None:
-        self._over = threading.Event()
-        self._lock, self._line = threading.Lock(), ""
-        self._thread = threading.Thread(target=self._count, daemon=True) if shown else None
+    def over() -> None:
+        start.cancel()
+        if shown:
+            start.join()
+        if line.live.is_started:
+            line.stop()
 
-    def __enter__(self) -> Self:
-        if self._thread is not None:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.over()
-
-    def say(self, message: str) -> None:
-        """Print one line to standard error, above the waiting time."""
-        with self._lock:
-            self._clear()
-            say(message)
-
-    def over(self) -> None:
-        """Remove the waiting time permanently."""
-        if not self._over.is_set():
-            self._over.set()
-            if self._thread is not None:
-                self._thread.join()
-
-    def _count(self) -> None:
-        began = time.monotonic()
-        while not self._over.wait(1):
-            with self._lock:
-                self._line = f"waiting for the first word: {time.monotonic() - began:.0f} s"
-                print(f"\r{self._line}", end="", file=sys.stderr, flush=True)
-        self._clear()
-
-    def _clear(self) -> None:
-        if self._line:
-            print(f"\r{' ' * len(self._line)}\r", end="", file=sys.stderr, flush=True)
-        self._line = ""
+    if shown:
+        start.start()
+    try:
+        yield over
+    finally:
+        over()
 
 
 @contextmanager
