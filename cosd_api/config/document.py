@@ -115,9 +115,10 @@ def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _whole(text: str) -> int:
+def _whole(text: str, line: int | None = None) -> int:
     if len(text) > _MOST_DIGITS:
-        raise _DocumentFaultError(f"a number has more than {_MOST_DIGITS} digits; is it text, which needs quotes?")
+        words = f"a number has more than {_MOST_DIGITS} digits; is it text, which needs quotes?"
+        raise _DocumentFaultError(words, line)
     return int(text)
 
 
@@ -147,27 +148,24 @@ def _value(node: Any, path: FieldPath, lines: dict[FieldPath, int], seen: set[in
         raise _DocumentFaultError("tags (!) are not read: leave it out", line)
     if node.id == "sequence":
         return [_value(one, (*path, at), lines, seen) for at, one in enumerate(node.value)]
-    try:
-        if node.id == "scalar":
-            return node.value if node.style else _plain(node.value)
-        for key, _ in node.value:
-            line = key.start_mark.line + 1
-            if key.id != "scalar":
-                raise _DocumentFaultError("the name of a field must be a word")
-            if (*path, key.value) in lines:
-                raise _DocumentFaultError(f"the field {key.value!r} is there twice; keep one of them")
-            lines[*path, key.value] = line
-    except _DocumentFaultError as fault:
-        raise _DocumentFaultError(str(fault), line) from None
+    if node.id == "scalar":
+        return node.value if node.style else _plain(node.value, line)
+    for key, _ in node.value:
+        line = key.start_mark.line + 1
+        if key.id != "scalar":
+            raise _DocumentFaultError("the name of a field must be a word", line)
+        if (*path, key.value) in lines:
+            raise _DocumentFaultError(f"the field {key.value!r} is there twice; keep one of them", line)
+        lines[*path, key.value] = line
     return {key.value: _value(one, (*path, key.value), lines, seen) for key, one in node.value}
 
 
-def _plain(text: str) -> Any:
+def _plain(text: str, line: int | None = None) -> Any:
     """Convert an unquoted text to its value."""
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
-        return _whole(text)
+        return _whole(text, line)
     return float(text) if _NUMBER.fullmatch(text) else text
 
 
@@ -195,7 +193,7 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # its stubs have no base 
         return True
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
-        bare = text.isprintable() and _plain(text) == text  # PyYAML quotes such a text if necessary
+        bare = text.isprintable() and not _INTEGER.fullmatch(text) and _plain(text) == text  # PyYAML may quote it, too
         return self.represent_scalar("tag:yaml.org,2002:str", text, None if bare else '"')
 
 

@@ -163,7 +163,7 @@ class FusionConfig(BaseModel):
         """The settings as plain values: fields that differ from their defaults, and settings given for the method."""
         found: dict[str, Any] = {"schema_version": 1}
         for name, one in self.model_dump(mode="json", exclude_none=True, serialize_as_any=True).items():
-            found[name] = _without_defaults(one) if isinstance(getattr(self, name), SectionConfig | list) else one
+            found[name] = _short(one) if isinstance(getattr(self, name), SectionConfig | list) else one
         if self.method is not None:
             own = self.method.model_dump(mode="json", exclude_none=True, exclude_unset=True)
             found["method"] = own if len(own) > 1 else self.method.name
@@ -243,10 +243,10 @@ class FusionConfig(BaseModel):
         return FusionSettings.checked(**self.options())
 
 
-def _without_defaults(given: Any) -> Any:
+def _short(given: Any) -> Any:
     """Reduce a server to its URL if it has no other settings, at any depth of lists."""
     if isinstance(given, list):
-        return [_without_defaults(one) for one in cast("Sequence[Any]", given)]
+        return [_short(one) for one in cast("Sequence[Any]", given)]
     return given["url"] if given.keys() == {"url"} else given
 
 
