@@ -122,8 +122,12 @@ class _Session:
     def _answer(self, messages: Sequence[Message]) -> FusionResult:
         """Print an answer while it is written. An interrupt also cancels the requests to the servers."""
 
-        async def work(emit: Callable[[FusedToken | FusionResult | str], None]) -> None:
-            limits = await bounded(self._fusion, messages, self._limits, told=self._told, announce=emit)
+        def announce(note: str) -> None:
+            say(note)
+            self._told = True
+
+        async def work(emit: Callable[[FusedToken | FusionResult], None]) -> None:
+            limits = await bounded(self._fusion, messages, self._limits, told=self._told, announce=announce)
             async with self._fusion.stream(messages, **asdict(limits)) as stream:
                 async for token in stream:
                     emit(token)
@@ -139,10 +143,6 @@ class _Session:
                 closing(iterate_sync(work, "cosd chat")) as items,
             ):
                 for item in items:
-                    if isinstance(item, str):
-                        say(item)
-                        self._told = True
-                        continue
                     over()
                     if isinstance(item, FusionResult):
                         result = item
