@@ -135,8 +135,8 @@ class SpendingLimits:
     max_billed_tokens: Annotated[
         int | None,
         Setting(
-            "Limit on tokens read and written by all servers. By default only expensive methods have one (more than "
-            "ten times the draft's tokens); a note names it.",
+            "Limit on tokens read and written by all servers. By default, the command line limits only expensive "
+            "methods (more than ten times the draft's tokens); a note names the limit.",
             least=1,
         ),
     ] = None
