@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cosd_api import Fusion
 from cosd_api.batch.job import WINDOW, BatchJob
 from cosd_api.batch.summary import BatchSummary, BatchTally
 from cosd_api.cli.compare import resumable
 from cosd_api.cli.comparing import MostBilled, PriceTexts, priced
-from cosd_api.cli.console import guarded, say
+from cosd_api.cli.console import guarded, on_terminal, progress, say
 from cosd_api.cli.options import SharedOptions, check_writable, with_options
 from cosd_api.extend import run_async
 from cosd_api.report.terminal import visible
@@ -118,21 +115,11 @@ def _shown() -> Iterator[Callable[[BatchTally], None]]:
             say(f"{tally.done:,} of {tally.lines:,} lines, {_words(tally)}")
         reached = tenth
 
-    if not _on_terminal():
+    if not on_terminal():
         yield line
         return
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def show(tally: BatchTally) -> None:
-            bar.update(task, completed=tally.done, total=tally.lines, description=_words(tally))
-
-        yield show
-
-
-def _on_terminal() -> bool:
-    return sys.stderr.isatty()
+    with progress("") as bar:
+        yield lambda tally: bar(tally.done, tally.lines, _words(tally))
 
 
 def _words(tally: BatchTally) -> str:

@@ -14,7 +14,7 @@ from importlib import import_module
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cosd_api import SettingError
 from cosd_api.demo.servers import LocalServerError
@@ -22,7 +22,17 @@ from cosd_api.report.terminal import ASSISTANT, has_colour, visible
 from cosd_api.types import FusedToken
 from cosd_providers import ProviderError
 
-__all__ = ["MessageReader", "Writer", "files_of", "guarded", "progress", "say", "waiting", "without_echo"]
+__all__ = [
+    "MessageReader",
+    "Writer",
+    "files_of",
+    "guarded",
+    "on_terminal",
+    "progress",
+    "say",
+    "waiting",
+    "without_echo",
+]
 
 _NO_READER = errno.EINVAL if os.name == "nt" else errno.EPIPE
 
@@ -90,14 +100,24 @@ def _discard_stdout() -> None:
 
 
 @contextmanager
-def progress(label: str) -> Iterator[Callable[[int, int], None]]:
+def progress(label: str) -> Iterator[Callable[..., None]]:
     """Show a progress bar if standard error is a terminal.
 
-    Call the yielded function with the number of finished items and the total number.
+    Call the yielded function with the number of finished items, the total number, and, if it changes, the label.
     """
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not on_terminal()) as bar:
         task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def show(done: int, total: int, words: str = label) -> None:
+            bar.update(task, completed=done, total=total, description=words)
+
+        yield show
+
+
+def on_terminal() -> bool:
+    """Test whether standard error is a terminal."""
+    return sys.stderr.isatty()
 
 
 @contextmanager

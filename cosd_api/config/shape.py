@@ -80,9 +80,9 @@ def _section(name: str, kind: type, check: Callable[..., object], **types: Any) 
 
     The schema shows the bounds of the values, and `check` checks them. `types` replaces the types of some fields.
     """
-    shown = {field: types.get(field, one.type) for field, one in declared_settings(kind).items()}
     optional: dict[str, Any] = {
-        field: (Annotated[hint | None, declared_settings(kind)[field].about], None) for field, hint in shown.items()
+        field: (Annotated[types.get(field, one.type) | None, one.about], None)
+        for field, one in declared_settings(kind).items()
     }
     made = create_model(name, __base__=SectionConfig, __doc__=f"The settings of `{kind.__name__}`.", **optional)
     made.check = check

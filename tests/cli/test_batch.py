@@ -204,8 +204,9 @@ def test_the_bar(scripted: Scripted, source: Path, monkeypatch: pytest.MonkeyPat
     def console(**options: Any) -> Console:
         return Console(file=written, force_terminal=True, width=200)
 
-    monkeypatch.setattr("cosd_api.cli.batch.Console", console)
-    monkeypatch.setattr("cosd_api.cli.batch._on_terminal", lambda: True)
+    monkeypatch.setattr("cosd_api.cli.console.Console", console)
+    for module in ("batch", "console"):
+        monkeypatch.setattr(f"cosd_api.cli.{module}.on_terminal", lambda: True)
     scripted.providers["http://draft"].faults = [Fault(ServerError("it broke"), request=3)]
     assert batch(source, "--prices", "draft=1,2", "--prices", "large=3,4").exit_code == 1
     shown = written.getvalue()
