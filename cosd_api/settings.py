@@ -58,7 +58,7 @@ class Setting:
         help: one sentence for the help of the command line and for the schema of settings files.
         least: minimum of a number.
         most: maximum of a number.
-        above: number that the value must exceed.
+        above: number that a number of seconds must exceed.
         value: placeholder for the value in the help of the command line.
     """
 
@@ -107,7 +107,7 @@ def check_declared(settings: Any) -> None:
         value = getattr(settings, name)
         if int in (hint, *get_args(hint)):
             check_count(name, value, least=about.least or 0)
-        elif about.value == "SECONDS":
+        elif about.above is not None:
             check_seconds(name, value)
         elif isinstance(default, str):
             check_choice(name, value, hint)
