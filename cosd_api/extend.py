@@ -53,6 +53,7 @@ from cosd_api.settings import (
     LikelihoodOptions,
     OnAssistantError,
     OnBudget,
+    declared_setting,
     describe_verifier,
     refuse_settings,
     spell_out_options,
@@ -91,7 +92,7 @@ from cosd_providers.deferred import deferred, outdated
 from cosd_providers.http.clients import EventLoop, http_stack
 from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.messages import ChatProvider, OnSpecialTokens, after_own, checked_messages
-from cosd_providers.suggestions import nearest, suggestion
+from cosd_providers.suggestions import suggestion
 from cosd_providers.text import first_character, last_character, readable
 
 if TYPE_CHECKING:
@@ -174,6 +175,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "check_unit",
     "config_error",
     "config_errors",
+    "declared_setting",
     "describe_verifier",
     "read_document",
     "refuse_settings",
@@ -233,7 +235,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "first_character",
     "in_words",
     "last_character",
-    "nearest",
     "paragraph",
     "readable",
     "suggestion",

@@ -1,8 +1,9 @@
 """The settings of a fusion and the limits of one answer: how they are given, checked, and recorded in results.
 
-Both the settings and the limits have two forms: the keywords that a caller passes (a `TypedDict`, for type checkers)
-and the checked values (a dataclass, with the defaults). A new setting needs a line in both forms, a line in `Settings`,
-the code that implements it, and an option of the command line.
+Both have two forms: the keywords that a caller passes (a `TypedDict`, for type checkers) and the checked values (a
+dataclass). The dataclass declares each setting once: its type, its default, its bounds and a sentence of help. The
+checks, the options of the command line and the fields of a settings file are derived from these declarations. A new
+setting needs a line in both forms, a line in `Settings`, and the code that implements it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import inspect
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import partial
+from functools import cache, partial
 from inspect import Parameter
-from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack, cast, get_args, get_type_hints
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import OwnMessages, check_choice, check_count, check_own, check_seconds, check_stop, check_tie
@@ -44,17 +47,106 @@ MOST_ALTERNATIVES = 20
 """Maximum number of other tokens to list with each token, which is the maximum of OpenAI's API and of vLLM."""
 
 
+# ----------------------------------------------------------------------------------------------------- declarations
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The part of a setting's declaration that its type does not contain, as metadata of the type (`Annotated`).
+
+    Attributes:
+        help: one sentence for the help of the command line and for the schema of settings files.
+        least: minimum of a number.
+        most: maximum of a number.
+        above: number that a number of seconds must exceed.
+        value: placeholder for the value in the help of the command line.
+    """
+
+    help: str
+    least: int | None = None
+    most: int | None = None
+    above: int | None = None
+    value: str = "N"
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Add the help and the bounds to the schema of a settings file; `check_declared` checks the bounds."""
+        bounds = {"minimum": self.least, "maximum": self.most, "exclusiveMinimum": self.above}
+        shown = {name: bound for name, bound in bounds.items() if bound is not None}
+        return {**handler(schema), "description": self.help, **shown}
+
+
+class DeclaredSetting(NamedTuple):
+    """A setting as a dataclass declares it: its type without `Setting`, its default, and its `Setting`."""
+
+    type: Any
+    default: Any
+    about: Setting
+
+
+@cache
+def declared_settings(kind: type[Any]) -> Mapping[str, DeclaredSetting]:
+    """The settings that a dataclass declares with a `Setting`, by name."""
+    hints = get_type_hints(kind, include_extras=True)
+    found: dict[str, DeclaredSetting] = {}
+    for one in fields(kind):
+        about = [mark for mark in getattr(hints[one.name], "__metadata__", ()) if isinstance(mark, Setting)]
+        if about:
+            found[one.name] = DeclaredSetting(hints[one.name].__origin__, one.default, about[0])
+    return found
+
+
+def check_declared(settings: Any) -> None:
+    """Check the values of a dataclass against its declarations: whole numbers, seconds, and choices.
+
+    Raises:
+        SettingError: a value is invalid.
+    """
+    for name, (hint, default, about) in declared_settings(cast("Any", type(settings))).items():
+        if getattr(settings, name) is None and default is None:
+            continue
+        value = getattr(settings, name)
+        if int in (hint, *get_args(hint)):
+            check_count(name, value, least=about.least or 0)
+        elif about.above is not None:
+            check_seconds(name, value)
+        elif isinstance(default, str):
+            check_choice(name, value, hint)
+
+
 # ------------------------------------------------------------------------------------------------------- one answer
 
 
-class AnswerOptions(TypedDict, total=False):
+class SpendingOptions(TypedDict, total=False):
+    """Keyword arguments that limit what an answer or a log-likelihood may cost."""
+
+    timeout: float | None
+    max_requests: int | None
+    max_billed_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendingLimits:
+    """The checked limits on what an answer or a log-likelihood may cost."""
+
+    timeout: Annotated[
+        float | None, Setting("Limit on the time of the whole answer; none by default.", above=0, value="SECONDS")
+    ] = None
+    max_requests: Annotated[int | None, Setting("Limit on requests to all servers, retries included.", least=1)] = None
+    max_billed_tokens: Annotated[
+        int | None,
+        Setting(
+            "Limit on tokens read and written by all servers. By default, the command line limits only expensive "
+            "methods (more than ten times the draft's tokens); a note names the limit.",
+            least=1,
+        ),
+    ] = None
+
+
+class AnswerOptions(SpendingOptions, total=False):
     """Keyword arguments that limit one answer; see `Fusion.stream`."""
 
     max_tokens: int
     stop: str | Sequence[str] | None
-    timeout: float | None
-    max_requests: int | None
-    max_billed_tokens: int | None
     on_budget: OnBudget
     seed: int | None
     own: OwnMessages | None
@@ -62,18 +154,22 @@ class AnswerOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerLimits:
+class AnswerLimits(SpendingLimits):
     """The checked limits of one answer; see `Fusion.stream`."""
 
-    max_tokens: int = DEFAULT_MAX_TOKENS
-    stop: tuple[str, ...] = ()
-    timeout: float | None = None
-    max_requests: int | None = None
-    max_billed_tokens: int | None = None
-    on_budget: OnBudget = "raise"
-    seed: int | None = None
+    max_tokens: Annotated[int, Setting("Limit on the tokens of an answer.", least=1)] = DEFAULT_MAX_TOKENS
+    stop: Annotated[
+        tuple[str, ...],
+        Setting("An answer ends before this text; may be repeated. $'\\n' is a line end.", value="TEXT"),
+    ] = ()
+    on_budget: Annotated[
+        OnBudget, Setting("At a limit of time, requests or billed tokens: fail, or end with the verified text.")
+    ] = "raise"
+    seed: Annotated[int | None, Setting("Seed for methods that draw.", least=0)] = None
     own: Mapping[str, tuple[Message, ...]] = field(default_factory=dict[str, tuple[Message, ...]], repr=False)
-    alternatives: int = 0
+    alternatives: Annotated[
+        int, Setting("Other tokens to list with each token of the answer.", least=0, most=MOST_ALTERNATIVES)
+    ] = 0
 
     @classmethod
     def checked(cls, **given: Unpack[AnswerOptions]) -> Self:
@@ -84,12 +180,7 @@ class AnswerLimits:
         """
         chosen: dict[str, Any] = {**given, "stop": check_stop(given.get("stop")), "own": check_own(given.get("own"))}
         limits = cls(**chosen)
-        check_count("max_tokens", limits.max_tokens)
-        _check_limits(limits)
-        check_choice("on_budget", limits.on_budget, OnBudget)
-        if limits.seed is not None:
-            check_count("seed", limits.seed, least=0)
-        check_count("alternatives", limits.alternatives, least=0)
+        check_declared(limits)
         if limits.alternatives > MOST_ALTERNATIVES:
             words = f"alternatives={limits.alternatives} is too many"
             raise SettingError(f"{words}: at most {MOST_ALTERNATIVES} other tokens are listed with each")
@@ -109,23 +200,17 @@ class AnswerLimits:
         return self
 
 
-class LikelihoodOptions(TypedDict, total=False):
+class LikelihoodOptions(SpendingOptions, total=False):
     """Keyword arguments of one log-likelihood; see `Fusion.log_likelihood`."""
 
     end: bool
-    timeout: float | None
-    max_requests: int | None
-    max_billed_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LikelihoodLimits:
+class LikelihoodLimits(SpendingLimits):
     """The checked limits of one log-likelihood; see `Fusion.log_likelihood`."""
 
     end: bool = False
-    timeout: float | None = None
-    max_requests: int | None = None
-    max_billed_tokens: int | None = None
 
     @classmethod
     def checked(cls, **given: Unpack[LikelihoodOptions]) -> Self:
@@ -137,17 +222,8 @@ class LikelihoodLimits:
         limits = cls(**given)
         if not isinstance(limits.end, bool):
             raise SettingError(f"end must be True or False, not {limits.end!r}")
-        _check_limits(limits)
+        check_declared(limits)
         return limits
-
-
-def _check_limits(limits: AnswerLimits | LikelihoodLimits) -> None:
-    """Check the limits on time, requests and tokens."""
-    if limits.timeout is not None:
-        check_seconds("timeout", limits.timeout)
-    for name in ("max_requests", "max_billed_tokens"):
-        if (most := getattr(limits, name)) is not None:
-            check_count(name, most)
 
 
 # --------------------------------------------------------------------------------------------------------- a fusion
@@ -174,15 +250,14 @@ class Tuning:
         SettingError: a setting is invalid.
     """
 
-    hedge: int = 0
-    in_flight: int = 1
-    max_ahead: int | None = None
+    hedge: Annotated[int, Setting("Drafts started before a verdict: faster, at the cost of more tokens.", least=0)] = 0
+    in_flight: Annotated[int, Setting("Requests to one assistant at the same time.", least=1)] = 1
+    max_ahead: Annotated[
+        int | None, Setting("Limit on tokens drafted ahead of verification; none by default.", least=1)
+    ] = None
 
     def __post_init__(self) -> None:
-        check_count("hedge", self.hedge, least=0)
-        check_count("in_flight", self.in_flight)
-        if self.max_ahead is not None:
-            check_count("max_ahead", self.max_ahead)
+        check_declared(self)
 
 
 class FusionOptions(TypedDict, total=False):
@@ -214,14 +289,36 @@ class FusionSettings:
 
     method: Method = field(default_factory=partial(method_named, DEFAULT_METHOD))
     verifier: Verifier = field(default_factory=RuleVerifier)
-    unit: Unit | None = None
-    draft_length: int | None = None
-    ask: Asking = "contestable"
-    on_assistant_error: OnAssistantError = "raise"
-    on_special_tokens: OnSpecialTokens = "warn"
+    unit: Annotated[
+        Unit | None,
+        Setting(
+            "The unit that is judged; by default it depends on a comparison of the tokenizers. `literal` is equation "
+            "3 of the paper as printed."
+        ),
+    ] = None
+    draft_length: Annotated[
+        int | None, Setting("Draft in rounds of this many tokens; by default in one stream.", least=1, value="K")
+    ] = None
+    ask: Annotated[
+        Asking, Setting("Ask assistants only about places where the text could change, or about all places.")
+    ] = "contestable"
+    on_assistant_error: Annotated[
+        OnAssistantError, Setting("If an assistant fails despite retries: fail, or continue without it.")
+    ] = "raise"
+    on_special_tokens: Annotated[
+        OnSpecialTokens, Setting("If a message holds the text of a special token and may be read as one.")
+    ] = "warn"
     tuning: Tuning = field(default_factory=Tuning)
-    temperature: float = 0.0
-    tie: float = DEFAULT_TIE
+    temperature: Annotated[
+        float,
+        Setting("1 draws every token, if the method can; 0 takes the most probable tokens.", value="0|1"),
+    ] = 0.0
+    tie: Annotated[
+        float,
+        Setting(
+            "Log probabilities this close count as equal; `cosd probe` proposes a value.", least=0, most=1, value="X"
+        ),
+    ] = DEFAULT_TIE
 
     @classmethod
     def checked(cls, **given: Unpack[FusionOptions]) -> Self:
@@ -234,11 +331,7 @@ class FusionSettings:
         by_default = {name for name in defaults if given.get(name) is None}
         chosen: dict[str, Any] = {name: value for name, value in given.items() if name not in by_default}
         settings = cls(**chosen | _method(chosen))
-        if settings.draft_length is not None:
-            check_count("draft_length", settings.draft_length)
-        check_choice("ask", settings.ask, Asking)
-        check_choice("on_assistant_error", settings.on_assistant_error, OnAssistantError)
-        check_choice("on_special_tokens", settings.on_special_tokens, OnSpecialTokens)
+        check_declared(settings)
         if not isinstance(settings.tuning, Tuning):
             raise SettingError(f"tuning must be a Tuning, such as Tuning(hedge=1), not {settings.tuning!r}")
         check_tie(settings.tie)
@@ -254,6 +347,12 @@ class FusionSettings:
             in_flight=self.tuning.in_flight,
             hedge=self.tuning.hedge,
         )
+
+
+def declared_setting(name: str) -> DeclaredSetting:
+    """Look up the declaration of a setting of a fusion or of an answer."""
+    kinds: tuple[Any, ...] = (FusionSettings, Tuning, AnswerLimits)
+    return next(known[name] for known in map(declared_settings, kinds) if name in known)
 
 
 def _check_tuning(settings: FusionSettings) -> None:

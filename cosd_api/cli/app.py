@@ -14,46 +14,40 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from cosd_api import __version__
-from cosd_api.extend import event_loop_name, http_stack, nearest, suggestion
+from cosd_api.extend import event_loop_name, http_stack
 
 __all__ = ["app", "run"]
 
 # The name of each command, its function, and the first line of its help, so that `cosd --help` imports no command.
 _COMMANDS = {
-    "fuse": ("cosd_api.cli.fuse:fuse", "Answer one prompt with fused models."),
+    "fuse": ("fuse:fuse", "Answer one prompt with fused models."),
     "chat": (
-        "cosd_api.cli.chat:chat",
+        "chat:chat",
         "Hold a conversation: each model reads it through its own chat template, and together they write the answers.",
     ),
     "serve": (
-        "cosd_api.cli.serve:serve",
+        "serve:serve",
         "Serve fusions over OpenAI's protocol: /v1/chat/completions, /v1/completions, /v1/models.",
     ),
-    "batch": ("cosd_api.cli.batch:batch", "Answer the prompts in a file, and write the answers to another file."),
-    "probe": ("cosd_api.cli.probe:probe_servers", "Find out what servers can do, from questions with known answers."),
-    "explain": ("cosd_api.cli.explain:explain", "Show why each token of an answer is there."),
-    "compare": (
-        "cosd_api.cli.compare:compare",
-        "Find out, on your own questions, whether fusing two or more models is worth it.",
-    ),
-    "collect": ("cosd_api.cli.training:collect", "Compare two models at every place of known answers."),
+    "batch": ("batch:batch", "Answer the prompts in a file, and write the answers to another file."),
+    "probe": ("probe:probe_servers", "Find out what servers can do, from questions with known answers."),
+    "explain": ("explain:explain", "Show why each token of an answer is there."),
+    "compare": ("compare:compare", "Find out, on your own questions, whether fusing two or more models is worth it."),
+    "collect": ("training:collect", "Compare two models at every place of known answers."),
     "train-tree": (
-        "cosd_api.cli.training:train",
+        "training:train",
         "Train a decision tree that chooses between draft and assistant, for cosd fuse --tree.",
     ),
     "train-deferral": (
-        "cosd_api.cli.training:train_gate",
+        "training:train_gate",
         "Train a gate that hands single tokens to the assistant, for cosd fuse --method defer --set gate=FILE.",
     ),
-    "tune": ("cosd_api.cli.training:tune_rule", "Find the alpha and beta with which the rule decides best."),
+    "tune": ("training:tune_rule", "Find the alpha and beta with which the rule decides best."),
     "servers": (
-        "cosd_api.cli.demo:servers",
+        "demo:servers",
         "Run the three bundled models, or a real model and two fine-tuned versions of it, on llama.cpp servers.",
     ),
-    "demo": (
-        "cosd_api.cli.demo:demo",
-        "Start three small models and fuse them: two answers in full, and a table of many.",
-    ),
+    "demo": ("demo:demo", "Start three small models and fuse them: two answers in full, and a table of many."),
 }
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -74,15 +68,9 @@ class _Command(TyperCommand):
         """Import the command, and create its context."""
         module, function = self._target.split(":")
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        command = getattr(import_module(module), function)
+        command = getattr(import_module(f"cosd_api.cli.{module}"), function)
         single.command(self.name, help=_unwrapped(command.__doc__ or ""))(command)
-        try:
-            return get_command(single).make_context(info_name, args, parent, **extra)
-        except Exception as error:
-            if guesses := getattr(error, "possibilities", None):  # some of Typer's guesses are unlike the option
-                near = nearest(getattr(error, "option_name", ""), guesses)
-                vars(error)["possibilities"] = [near] if near else []
-            raise
+        return get_command(single).make_context(info_name, args, parent, **extra)
 
 
 class _Group(TyperGroup):
@@ -90,15 +78,8 @@ class _Group(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         commands = {name: _Command(name, target, summary) for name, (target, summary) in _COMMANDS.items()}
-        settings |= {"commands": commands, "suggest_commands": False}  # `resolve_command` makes better suggestions
+        settings["commands"] = commands
         super().__init__(**settings)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command with its arguments. For an unknown name, the error suggests only a similar name."""
-        name = args[0]
-        if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
-            ctx.fail(f"there is no command {name!r}{suggestion(name, self.commands)}")
-        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(

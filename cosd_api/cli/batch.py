@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cosd_api import Fusion, Tuning
+from cosd_api import Fusion
 from cosd_api.batch.job import WINDOW, BatchJob
 from cosd_api.batch.summary import BatchSummary
 from cosd_api.cli.compare import resumable
 from cosd_api.cli.comparing import MostBilled, PriceTexts, priced
-from cosd_api.cli.console import guarded, say
-from cosd_api.cli.options import ChosenTie, ChosenUnit, SharedOptions, StopTexts, check_writable, with_options
-from cosd_api.extend import AnswerOptions, OnAssistantError, run_async
+from cosd_api.cli.console import guarded, on_terminal, progress, say
+from cosd_api.cli.options import SharedOptions, check_writable, with_options
+from cosd_api.extend import run_async
 from cosd_api.report.terminal import visible
 
 __all__ = ["batch"]
@@ -29,7 +25,7 @@ _LINES = 10
 """The number of progress lines to print if standard error is not a terminal."""
 
 
-@with_options(SharedOptions)
+@with_options(SharedOptions, "unit", "tie", "stop", "on_assistant_error")
 def batch(
     options: SharedOptions,
     source: Annotated[
@@ -45,13 +41,6 @@ def batch(
             "--out", "-o", metavar="FILE", help="File for the answers. The same command resumes.", dir_okay=False
         ),
     ],
-    unit: ChosenUnit = None,
-    tie: ChosenTie = None,
-    stop: StopTexts = None,
-    on_assistant_error: Annotated[
-        OnAssistantError,
-        typer.Option(help="If an assistant fails despite retries: let the line fail, or continue without it."),
-    ] = "raise",
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Retry the lines that failed in an earlier run.")
     ] = False,
@@ -78,8 +67,7 @@ def batch(
     """
     with guarded():
         check_writable(out, "--out", source, options.config, options.tree)
-        fusion = options.fusion(unit=unit, tie=tie, on_assistant_error=on_assistant_error, tuning=Tuning())
-        fusion.limits = _limits(options, fusion, stop)
+        fusion = options.fusion_of_many()
         job = BatchJob(
             source,
             out,
@@ -108,16 +96,6 @@ def batch(
             raise typer.Exit(1)
 
 
-def _limits(options: SharedOptions, fusion: Fusion, stop: list[str] | None) -> AnswerOptions:
-    """Return the limits for every line. They include `max_tokens` only if the user or the settings file sets it."""
-    checked = asdict(options.limits(fusion, stop=stop or None))
-    found: dict[str, Any] = {name: one for name, one in checked.items() if one not in (None, (), {})}
-    if not (options.given("max_tokens") or "max_tokens" in fusion.limits):
-        del found["max_tokens"]
-    limits: AnswerOptions = {**found}  # type: ignore[typeddict-item]
-    return limits
-
-
 async def _answer(fusion: Fusion, job: BatchJob) -> BatchSummary:
     with _shown() as progress:
         job.progress = progress
@@ -127,22 +105,21 @@ async def _answer(fusion: Fusion, job: BatchJob) -> BatchSummary:
 
 @contextmanager
 def _shown() -> Iterator[Callable[[BatchSummary], None]]:
-    """Show the progress on standard error: a bar on a terminal, otherwise a few lines of text."""
-    if not _on_terminal():
-        yield _ProgressLines()
+    """Show the progress on standard error: a bar on a terminal, otherwise a line of text for each tenth."""
+    reached: int | None = None
+
+    def line(tally: BatchSummary) -> None:
+        nonlocal reached
+        tenth = tally.done * _LINES // tally.lines
+        if reached is not None and tenth > reached:
+            say(f"{tally.done:,} of {tally.lines:,} lines, {_words(tally)}")
+        reached = tenth
+
+    if not on_terminal():
+        yield line
         return
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def show(tally: BatchSummary) -> None:
-            bar.update(task, completed=tally.done, total=tally.lines, description=_words(tally))
-
-        yield show
-
-
-def _on_terminal() -> bool:
-    return sys.stderr.isatty()
+    with progress("") as bar:
+        yield lambda tally: bar(tally.done, tally.lines, _words(tally))
 
 
 def _words(tally: BatchSummary) -> str:
@@ -157,18 +134,3 @@ def _words(tally: BatchSummary) -> str:
     if tally.failed:
         parts.append(f"{tally.failed:,} failed")
     return ", ".join(parts)
-
-
-class _ProgressLines:
-    """Prints the progress as lines of text, one for each tenth of the batch."""
-
-    def __init__(self) -> None:
-        self._next = 0
-
-    def __call__(self, tally: BatchSummary) -> None:
-        """Print a line if another tenth of the batch is done."""
-        if not self._next:
-            self._next = tally.done * _LINES // tally.lines + 1
-        if tally.done * _LINES >= self._next * tally.lines:
-            self._next = tally.done * _LINES // tally.lines + 1
-            say(f"{tally.done:,} of {tally.lines:,} lines, {_words(tally)}")

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cosd_api import Fusion, FusionResult, SettingError
-from cosd_api.cli.console import MessageReader, Waiting, Writer, guarded, say, without_echo
+from cosd_api.cli.console import MessageReader, Writer, guarded, say, waiting, without_echo
 from cosd_api.cli.options import SharedOptions, with_options
 from cosd_api.cli.spending import bounded
 from cosd_api.extend import AnswerLimits, counted, iterate_sync, sync_portal
@@ -39,16 +39,10 @@ Ctrl-C stops an answer; its exchange is then left out of the conversation."""
 _COMMAND = re.compile(r"/\w*(?=\s|$)")
 
 
-@with_options(SharedOptions)
+@with_options(SharedOptions, "max_billed_tokens")
 def chat(
     options: SharedOptions,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message for all models.")] = None,
-    max_billed_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Limit on tokens read and written by all servers for an answer; see cosd fuse."
-        ),
-    ] = None,
 ) -> None:
     """Hold a conversation: each model reads it through its own chat template, and together they write the answers.
 
@@ -59,54 +53,21 @@ def chat(
     """
     with guarded():
         fusion = options.fusion()
-        limits = options.limits(fusion, max_billed_tokens=max_billed_tokens)
+        limits = options.limits(fusion)
         # The event loop runs in a separate thread. Connections therefore stay open while this thread waits for a line,
         # and Ctrl-C works as usual.
         with sync_portal().wrap_async_context_manager(fusion):
-            _Session(fusion, limits, _Conversation(system)).run()
-
-
-class _Conversation:
-    """The messages of a conversation: first a system message, if there is one, then pairs of question and answer."""
-
-    def __init__(self, system: str | None) -> None:
-        self._system = [Message("system", system)] if system else []
-        self._exchanges: list[tuple[Message, Message]] = []
-
-    def __len__(self) -> int:
-        return len(self._exchanges)
-
-    def messages(self) -> list[Message]:
-        """Return all messages in order."""
-        return [*self._system, *(message for exchange in self._exchanges for message in exchange)]
-
-    def add(self, question: Message, answer: str) -> None:
-        """Add a question and its answer."""
-        self._exchanges.append((question, Message("assistant", answer)))
-
-    def undo(self) -> None:
-        """Remove the last question and its answer."""
-        self._exchanges.pop()
-
-    def reset(self) -> None:
-        """Remove all questions and answers."""
-        self._exchanges.clear()
-
-    def document(self, *, lines: bool) -> str:
-        """Return the messages as JSON: one list, or, with `lines`, one line per message."""
-        messages = [asdict(message) for message in self.messages()]
-        if lines:
-            return "".join(json.dumps(message, ensure_ascii=False) + "\n" for message in messages)
-        return json.dumps(messages, ensure_ascii=False, indent=2) + "\n"
+            _Session(fusion, limits, system).run()
 
 
 class _Session:
     """A chat session, which reads messages, prints answers and executes commands."""
 
-    def __init__(self, fusion: Fusion, limits: AnswerLimits, conversation: _Conversation) -> None:
+    def __init__(self, fusion: Fusion, limits: AnswerLimits, system: str | None) -> None:
         self._fusion = fusion
         self._limits = limits
-        self._conversation = conversation
+        self._system = [Message("system", system)] if system else []
+        self._exchanges: list[tuple[Message, Message]] = []
         self._messages = MessageReader()
         self._screen = Console(stderr=True, highlight=False, soft_wrap=True)
         self._colour = sys.stderr.isatty() and has_colour(self._screen)
@@ -129,9 +90,13 @@ class _Session:
             else:
                 self._execute(command[0], line[command.end() :].strip())
 
+    def _conversation(self) -> list[Message]:
+        """Return the system message, if there is one, and all questions and answers in order."""
+        return [*self._system, *(message for exchange in self._exchanges for message in exchange)]
+
     def _exchange(self, question: Message) -> None:
         try:
-            result = self._answer([*self._conversation.messages(), question])
+            result = self._answer([*self._conversation(), question])
         except KeyboardInterrupt:
             if not self._messages.interactive:
                 raise
@@ -139,11 +104,11 @@ class _Session:
         except (ProviderError, SettingError) as error:
             if not self._survives(error):
                 raise
-            full = isinstance(error, ContextLengthError) and len(self._conversation) > 0
+            full = isinstance(error, ContextLengthError) and bool(self._exchanges)
             say(f"{error}{' (/reset begins a new conversation, /undo shortens this one)' if full else ''}")
         else:
             self._answers += 1
-            self._conversation.add(question, result.text)
+            self._exchanges.append((question, Message("assistant", result.text)))
             self._report(result)
 
     def _survives(self, error: Exception) -> bool:
@@ -157,8 +122,12 @@ class _Session:
     def _answer(self, messages: Sequence[Message]) -> FusionResult:
         """Print an answer while it is written. An interrupt also cancels the requests to the servers."""
 
-        async def work(emit: Callable[[FusedToken | FusionResult | str], None]) -> None:
-            limits = await bounded(self._fusion, messages, self._limits, told=self._told, announce=emit)
+        def announce(note: str) -> None:
+            say(note)
+            self._told = True
+
+        async def work(emit: Callable[[FusedToken | FusionResult], None]) -> None:
+            limits = await bounded(self._fusion, messages, self._limits, told=self._told, announce=announce)
             async with self._fusion.stream(messages, **asdict(limits)) as stream:
                 async for token in stream:
                     emit(token)
@@ -167,15 +136,14 @@ class _Session:
         writer = Writer()
         result: FusionResult | None = None
         typed = self._messages.interactive
-        waiting = Waiting(shown=typed and sys.stderr.isatty())
         try:
-            with without_echo(typed), waiting, closing(iterate_sync(work, "cosd chat")) as items:
+            with (
+                without_echo(typed),
+                waiting(typed and sys.stderr.isatty()) as over,
+                closing(iterate_sync(work, "cosd chat")) as items,
+            ):
                 for item in items:
-                    if isinstance(item, str):
-                        waiting.say(item)
-                        self._told = True
-                        continue
-                    waiting.over()
+                    over()
                     if isinstance(item, FusionResult):
                         result = item
                     else:
@@ -214,11 +182,11 @@ class _Session:
         elif command == "/help":
             self._print(_HELP)
         elif command == "/reset":
-            self._conversation.reset()
+            self._exchanges.clear()
             self._print("a new conversation")
-        elif command == "/undo" and len(self._conversation):
-            self._conversation.undo()
-            self._print(f"removed; the conversation now has {counted(len(self._conversation), 'exchange')}")
+        elif command == "/undo" and self._exchanges:
+            self._exchanges.pop()
+            self._print(f"removed; the conversation now has {counted(len(self._exchanges), 'exchange')}")
         elif command == "/undo":
             self._refuse("there is no exchange to remove")
         elif command == "/save":
@@ -227,7 +195,11 @@ class _Session:
             self._refuse(f"unknown command {command}; /help lists the commands")
 
     def _save(self, path: Path) -> None:
-        text = self._conversation.document(lines=path.suffix == ".jsonl")
+        messages = [asdict(message) for message in self._conversation()]
+        if path.suffix == ".jsonl":
+            text = "".join(json.dumps(message, ensure_ascii=False) + "\n" for message in messages)
+        else:
+            text = json.dumps(messages, ensure_ascii=False, indent=2) + "\n"
         try:
             # A file is overwritten only if this session wrote it.
             with path.open("w" if path in self._saved else "x", encoding="utf-8", newline="\n") as file:

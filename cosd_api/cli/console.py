@@ -7,17 +7,14 @@ import logging
 import os
 import sys
 import threading
-import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
-from typing import Any, Self
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cosd_api import SettingError
 from cosd_api.demo.servers import LocalServerError
@@ -25,7 +22,17 @@ from cosd_api.report.terminal import ASSISTANT, has_colour, visible
 from cosd_api.types import FusedToken
 from cosd_providers import ProviderError
 
-__all__ = ["MessageReader", "Waiting", "Writer", "guarded", "progress", "say", "without_echo"]
+__all__ = [
+    "MessageReader",
+    "Writer",
+    "files_of",
+    "guarded",
+    "on_terminal",
+    "progress",
+    "say",
+    "waiting",
+    "without_echo",
+]
 
 _NO_READER = errno.EINVAL if os.name == "nt" else errno.EPIPE
 
@@ -47,8 +54,7 @@ def guarded() -> Iterator[None]:
         typer.BadParameter: a setting is invalid (exit code 2).
     """
     try:
-        with _noting():
-            yield
+        yield
     except (ProviderError, LocalServerError) as error:
         _log_frames(error)
         say(str(error))
@@ -69,22 +75,16 @@ def guarded() -> Iterator[None]:
 
 
 @contextmanager
-def _noting() -> Iterator[None]:
-    """Print warnings about deprecated names, which Python hides from users of a command by default."""
+def files_of(option: str) -> Iterator[None]:
+    """Report a file that cannot be read or written as a wrong value of the option that names it.
 
-    def shown(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any, **last: Any
-    ) -> None:
-        if issubclass(category, DeprecationWarning):
-            say(f"note: {message}")
-        else:
-            others(message, category, filename, lineno, *more, **last)
-
-    with warnings.catch_warnings():
-        others = warnings.showwarning
-        warnings.showwarning = shown
-        warnings.filterwarnings("default", ".*; the old name ends with release", DeprecationWarning)
+    Raises:
+        typer.BadParameter: the block raised an `OSError`.
+    """
+    try:
         yield
+    except OSError as error:
+        raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint=option) from error
 
 
 def _log_frames(error: Exception) -> None:
@@ -100,63 +100,50 @@ def _discard_stdout() -> None:
 
 
 @contextmanager
-def progress(label: str) -> Iterator[Callable[[int, int], None]]:
+def progress(label: str) -> Iterator[Callable[..., None]]:
     """Show a progress bar if standard error is a terminal.
 
-    Call the yielded function with the number of finished items and the total number.
+    Call the yielded function with the number of finished items, the total number, and, if it changes, the label.
     """
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not on_terminal()) as bar:
         task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def show(done: int, total: int, words: str = label) -> None:
+            bar.update(task, completed=done, total=total, description=words)
+
+        yield show
 
 
-class Waiting:
-    """A line on the terminal that shows the time spent waiting for the first word. It appears after one second.
+def on_terminal() -> bool:
+    """Test whether standard error is a terminal."""
+    return sys.stderr.isatty()
 
-    Use an instance as a context manager, and call `over` when the first word arrives.
 
-    Args:
-        shown: whether to show the line, because there is a terminal.
+@contextmanager
+def waiting(shown: bool) -> Iterator[Callable[[], None]]:
+    """Show the time spent waiting for the first word, on a terminal, after the first second.
+
+    Call the yielded function when the word arrives. Lines that are printed meanwhile appear above the time.
     """
+    words = TextColumn("waiting for the first word: {task.elapsed:.0f} s")
+    line = Progress(words, console=Console(stderr=True), transient=True, refresh_per_second=1)
+    line.add_task("")
+    start = threading.Timer(1, line.start)
 
-    def __init__(self, *, shown: bool) -> None:
-        self._over = threading.Event()
-        self._lock, self._line = threading.Lock(), ""
-        self._thread = threading.Thread(target=self._count, daemon=True) if shown else None
+    def over() -> None:
+        start.cancel()
+        if shown:
+            start.join()
+        if line.live.is_started:
+            line.stop()
 
-    def __enter__(self) -> Self:
-        if self._thread is not None:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.over()
-
-    def say(self, message: str) -> None:
-        """Print one line to standard error, above the waiting time."""
-        with self._lock:
-            self._clear()
-            say(message)
-
-    def over(self) -> None:
-        """Remove the waiting time permanently."""
-        if not self._over.is_set():
-            self._over.set()
-            if self._thread is not None:
-                self._thread.join()
-
-    def _count(self) -> None:
-        began = time.monotonic()
-        while not self._over.wait(1):
-            with self._lock:
-                self._line = f"waiting for the first word: {time.monotonic() - began:.0f} s"
-                print(f"\r{self._line}", end="", file=sys.stderr, flush=True)
-        self._clear()
-
-    def _clear(self) -> None:
-        if self._line:
-            print(f"\r{' ' * len(self._line)}\r", end="", file=sys.stderr, flush=True)
-        self._line = ""
+    if shown:
+        start.start()
+    try:
+        yield over
+    finally:
+        over()
 
 
 @contextmanager

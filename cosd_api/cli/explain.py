@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cosd_api import FusionResult, Trace, TraceError
-from cosd_api.cli.console import guarded, say
+from cosd_api import Trace, TraceError
+from cosd_api.cli.console import files_of, guarded, say
 from cosd_api.cli.options import check_writable
 from cosd_api.report.terminal import show, summary, visible
 from cosd_api.types import CustomVerifier
@@ -33,52 +33,36 @@ def explain(
     """Show why each token of an answer is there.
 
     The answer, with marked replacements, and a table of the decisions are printed to standard output. With --html, a
-    page is written instead: the answer with a card for each token, a timeline of all requests, the decisions with their
-    probabilities, and the cost. The page loads nothing from the network. Exit codes: 0 on success; 2 if the file is not
-    a trace, or a file cannot be read or written.
+    page is written instead: the answer with a card for each token, a timeline of all requests, and their cost. The page
+    loads nothing from the network. Exit codes: 0 on success; 2 if the file is not a trace, or a file cannot be read or
+    written.
     """
     if html is None and title is not None:
         raise typer.BadParameter("is the headline of a page: give --html, too", param_hint="--title")
     if html is not None and everything:
         raise typer.BadParameter("is for the table: a page has a card for every token", param_hint="--all")
     with guarded():
-        result = _load(trace)
+        try:
+            with files_of("TRACE"):
+                result = Trace.load(trace).result
+        except TraceError as error:
+            raise typer.BadParameter(visible(str(error)), param_hint="TRACE") from error
         if html is not None:
             check_writable(html, "--html", trace)
-        _check(result)
-        if html is None:
-            show(result, everything=everything)
-            for warning in result.warnings:
-                say(f"note: {warning}")
-            say(summary(result))
-        else:
-            _write(html, result, title)
+        if not isinstance(result.settings.verifier, CustomVerifier):
+            try:
+                result.trace.replay()
+            except TraceError as error:  # the trace is shown nevertheless
+                say(f"note: a replay gives a different result: {error}")
+        if html is not None:
+            from cosd_api.report.page import page  # noqa: PLC0415 - only needed here
+
+            document = page(result) if title is None else page(result, title=title)
+            with files_of("--html"):
+                html.write_text(document, encoding="utf-8", newline="\n")
             say(f"wrote {html}")
-
-
-def _load(path: Path) -> FusionResult:
-    try:
-        return Trace.load(path).result
-    except OSError as error:
-        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="TRACE") from error
-    except TraceError as error:
-        raise typer.BadParameter(visible(str(error)), param_hint="TRACE") from error
-
-
-def _check(result: FusionResult) -> None:
-    """Report an inconsistency in the trace, which the command shows nevertheless."""
-    if not isinstance(result.settings.verifier, CustomVerifier):
-        try:
-            result.trace.replay()
-        except TraceError as error:
-            say(f"note: a replay gives a different result: {error}")
-
-
-def _write(path: Path, result: FusionResult, title: str | None) -> None:
-    from cosd_api.report.page import page  # noqa: PLC0415 - only needed here
-
-    document = page(result) if title is None else page(result, title=title)
-    try:
-        path.write_text(document, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--html") from error
+            return
+        show(result, everything=everything)
+        for warning in result.warnings:
+            say(f"note: {warning}")
+        say(summary(result))

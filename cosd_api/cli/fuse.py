@@ -10,18 +10,32 @@ from typing import Annotated, cast
 
 import typer
 
-from cosd_api import Fusion, FusionResult, Tuning
+from cosd_api import Fusion, FusionResult
 from cosd_api.cli.console import Writer, guarded, say
-from cosd_api.cli.options import ChosenTie, ChosenUnit, SharedOptions, check_writable, seconds, with_options
+from cosd_api.cli.options import SharedOptions, check_writable, seconds, with_options
 from cosd_api.cli.spending import bounded
-from cosd_api.extend import AnswerLimits, Asking, OnAssistantError, OnBudget, after_own, checked_messages, run_async
+from cosd_api.extend import AnswerLimits, after_own, checked_messages, run_async
 from cosd_api.report.terminal import show, summary
 from cosd_providers import Message, ProviderError
 
 __all__ = ["fuse"]
 
 
-@with_options(SharedOptions)
+@with_options(
+    SharedOptions,
+    "unit",
+    "tie",
+    "stop",
+    "draft_length",
+    "max_ahead",
+    "hedge",
+    "in_flight",
+    "ask",
+    "max_requests",
+    "max_billed_tokens",
+    "on_budget",
+    "on_assistant_error",
+)
 def fuse(
     options: SharedOptions,
     prompt: Annotated[
@@ -38,53 +52,10 @@ def fuse(
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="A system message for all models; implies --chat.")
     ] = None,
-    unit: ChosenUnit = None,
-    tie: ChosenTie = None,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="The answer ends before this text; may be repeated. $'\\n' is a line end."),
-    ] = None,
-    draft_length: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="K", help="Draft in rounds of this many tokens; by default in one stream."),
-    ] = None,
-    max_ahead: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Limit on tokens drafted ahead of verification; none by default."),
-    ] = None,
-    hedge: Annotated[
-        int,
-        typer.Option(min=0, metavar="N", help="Drafts started before a verdict: faster, at the cost of more tokens."),
-    ] = 0,
-    in_flight: Annotated[int, typer.Option(min=1, metavar="N", help="Requests to one assistant at the same time.")] = 1,
-    ask: Annotated[
-        Asking,
-        typer.Option(help="Ask assistants only about places where the text could change, or about all places."),
-    ] = "contestable",
     read_timeout: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="Limit on each wait for a server, between two bytes; 600 by default."),
     ] = None,
-    max_requests: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Limit on requests to all servers, retries included.")
-    ] = None,
-    max_billed_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Limit on tokens read and written by all servers. By default only expensive methods have one (more "
-            "than ten times the draft's tokens); a note names it.",
-        ),
-    ] = None,
-    on_budget: Annotated[
-        OnBudget,
-        typer.Option(help="At one of these three limits: fail, or end the answer with the verified text."),
-    ] = "raise",
-    on_assistant_error: Annotated[
-        OnAssistantError,
-        typer.Option(help="If an assistant fails despite retries: fail, or continue without it."),
-    ] = "raise",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the whole result as one JSON document instead of the text.")
     ] = False,
@@ -114,18 +85,8 @@ def fuse(
             raise typer.BadParameter("cannot be combined with --json: give one of them", param_hint="--explain")
         if trace is not None:
             check_writable(trace, "--trace", options.tree, options.config)
-        fusion = options.fusion(
-            seconds(read_timeout, "--read-timeout"),
-            unit=unit,
-            tie=tie,
-            draft_length=draft_length,
-            ask=ask,
-            on_assistant_error=on_assistant_error,
-            tuning=Tuning(hedge=hedge, in_flight=in_flight, max_ahead=max_ahead),
-        )
-        limits = options.limits(
-            fusion, stop=stop, max_requests=max_requests, max_billed_tokens=max_billed_tokens, on_budget=on_budget
-        )
+        fusion = options.fusion(seconds(read_timeout, "--read-timeout"))
+        limits = options.limits(fusion)
         try:
             asked = _asked(prompt, system, chat=chat or bool(limits.own))
             result = run_async(_answer, fusion, asked, limits, Writer(silent=as_json or explain), quiet)

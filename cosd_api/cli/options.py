@@ -8,37 +8,37 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, cast, get_origin
 
 import typer
 from pydantic import BaseModel, ValidationError
 
 from cosd_api import Fusion, FusionConfig, SettingError, Tuning
-from cosd_api.cli.console import say
-from cosd_api.cli.verifier_options import DEFAULT, FORMER, NUMBERS, VERIFIERS, verifier_parameters
+from cosd_api.cli.console import files_of, say
+from cosd_api.cli.verifier_options import DEFAULT, NUMBERS, VERIFIERS, verifier_parameters
 from cosd_api.extend import (
-    DEFAULT_MAX_TOKENS,
     DEFAULT_METHOD,
     DRAFT,
     KINDS,
     METHODS,
     TRAINED,
     AnswerLimits,
+    AnswerOptions,
+    FusionOptions,
     Method,
     Unit,
     Verifier,
+    declared_setting,
     method_from_text,
-    present_verifier,
 )
 from cosd_providers import Provider, connect
 
 __all__ = [
     "AssistantModels",
     "AssistantUrls",
-    "ChosenTie",
     "ChosenUnit",
     "DraftModel",
     "DraftUrl",
@@ -52,15 +52,39 @@ __all__ = [
     "with_options",
 ]
 
-DraftUrl = Annotated[str, typer.Option(envvar="COSD_DRAFT_URL", metavar="URL", help="Server of the draft model.")]
-AssistantUrls = Annotated[
-    list[str],
-    typer.Option(
-        envvar="COSD_ASSISTANT_URL",
-        metavar="URL",
-        help="Server of an assistant model; may be repeated (in the variable: separated by spaces).",
-    ),
-]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_BY_METHOD = ("temperature", "tie")
+"""Settings without an option's default, because not every method has them."""
+
+
+def _shown(name: str) -> Any:
+    """Create the option of a setting from the setting's declaration."""
+    _, default, about = declared_setting(name)
+    metavar = None if isinstance(default, str) or name == "unit" else about.value
+    return typer.Option(min=about.least, max=about.most, metavar=metavar, help=about.help)
+
+
+def _setting(name: str) -> inspect.Parameter:
+    """Create the parameter of a command for a setting. A setting without a default is None unless it is given."""
+    hint, default, _ = declared_setting(name)
+    if get_origin(hint) is tuple:
+        hint, default = list[str] | None, None
+    if name in _BY_METHOD:
+        hint, default = hint | None, None
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=default, annotation=Annotated[hint, _shown(name)])
+
+
+_DRAFT_URL = "COSD_DRAFT_URL"
+_ASSISTANTS = typer.Option(
+    envvar="COSD_ASSISTANT_URL",
+    metavar="URL",
+    help="Server of an assistant model; may be repeated (in the variable: separated by spaces).",
+)
+DraftUrl = Annotated[str, typer.Option(envvar=_DRAFT_URL, metavar="URL", help="Server of the draft model.")]
+AssistantUrls = Annotated[list[str], _ASSISTANTS]
 DraftModel = Annotated[
     str | None, typer.Option(metavar="NAME", help="Model on the draft's server, if the server has several.")
 ]
@@ -68,119 +92,49 @@ AssistantModels = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Model on an assistant's server; repeat it for each assistant, in their order."),
 ]
-ChosenUnit = Annotated[
-    Unit | None,
-    typer.Option(
-        help="The unit that is judged; by default it depends on a comparison of the tokenizers. `literal` is equation "
-        "3 of the paper as printed."
-    ),
-]
-ChosenTie = Annotated[
-    float | None,
-    typer.Option(
-        min=0, max=1, metavar="X", help="Log probabilities this close count as equal; `cosd probe` proposes a value."
-    ),
-]
-StopTexts = Annotated[
-    list[str] | None, typer.Option(metavar="TEXT", help="An answer ends before this text; may be repeated.")
-]
-MethodName = Annotated[
-    str | None,
-    typer.Option("--method", metavar="NAME", help=f"The way to fuse: {', '.join(METHODS)}; cosd by default."),
-]
-MethodSettings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="NAME=VALUE", help="A setting of the method, e.g. normalisation=byte; may be repeated."
-    ),
-]
-Temperature = Annotated[
-    float | None,
-    typer.Option(metavar="0|1", help="1 draws every token, if the method can; 0 takes the most probable tokens."),
-]
-Agreement = Annotated[
-    bool,
-    typer.Option(
-        "--agreement",
-        help="Short for --verifier agreement: only alpha decides, for an assistant that reports no probabilities.",
-    ),
-]
-Tree = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Decide by a trained decision tree (JSON) instead of alpha and beta."),
-]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Read servers, method, settings and limits from a settings file (YAML or JSON); options override it.",
-    ),
-]
-SharedDraft = Annotated[
-    str | None,
-    typer.Option(envvar="COSD_DRAFT_URL", metavar="URL", help="Server of the draft model; required without --config."),
-]
-SharedAssistants = Annotated[
-    list[str] | None,
-    typer.Option(
-        envvar="COSD_ASSISTANT_URL",
-        metavar="URL",
-        help="Server of an assistant model; may be repeated (in the variable: separated by spaces).",
-    ),
-]
-DraftSystem = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="A system message for the draft alone; @FILE reads it from a file."),
-]
-AssistantSystems = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TEXT", help="A system message for one assistant alone; repeat it for each assistant, in their order."
-    ),
-]
-MaxTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Limit on the tokens of an answer.")]
-Timeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Limit on the time of the whole answer; none by default.")
-]
+ChosenUnit = Annotated[Unit | None, _shown("unit")]
+StopTexts = Annotated[list[str] | None, _shown("stop")]
+MaxTokens = Annotated[int, _shown("max_tokens")]
 
 _NUMBERS = [name for name in NUMBERS if name != "seed"]
 _OF_VERIFIER = ("verifier", *_NUMBERS, "agreement", "tree")
 """If any of these options is given, the verifier of a settings file is replaced."""
 
-P = ParamSpec("P")
-T = TypeVar("T")
+
+_GROUPS: Mapping[str, tuple[inspect.Parameter, ...]] = {
+    "of_verifier": tuple(verifier_parameters()),
+    "settings": tuple(map(_setting, ("temperature", "max_tokens", "timeout"))),
+}
+"""Fields of `SharedOptions` that are mappings, with the options whose values they contain."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Marks a field that represents several options. In an instance, the field is a mapping with their values."""
-
-    options: tuple[inspect.Parameter, ...]
-
-    @classmethod
-    def of(cls, field: inspect.Parameter) -> tuple[inspect.Parameter, ...]:
-        """Return the options that a field represents, or the field itself if it has no mark."""
-        marks = [one for one in getattr(field.annotation, "__metadata__", ()) if isinstance(one, cls)]
-        return marks[0].options if marks else (field,)
-
-
-VerifierOptions = Annotated[Mapping[str, Any], Spread(tuple(verifier_parameters()))]
+def _options_of(field: inspect.Parameter) -> tuple[inspect.Parameter, ...]:
+    """Return the options that a field of a dataclass represents: a group, or the field itself."""
+    return _GROUPS.get(field.name, (field,))
 
 
 def option_names(options: Callable[..., object]) -> list[str]:
     """Return the names of all options in a dataclass; see `with_options`."""
     known = inspect.signature(options, eval_str=True).parameters.values()
-    return [one.name for field in known for one in Spread.of(field)]
+    return [one.name for field in known for one in _options_of(field)]
 
 
-def with_options(options: Callable[..., T]) -> Callable[[Callable[Concatenate[T, P], None]], Callable[..., None]]:
+def with_options(
+    options: Callable[..., T], *settings: str
+) -> Callable[[Callable[Concatenate[T, P], None]], Callable[..., None]]:
     """Add the fields of a dataclass to a command as options. The command receives an instance as its first argument.
 
     In the help, the command's arguments come first, then the shared options, then the command's own options.
+
+    Args:
+        options: the dataclass.
+        settings: names of settings that become options, too, and values of the dataclass's field `settings`.
     """
 
     def decorate(command: Callable[Concatenate[T, P], None]) -> Callable[..., None]:
-        shared = {one.name: Spread.of(one) for one in inspect.signature(options, eval_str=True).parameters.values()}
+        shared = {one.name: _options_of(one) for one in inspect.signature(options, eval_str=True).parameters.values()}
+        if settings:
+            shared["settings"] = (*shared["settings"], *map(_setting, settings))
         _, *own = inspect.signature(command, eval_str=True).parameters.values()
         arguments = [one for one in own if one.default is inspect.Parameter.empty]
         rest = [one for one in own if one.default is not inspect.Parameter.empty]
@@ -208,37 +162,63 @@ class SharedOptions:
     """The servers, the verifier and the limits of a fusion: the options of `cosd fuse`, `chat`, `batch` and `serve`."""
 
     context: typer.Context
-    config: ConfigFile = None
-    draft: SharedDraft = None
-    assistant: SharedAssistants = None
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Read servers, method, settings and limits from a settings file (YAML or JSON); options override it.",
+        ),
+    ] = None
+    draft: Annotated[
+        str | None,
+        typer.Option(envvar=_DRAFT_URL, metavar="URL", help="Server of the draft model; required without --config."),
+    ] = None
+    assistant: Annotated[list[str] | None, _ASSISTANTS] = None
     draft_model: DraftModel = None
     assistant_model: AssistantModels = None
-    draft_system: DraftSystem = None
-    assistant_system: AssistantSystems = None
-    method: MethodName = None
-    method_settings: MethodSettings = None
-    of_verifier: VerifierOptions = field(default_factory=dict[str, Any])
-    agreement: Agreement = False
-    tree: Tree = None
-    temperature: Temperature = None
-    max_tokens: MaxTokens = DEFAULT_MAX_TOKENS
-    timeout: Timeout = None
+    draft_system: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="A system message for the draft alone; @FILE reads it from a file."),
+    ] = None
+    assistant_system: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="A system message for one assistant alone; repeat it for each assistant, in their order.",
+        ),
+    ] = None
+    method: Annotated[
+        str | None, typer.Option(metavar="NAME", help=f"The way to fuse: {', '.join(METHODS)}; cosd by default.")
+    ] = None
+    method_settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the method, e.g. normalisation=byte; may be repeated."
+        ),
+    ] = None
+    of_verifier: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    agreement: Annotated[
+        bool,
+        typer.Option(
+            "--agreement",
+            help="Short for --verifier agreement: only alpha decides, for an assistant that reports no probabilities.",
+        ),
+    ] = False
+    tree: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Decide by a trained decision tree (JSON) instead of alpha and beta."),
+    ] = None
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    @property
-    def seed(self) -> int | None:
-        """The seed for drawn tokens, or for a verifier that decides at random."""
-        seed: int | None = self.of_verifier.get("seed")
-        return seed
-
-    def fusion(self, read_timeout: float | None = None, **settings: Any) -> Fusion:
+    def fusion(self, read_timeout: float | None = None) -> Fusion:
         """Create the fusion that the options describe. No request is sent yet.
 
         Raises:
-            typer.BadParameter: an option is invalid.
-            SettingError: a setting is invalid.
+            typer.BadParameter: an option is invalid, or the settings file cannot be read.
+            SettingError: the settings file or a setting is invalid.
         """
         if self.config is not None:
-            return self._configured(self.config, read_timeout, settings)
+            return self._configured(self.config, read_timeout)
         for name, urls in (("draft", self.draft), ("assistant", self.assistant)):
             if not urls:
                 words = f"is required: the URL of a server, here or in COSD_{name.upper()}_URL; or --config FILE"
@@ -248,17 +228,12 @@ class SharedOptions:
             assistant=connect_assistants(self.assistant or [], self.assistant_model, read_timeout),
             method=self._method(),
             verifier=self._verifier(),
-            temperature=self.temperature,
-            **settings,
+            tuning=Tuning(**self._chosen(Tuning)),
+            **self._chosen(FusionOptions),
         )
 
-    def _configured(self, path: Path, read_timeout: float | None, settings: Mapping[str, Any]) -> Fusion:
-        """Create the fusion that a settings file describes. Options on the command line override the file.
-
-        Raises:
-            typer.BadParameter: an option is invalid, or the file cannot be read.
-            SettingError: the file or a setting is invalid.
-        """
+    def _configured(self, path: Path, read_timeout: float | None) -> Fusion:
+        """Create the fusion that a settings file describes. Options on the command line override the file."""
         for name in ("draft_model", "assistant_model"):
             if self.given(name) and not self.given(name.removesuffix("_model")):
                 hint = f"--{name.replace('_', '-')}"
@@ -266,29 +241,28 @@ class SharedOptions:
         if read_timeout is not None:
             words = "cannot be combined with --config: set timeout of a server in the settings file"
             raise typer.BadParameter(words, param_hint="--read-timeout")
-        overrides: dict[str, Any] = {name: one for name, one in settings.items() if self.given(name)}
+        overrides = self._chosen(FusionOptions)
         if self.given("draft"):
             overrides["draft"] = connect_server(self.draft or "", self.draft_model, "--draft")
         if self.given("assistant"):
             overrides["assistant"] = connect_assistants(self.assistant or [], self.assistant_model)
         if self.given("method") or self.given("method_settings"):
             overrides["method"] = self._method() or DEFAULT_METHOD
-        if any(self.given(name) for name in _OF_VERIFIER):
+        if any(map(self.given, _OF_VERIFIER)):
             overrides["verifier"] = self._verifier(seeded=False)
-        if self.given("temperature"):
-            overrides["temperature"] = self.temperature
-        try:
+        with files_of("--config"):
             config = FusionConfig.load(path)
-            if tuning := {
-                one.name: getattr(settings["tuning"], one.name) for one in fields(Tuning) if self.given(one.name)
-            }:
-                overrides["tuning"] = replace(config.tuning.tuning(), **tuning)
+            if tuning := self._chosen(Tuning):
+                overrides["tuning"] = replace(config.tuned(), **tuning)
             fusion = Fusion.load(config, **overrides)
             if (verifier := self._with_seed(fusion.settings.method)) is not None:
                 fusion = Fusion.load(config, **{**overrides, "verifier": verifier})
             return fusion
-        except OSError as error:
-            raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--config") from error
+
+    def _chosen(self, kind: Any) -> dict[str, Any]:
+        """Return the options that belong to one group of settings; with a settings file, only those that are given."""
+        shown = {name: one for name, one in self.settings.items() if name in kind.__annotations__}
+        return {name: one for name, one in shown.items() if self.config is None or self.given(name)}
 
     def _with_seed(self, method: Method) -> Verifier | None:
         """Return the verifier of a settings file with the seed of the command line; None if nothing has to be changed.
@@ -296,10 +270,11 @@ class SharedOptions:
         Raises:
             typer.BadParameter: neither the verifier nor the method uses a seed.
         """
-        if self.seed is None or not method.hoisted:
+        seed = self.of_verifier.get("seed")
+        if seed is None or not method.hoisted:
             return None
         if isinstance(method.judge, BaseModel) and "seed" in type(method.judge).model_fields:
-            return method.judge.model_copy(update={"seed": self.seed})
+            return method.judge.model_copy(update={"seed": seed})
         if not method.temperature:
             words = "has no effect with these settings: the verifier is not random, and no token is drawn"
             raise typer.BadParameter(words, param_hint="--seed")
@@ -310,7 +285,7 @@ class SharedOptions:
         source = self.context.get_parameter_source(option)
         return source is not None and source.name == "COMMANDLINE"
 
-    def limits(self, fusion: Fusion, **more: Any) -> AnswerLimits:
+    def limits(self, fusion: Fusion) -> AnswerLimits:
         """Return the limits for an answer of this fusion.
 
         Raises:
@@ -318,18 +293,31 @@ class SharedOptions:
             SettingError: a limit other than the timeout is invalid.
         """
         method = fusion.settings.method
+        seconds(self.settings.get("timeout"), "--timeout")
+        wanted: dict[str, Any] = {**fusion.limits, **self._chosen(AnswerOptions), "own": self._own(fusion)}
         # If CoSD writes its most probable tokens, `--seed` sets the verifier's seed, and the answer has no seed.
-        seed = self.seed if method.temperature or not method.hoisted else None
-        timeout = seconds(self.timeout, "--timeout")
-        wanted: dict[str, Any] = {"max_tokens": self.max_tokens, "timeout": timeout, "seed": seed, **more}
-        if self.config is not None:
-            wanted = {**fusion.limits, **{name: one for name, one in wanted.items() if self.given(name)}}
-        wanted["own"] = self.own(fusion)
+        if self.given("seed") and (method.temperature or not method.hoisted):
+            wanted["seed"] = self.of_verifier["seed"]
         limits = AnswerLimits.checked(**wanted)
         limits.seeded(method)  # raises an error if the seed has no effect
         return limits
 
-    def own(self, fusion: Fusion) -> dict[str, str]:
+    def fusion_of_many(self) -> Fusion:
+        """Create the fusion, with the limits of the command line as defaults for each of many answers.
+
+        Raises:
+            typer.BadParameter: an option is invalid.
+            SettingError: a setting is invalid.
+        """
+        fusion = self.fusion()
+        limits = self.limits(fusion)
+        shared: Any = {name: one for name, one in asdict(limits).items() if self.given(name) and one is not None}
+        fusion.limits.update(shared)
+        if limits.own:
+            fusion.limits["own"] = limits.own
+        return fusion
+
+    def _own(self, fusion: Fusion) -> dict[str, str]:
         """Return the system messages for single models, by the model's name.
 
         Raises:
@@ -356,10 +344,8 @@ class SharedOptions:
                 words += "cosd has options of its own, such as --alpha and --unit"
                 raise typer.BadParameter(words, param_hint="--set")
             return None
-        try:
+        with files_of("--set"):
             return method_from_text(self.method, {name: value for name, _, value in given})
-        except OSError as error:  # a file that a setting names cannot be read
-            raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--set") from error
 
     def _verifier(self, *, seeded: bool = True) -> Verifier:
         name: str | None = self.of_verifier.get("verifier")
@@ -368,8 +354,8 @@ class SharedOptions:
                 raise typer.BadParameter(f"is short for --verifier agreement, not {name}", param_hint="--agreement")
             name = "agreement"
         cosd = self.method in (None, DEFAULT_METHOD)
-        own = seeded and ((name is not None and "seed" in VERIFIERS.get(name, ())) or (cosd and not self.temperature))
-        options = [*_NUMBERS, "seed"] if own else _NUMBERS
+        random = name is not None and "seed" in VERIFIERS[name]
+        options = NUMBERS if seeded and (random or (cosd and not self.settings["temperature"])) else _NUMBERS
         given: dict[str, object] = {one: value for one in options if (value := self.of_verifier.get(one)) is not None}
         if self.tree is not None and name is None:
             if given:
@@ -378,43 +364,32 @@ class SharedOptions:
             return _load_tree(self.tree)
         if self.tree is not None:
             given["tree"] = self.tree
-        taken = [*{**FORMER, **VERIFIERS}[name or DEFAULT]]
+        taken = [*VERIFIERS[name or DEFAULT]]
         if wrong := [option for option in given if option not in taken]:
             only = f"only {' and '.join(taken)}, " if taken else ""
             words = f"{name or 'the rule'} takes {only}no {wrong[0]}"
             raise typer.BadParameter(words, param_hint=f"--{wrong[0]}")
         try:
-            fields = cast("dict[str, Any]", present_verifier({"kind": name or DEFAULT, **given}))
-            made: Any = KINDS[fields["kind"]].model_validate(fields)
-            return cast("Verifier", made)
+            return cast("Verifier", KINDS[name or DEFAULT].model_validate(given))
         except ValidationError as error:
             if missing := [one["loc"][0] for one in error.errors() if one["type"] == "missing"]:
                 raise typer.BadParameter(f"--{missing[0]} is required with {name}", param_hint="--verifier") from error
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = "".join(f"{one}: " for one in first["loc"])
             hint = "/".join(f"--{option}" for option in taken)
-            raise typer.BadParameter(_first(error), param_hint=hint) from error
-        except ValueError as error:  # raised for the former verifier `chow`
-            raise typer.BadParameter(str(error), param_hint="--tau") from error
+            raise typer.BadParameter(f"{where}{first['msg']}", param_hint=hint) from error
 
 
 def _load_tree(path: Path) -> Verifier:
     try:
-        with warnings.catch_warnings(record=True) as noted:
+        with warnings.catch_warnings(record=True) as noted, files_of("--tree"):
             warnings.simplefilter("always")
             tree = cast("Verifier", TRAINED["tree"].load(path))
-    except OSError as error:
-        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--tree") from error
     except SettingError as error:
         raise typer.BadParameter(str(error), param_hint="--tree") from error
     for one in noted:
         say(f"note: {one.message}")
     return tree
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(map(str, first["loc"]))
-    words = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {words}" if where else words
 
 
 def seconds(given: float | None, option: str) -> float | None:
@@ -454,9 +429,7 @@ def connect_server(url: str, model: str | None, option: str, read_timeout: float
         typer.BadParameter: the URL is invalid.
     """
     try:
-        if read_timeout is None:
-            return connect(url, model=model)
-        return connect(url, model=model, timeout=read_timeout)
+        return connect(url, model=model) if read_timeout is None else connect(url, model=model, timeout=read_timeout)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
@@ -482,9 +455,8 @@ def _text(given: str, option: str) -> str:
     if not given.startswith("@"):
         return given
     try:
-        return Path(given[1:]).read_text(encoding="utf-8")
+        with files_of(option):
+            return Path(given[1:]).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         words = f"{given[1:]} is not UTF-8 text at byte {error.start}"
         raise typer.BadParameter(words, param_hint=option) from None
-    except OSError as error:
-        raise typer.BadParameter(f"{given[1:]}: {error.strerror}", param_hint=option) from None

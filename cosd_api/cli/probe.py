@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from cosd_api.cli.console import guarded, say
+from cosd_api.cli.console import files_of, guarded, say
 from cosd_api.extend import PROBE_PROMPT, definition_of, in_digits, run_async
 from cosd_api.report.terminal import has_colour, visible
 from cosd_providers import ProbeReport, ProviderError, probe
@@ -55,13 +55,17 @@ def probe_servers(
     A few dozen short requests are sent to each server, and their number is reported. Exit codes: 0 on success; 1 if a
     server failed, or can be neither a draft nor an assistant; 2 for wrong usage.
     """
-    _check_counts(len(urls), (model, "--model"), (engine, "--engine"), (save, "--save"))
+    for given, option in ((model, "--model"), (engine, "--engine"), (save, "--save")):
+        if given and len(given) != len(urls):
+            words = f"{len(given)} given for {len(urls)} URLs: give one for each"
+            raise typer.BadParameter(words, param_hint=option)
     with guarded():
         reports = run_async(_probed, urls, model or [], engine or [], prompt)
-        for report, path in zip(reports, save or [], strict=False):
-            if report is not None:
-                _save(report, path)
         found = [report for report in reports if report is not None]
+        with files_of("--save"):
+            for report, path in zip(reports, save or [], strict=False):
+                if report is not None:
+                    report.save(path)
         if as_json:
             together = definition_of(found) if len(found) > 1 else None
             document = {
@@ -74,13 +78,6 @@ def probe_servers(
             _show(found)
         if len(found) < len(urls) or not all(report.can_draft or report.can_assist for report in found):
             raise typer.Exit(1)
-
-
-def _save(report: ProbeReport, path: Path) -> None:
-    try:
-        report.save(path)
-    except OSError as error:
-        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--save") from error
 
 
 async def _probed(
@@ -106,34 +103,20 @@ def _show(reports: Sequence[ProbeReport]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     colour = has_colour(console)
     for number, report in enumerate(reports):
+        good, bad = "green", "red"
+        styles = {
+            "as a draft ": good if report.can_draft else bad,
+            "as an assistant ": good if report.can_assist else bad,
+            report.endpoint: "bold",
+        }
         if number:
             console.print()
         for line in visible(str(report)).split("\n"):
-            style = _style(line, report) if colour else ""
-            console.print(Text(line, style))
+            style = next((style for start, style in styles.items() if line.startswith(start)), "")
+            console.print(Text(line, style if colour else ""))
     if len(reports) > 1:
+        found = definition_of(reports)
+        tie = "" if found.tie is None else f" Ties: tie={in_digits(found.tie)}."
+        more = '; unit="literal" is equation 3 as printed' if (found.contexts, found.unit) == ("ids", "word") else ""
         console.print()
-        console.print(textwrap.fill(_together(reports), _WIDTH))
-
-
-def _style(line: str, report: ProbeReport) -> str:
-    """Return the style of a line: green or red for a conclusion, bold for the server's name."""
-    if line.startswith("as a draft "):
-        return "green" if report.can_draft else "red"
-    if line.startswith("as an assistant "):
-        return "green" if report.can_assist else "red"
-    return "bold" if line.startswith(report.endpoint) else ""
-
-
-def _together(reports: Sequence[ProbeReport]) -> str:
-    """Describe the unit that a fusion of the servers would judge."""
-    found = definition_of(reports)
-    tie = "" if found.tie is None else f" Ties: tie={in_digits(found.tie)}."
-    more = '; unit="literal" is equation 3 as printed' if (found.contexts, found.unit) == ("ids", "word") else ""
-    return f'Together: {found} (unit="{found.unit}"{more}).{tie}'
-
-
-def _check_counts(urls: int, *options: tuple[Sequence[object] | None, str]) -> None:
-    for given, what in options:
-        if given and len(given) != urls:
-            raise typer.BadParameter(f"{len(given)} given for {urls} URLs: give one for each", param_hint=what)
+        console.print(textwrap.fill(f'Together: {found} (unit="{found.unit}"{more}).{tie}', _WIDTH))

@@ -8,29 +8,30 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cosd_api import Fusion, SettingError
-from cosd_api.cli.console import guarded, say
+from cosd_api.cli.console import files_of, guarded, say
 from cosd_api.cli.options import SharedOptions, option_names, with_options
 from cosd_api.demo.servers import bundled_three
 from cosd_api.extend import check_installed
+from cosd_api.gateway.config import GatewayConfig, keys_of
+from cosd_api.gateway.exchange import ACCESS_LOG
+from cosd_api.gateway.log_writer import LogLineFormatter, LogWriter
 
 if TYPE_CHECKING:
     from cosd_api.gateway import Gateway
-    from cosd_api.gateway.config import GatewayConfig
 
 __all__ = ["serve"]
 
 _OF_A_FUSION = (*(name for name in option_names(SharedOptions) if name != "context"), "name")
-_OF_AN_ANSWER = ("max_tokens", "timeout", "seed")
 
 
 @with_options(SharedOptions)
@@ -67,21 +68,25 @@ def serve(
         for module in ("starlette", "uvicorn", "prometheus_client"):
             check_installed(module, "the gateway needs a web server", "gateway")
         if schema:
-            _print_schema()
+            print(json.dumps(GatewayConfig.model_json_schema(), indent=2))
             return
         from cosd_api.gateway.app import Gateway  # noqa: PLC0415 - needs an extra
-        from cosd_api.gateway.config import GatewayLimits, keys_of  # noqa: PLC0415
         from cosd_api.gateway.server import check_host, listening, run_gateway  # noqa: PLC0415
 
-        config = _config(file, options)
-        keys = keys_of(config.keys if config else [])
+        if file is None:
+            config = GatewayConfig.model_construct(fusions={})  # the defaults
+        else:
+            if beside := [one for one in _OF_A_FUSION if options.given(one)]:
+                words = f"is for one fusion, but FILE defines its own: {file}"
+                raise typer.BadParameter(words, param_hint=f"--{beside[0].replace('_', '-')}")
+            with files_of("FILE"):
+                config = GatewayConfig.load(file)
+        keys = keys_of(config.keys)
         check_host(host, secured=bool(keys))
-        limits = config.limits if config else GatewayLimits()
-        cors = config.cors if config else []
-        ignored = {*(config.ignore if config else ()), *(ignore or ())}
         at = stack.enter_context(listening(host, port))
         fusions = stack.enter_context(_fusions(config, options, name))
-        gateway = Gateway(fusions, keys=keys, limits=limits, cors=cors, ignore=ignored)
+        ignored = {*config.ignore, *(ignore or ())}
+        gateway = Gateway(fusions, keys=keys, limits=config.limits, cors=config.cors, ignore=ignored)
         url = f"http://{f'[{host}]' if ':' in host else host}:{at.getsockname()[1]}/v1"
 
         def ready() -> None:
@@ -91,7 +96,7 @@ def serve(
 
         signal.signal(signal.SIGTERM, _interrupt)
         if file is not None and sys.platform != "win32":
-            signal.signal(signal.SIGHUP, _reading_keys(gateway, file, host))
+            signal.signal(signal.SIGHUP, _KeyReader(gateway, file, host))
         stack.enter_context(_logged_to_stderr())
         try:
             run_gateway(gateway, at, ready=ready)
@@ -99,68 +104,29 @@ def serve(
             return
 
 
-def _print_schema() -> None:
-    from cosd_api.gateway.config import GatewayConfig  # noqa: PLC0415 - needs an extra
-
-    print(json.dumps(GatewayConfig.model_json_schema(), indent=2))
-
-
-def _config(file: Path | None, options: SharedOptions) -> GatewayConfig | None:
-    """Read the settings file; return None if no file is given.
-
-    Raises:
-        typer.BadParameter: the file cannot be read, or a fusion is also defined by options.
-        SettingError: the file is invalid.
-    """
-    from cosd_api.gateway.config import GatewayConfig  # noqa: PLC0415 - needs an extra
-
-    if file is None:
-        return None
-    if beside := [name for name in _OF_A_FUSION if options.given(name)]:
-        raise typer.BadParameter(
-            f"is for one fusion, but FILE defines its own: {file}", param_hint=f"--{beside[0].replace('_', '-')}"
-        )
-    try:
-        return GatewayConfig.load(file)
-    except OSError as error:
-        raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="FILE") from error
-
-
 @contextmanager
-def _fusions(config: GatewayConfig | None, options: SharedOptions, name: str) -> Iterator[Mapping[str, Fusion]]:
+def _fusions(config: GatewayConfig, options: SharedOptions, name: str) -> Iterator[Mapping[str, Fusion]]:
     """Yield the fusions to serve, by name. If neither a file nor options define a fusion, start the bundled models."""
-    if config is not None:
+    if config.fusions:
         yield {each: Fusion.load(one) for each, one in config.fusions.items()}
     elif options.config is not None or options.draft or options.assistant:
-        yield {name: _fusion(options)}
+        yield {name: options.fusion_of_many()}
     else:
         with bundled_three() as three:
-            yield {name: _fusion(replace(options, draft=three.sums, assistant=[three.facts]))}
-
-
-def _fusion(options: SharedOptions) -> Fusion:
-    """Create the fusion that the command line defines, with the command line's limits for every answer."""
-    fusion = options.fusion()
-    limits: Any = asdict(options.limits(fusion))
-    own: Any = {name: limits[name] for name in _OF_AN_ANSWER if options.given(name) and limits[name] is not None}
-    fusion.limits.update(own)
-    return fusion
+            yield {name: replace(options, draft=three.sums, assistant=[three.facts]).fusion_of_many()}
 
 
 @contextmanager
 def _logged_to_stderr() -> Iterator[None]:
     """Write the access log and log messages about failures to standard error."""
-    from cosd_api.gateway.exchange import ACCESS_LOG  # noqa: PLC0415 - needs an extra
-    from cosd_api.gateway.log_writer import LogLineFormatter, LogWriter  # noqa: PLC0415
-
+    access = logging.getLogger(ACCESS_LOG)
+    access.setLevel(logging.INFO)
+    access.propagate = False
+    loggers = [access, logging.getLogger("uvicorn")]
+    if not os.environ.get("COSD_LOG"):
+        loggers.append(logging.getLogger("cosd_api.gateway"))
     with closing(LogWriter(sys.stderr.fileno())) as handler:
         handler.setFormatter(LogLineFormatter())
-        access = logging.getLogger(ACCESS_LOG)
-        access.setLevel(logging.INFO)
-        access.propagate = False
-        loggers = [access, logging.getLogger("uvicorn")]
-        if not os.environ.get("COSD_LOG"):
-            loggers.append(logging.getLogger("cosd_api.gateway"))
         for logger in loggers:
             logger.addHandler(handler)
         try:
@@ -170,32 +136,32 @@ def _logged_to_stderr() -> Iterator[None]:
                 logger.removeHandler(handler)
 
 
-def _reading_keys(gateway: Gateway, file: Path, host: str) -> Callable[[int, FrameType | None], None]:
-    """Create the handler for the signal that makes the gateway read its keys again."""
-    from cosd_api.gateway.config import GatewayConfig, keys_of  # noqa: PLC0415 - needs an extra
-    from cosd_api.gateway.server import check_host  # noqa: PLC0415
+class _KeyReader:
+    """The handler for the signal that makes the gateway read its keys again."""
 
-    one_at_a_time = threading.Lock()
-    terminal = os.isatty(0)
+    def __init__(self, gateway: Gateway, file: Path, host: str) -> None:
+        self._gateway, self._file, self._host = gateway, file, host
+        self._one_at_a_time = threading.Lock()
+        self._terminal = os.isatty(0)
 
-    def read() -> None:
-        with one_at_a_time:
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self._terminal and not os.isatty(0):  # the signal means that the terminal was closed
+            _interrupt(number, frame)
+        threading.Thread(target=self._read, name="cosd-keys", daemon=True).start()  # so requests need not wait
+
+    def _read(self) -> None:
+        from cosd_api.gateway.server import check_host  # noqa: PLC0415 - needs an extra
+
+        with self._one_at_a_time:
             try:
-                keys = keys_of(GatewayConfig.load(file).keys)
-                check_host(host, secured=bool(keys))
-                gateway.change_keys(keys)
+                keys = keys_of(GatewayConfig.load(self._file).keys)
+                check_host(self._host, secured=bool(keys))
+                self._gateway.change_keys(keys)
             except (OSError, SettingError) as error:
                 say(f"the keys stay as they were: {error}")
             else:
                 names = ", ".join(one.name for one in keys.values()) or "none"
                 say(f"the keys were read again: {names}; all other settings stay as they were at the start")
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if terminal and not os.isatty(0):  # the signal means that the terminal was closed
-            _interrupt(number, frame)
-        threading.Thread(target=read, name="cosd-keys", daemon=True).start()  # in a thread, so requests need not wait
-
-    return handle
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import yaml
 
 from cosd_api.errors import SettingError
 
@@ -30,8 +31,8 @@ _WORDS: Mapping[str, Any] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
-    **dict.fromkeys((".inf", "+.inf"), float("inf")),
-    "-.inf": float("-inf"),
+    **dict.fromkeys((".inf", "+.inf"), math.inf),
+    "-.inf": -math.inf,
 }
 
 
@@ -51,10 +52,8 @@ class Document:
 
     def line(self, path: FieldPath) -> int | None:
         """The line number of the value at a path or, if that is unknown, of the innermost value around it."""
-        for size in range(len(path), -1, -1):
-            if path[:size] in self.lines:
-                return self.lines[path[:size]]
-        return None
+        around = (path[:size] for size in range(len(path), -1, -1))
+        return next((self.lines[one] for one in around if one in self.lines), None)
 
     def within(self, *path: str | int) -> Document:
         """Return the value at a path as a document of its own."""
@@ -81,10 +80,11 @@ def read_document(path: Path) -> Document:
         raise SettingError(f"{path} has more than {_MOST_BYTES // 1_000_000} MB: that is not a settings file")
     try:
         text = data.decode("utf-8-sig")  # some editors add a byte order mark
+        return _json(text) if text.lstrip().startswith("{") else _yaml(text)
     except UnicodeDecodeError as error:
         raise SettingError(f"{path} is not UTF-8 text at byte {error.start}") from None
-    try:
-        return _json(text) if text.lstrip().startswith("{") else _yaml(text)
+    except RecursionError:
+        raise SettingError(f"{path}: it is nested too deep") from None
     except _DocumentFaultError as fault:
         where = f"{path}, line {fault.line}" if fault.line else str(path)
         raise SettingError(f"{where}: {fault}") from None
@@ -98,36 +98,35 @@ class _DocumentFaultError(Exception):
         self.line = line
 
 
-def _whole(text: str, line: int | None = None) -> int:
-    if len(text) > _MOST_DIGITS:
-        raise _DocumentFaultError(
-            f"a number has more than {_MOST_DIGITS} digits; is it text, which needs quotes?", line
-        )
-    return int(text)
-
-
 def _json(text: str) -> Document:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise _DocumentFaultError(f"the field {twice[0]!r} is there twice; keep one of them")
-        return dict(pairs)
-
     try:
-        return Document(json.loads(text, object_pairs_hook=once, parse_int=_whole))
+        return Document(json.loads(text, object_pairs_hook=_once, parse_int=_whole))
     except json.JSONDecodeError as error:
         words = f"not valid JSON: {error.msg}. A file that begins with {{ is read as JSON"
         raise _DocumentFaultError(words, error.lineno) from None
-    except RecursionError:
-        raise _DocumentFaultError("it is nested too deep") from None
+
+
+def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _DocumentFaultError(f"the field {name!r} is there twice; keep one of them")
+        found[name] = value
+    return found
+
+
+def _whole(text: str, line: int | None = None) -> int:
+    if len(text) > _MOST_DIGITS:
+        words = f"a number has more than {_MOST_DIGITS} digits; is it text, which needs quotes?"
+        raise _DocumentFaultError(words, line)
+    return int(text)
 
 
 def _yaml(text: str) -> Document:
-    yaml: Any = import_module("yaml")  # here, because a file may be JSON
+    lines: dict[FieldPath, int] = {}
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        lines: dict[FieldPath, int] = {}
-        value = None if root is None else _value(root, (), lines, set())
+        root = cast("Any", yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
+        return Document(None if root is None else _value(root, (), lines, set()), lines)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = re.sub(r"'[^']{12,}'", "...", error.problem or "it cannot be read")
@@ -135,9 +134,6 @@ def _yaml(text: str) -> Document:
         raise _DocumentFaultError(words, None if mark is None else mark.line + 1) from None
     except yaml.YAMLError:
         raise _DocumentFaultError("not valid YAML: it has characters that YAML does not allow") from None
-    except RecursionError:
-        raise _DocumentFaultError("it is nested too deep") from None
-    return Document(value, lines)
 
 
 def _value(node: Any, path: FieldPath, lines: dict[FieldPath, int], seen: set[int]) -> Any:
@@ -154,16 +150,14 @@ def _value(node: Any, path: FieldPath, lines: dict[FieldPath, int], seen: set[in
         return [_value(one, (*path, at), lines, seen) for at, one in enumerate(node.value)]
     if node.id == "scalar":
         return node.value if node.style else _plain(node.value, line)
-    found: dict[str, Any] = {}
-    for key, one in node.value:
-        at = key.start_mark.line + 1
+    for key, _ in node.value:
+        line = key.start_mark.line + 1
         if key.id != "scalar":
-            raise _DocumentFaultError("the name of a field must be a word", at)
-        if key.value in found:
-            raise _DocumentFaultError(f"the field {key.value!r} is there twice; keep one of them", at)
-        lines[*path, key.value] = at
-        found[key.value] = _value(one, (*path, key.value), lines, seen)
-    return found
+            raise _DocumentFaultError("the name of a field must be a word", line)
+        if (*path, key.value) in lines:
+            raise _DocumentFaultError(f"the field {key.value!r} is there twice; keep one of them", line)
+        lines[*path, key.value] = line
+    return {key.value: _value(one, (*path, key.value), lines, seen) for key, one in node.value}
 
 
 def _plain(text: str, line: int | None = None) -> Any:
@@ -185,19 +179,22 @@ def as_json(value: Mapping[str, Any]) -> str:
 
 def as_yaml(value: Mapping[str, Any], comment: str = "") -> str:
     """Format a document as YAML, preceded by a comment. Parsers of YAML 1.1 and YAML 1.2 read the same values."""
-    yaml: Any = import_module("yaml")
+    head = "".join(f"{f'# {line}'.rstrip()}\n" for line in comment.splitlines())
+    return head + str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf))
 
-    def text(dumper: Any, given: str) -> Any:
-        bare = given.isprintable() and _plain(given) == given  # PyYAML quotes such a text if necessary
-        return dumper.represent_scalar("tag:yaml.org,2002:str", given, None if bare else '"')
 
-    def indent(dumper: Any, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG001 - indents lists, too
-        yaml.SafeDumper.increase_indent(dumper, flow, False)
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # its stubs have no base class
+    """Writes lists indented, no aliases (they are not read), and quotes where another parser would see no text."""
 
-    def repeat(dumper: Any, value: object) -> bool:  # noqa: ARG001 - aliases are not read
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002 - of PyYAML
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
         return True
 
-    dumper: Any = type("Dumper", (yaml.SafeDumper,), {"increase_indent": indent, "ignore_aliases": repeat})
-    dumper.add_representer(str, text)
-    head = "".join(f"{f'# {line}'.rstrip()}\n" for line in comment.splitlines())
-    return head + str(yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=math.inf))
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        bare = text.isprintable() and not _INTEGER.fullmatch(text) and _plain(text) == text  # PyYAML may quote it, too
+        return self.represent_scalar("tag:yaml.org,2002:str", text, None if bare else '"')
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)

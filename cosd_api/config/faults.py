@@ -102,6 +102,9 @@ def _written(document: object, loc: Sequence[str | int]) -> FieldPath:
 def _words(one: ErrorDetails, top: type[BaseModel]) -> str:
     """Describe one fault, without quoting a value that may be a secret key."""
     kind, loc = one["type"], one["loc"]
+    if loc == ("schema_version",) and kind != "literal_error":
+        newer = kind == "less_than_equal"
+        return "this version of cosd-api reads 1" + (": update cosd-api" if newer else "")
     if kind == "extra_forbidden":
         known = _known(loc[:-1], top)
         return f"there is no such field{suggestion(str(loc[-1]), known, f'there are {_listed(known)}')}"
@@ -139,10 +142,8 @@ def _known(loc: Sequence[str | int], top: type[BaseModel]) -> list[str]:
         return [*fields(names[0])]
     if names[0] in ("draft", "assistants", "models"):
         return [*(ServerLimitsConfig if "limits" in names else ServerConfig).model_fields]
-    if names[0] == "limits":
-        return [*LimitsConfig.model_fields]
-    if names[0] == "tuning":
-        return [*TuningConfig.model_fields]
+    if names[0] in ("limits", "tuning"):
+        return [*(LimitsConfig if names[0] == "limits" else TuningConfig).model_fields]
     shapes: Mapping[str, type[BaseModel]] = verifier_kinds() if names[0] == "verifier" else method_shapes()
     return [*shapes[names[1]].model_fields] if len(names) > 1 and names[1] in shapes else []
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from cosd_api.config.document import Document
 from cosd_api.config.faults import refuse_keys
-from cosd_api.config.file import FusionConfig, placed, server_of
+from cosd_api.config.file import PLAIN, FusionConfig, placed, server_of
 from cosd_api.config.shape import is_trained, method_hints
 from cosd_api.errors import SettingError
-from cosd_api.methods.base import Method, is_registered
-from cosd_api.settings import DEFAULT_TIE, AnswerOptions, FusionSettings, describe_verifier
-from cosd_api.verification import TRAINED, Verifier
+from cosd_api.methods.base import is_registered
+from cosd_api.settings import AnswerOptions, FusionSettings, Tuning, describe_verifier
+from cosd_api.verification import TRAINED
 from cosd_providers import Limits
 from cosd_providers.chat.templates import is_template
 from cosd_providers.connect import connection_of
@@ -36,6 +34,12 @@ def config_of(
             verifier.
     """
     trained: dict[Path, Any] = {}
+
+    def own_file(name: str, part: object) -> str:
+        file = path.with_name(f"{path.stem}.{name}.json")
+        trained[file] = part
+        return str(file)
+
     method = settings.method
     if not is_registered(method):
         words = f"the method is a {type(method).__name__} of your own, which a settings file cannot hold"
@@ -43,55 +47,34 @@ def config_of(
     if limits.get("own"):
         words = "a settings file has no messages for single answers (own)"
         raise SettingError(f"{words}: give them to connect(url, system=..., messages=...)")
+    own: dict[str, Any] = {"name": method.name}
+    for name, hint in method_hints(type(method)).items():
+        if (value := getattr(method, name)) is not None:
+            own[name] = own_file(name, value) if is_trained(hint) else value
+    defaults = FusionSettings()
     found: dict[str, Any] = {
         "draft": _server("draft", draft),
         "assistants": [_server("an assistant", one) for one in assistants],
-        "method": {"name": method.name, **_own(method, path, trained)},
-        "tuning": asdict(settings.tuning),
-        "limits": {name: value for name, value in limits.items() if value is not None},
-        "tie": None if settings.tie == DEFAULT_TIE else settings.tie,
-        "draft_length": settings.draft_length,
-        "ask": settings.ask,
-        "on_assistant_error": settings.on_assistant_error,
-        "on_special_tokens": settings.on_special_tokens,
-        "unit": settings.unit,
+        "method": own,
+        "tuning": None if settings.tuning == Tuning() else asdict(settings.tuning),
+        "limits": {name: [*value] if isinstance(value, tuple) else value for name, value in limits.items()} or None,
     }
+    of_method = {*method_hints(type(method)), *(() if method.hoisted else ("temperature",))}
+    for name in PLAIN:
+        value = getattr(settings, name)
+        found[name] = None if name in of_method or value == getattr(defaults, name) else value
     if method.hoisted:
-        found["temperature"] = settings.temperature or None
-        found["verifier"] = _verifier(settings.verifier, path, trained)
-    if stop := found["limits"].get("stop"):
-        found["limits"]["stop"] = stop if isinstance(stop, str) else [*stop]
+        known = describe_verifier(settings.verifier)
+        if known is not settings.verifier:
+            words = (
+                f"the verifier is a {type(settings.verifier).__name__} of your own, which a settings file cannot hold"
+            )
+            raise SettingError(f"{words}: save the fusion without it, and give it to Fusion.load(path, verifier=...)")
+        kind = known.kind
+        found["verifier"] = {"kind": kind, "file": own_file(kind, known)} if kind in TRAINED else known
     config = FusionConfig.model_validate(found)
     refuse_keys(path, Document(config.document()))  # before anything is written
     return config, trained
-
-
-def _own(method: Method, path: Path, trained: dict[Path, Any]) -> dict[str, Any]:
-    """Return a method's own settings; a trained part is added to `trained`, and replaced by the path of its file."""
-    found: dict[str, Any] = {}
-    for one in fields(method):
-        value: Any = getattr(method, one.name)
-        if one.name in method.hoisted:
-            continue
-        if is_trained(method_hints(type(method))[one.name]):
-            file = path.with_name(f"{path.stem}.{one.name}.json")
-            trained[file] = value
-            found[one.name] = str(file)
-        elif value is not None:
-            found[one.name] = value
-    return found
-
-
-def _verifier(verifier: Verifier, path: Path, trained: dict[Path, Any]) -> BaseModel | dict[str, Any]:
-    known = describe_verifier(verifier)
-    if known is not verifier:
-        words = f"the verifier is a {type(verifier).__name__} of your own, which a settings file cannot hold"
-        raise SettingError(f"{words}: save the fusion without it, and give it to Fusion.load(path, verifier=...)")
-    if known.kind in TRAINED:
-        file = path.with_name(f"{path.stem}.{known.kind}.json")
-        trained[file] = known
-        return {"kind": known.kind, "file": str(file)}
-    return known
 
 
 def _server(role: str, provider: Provider) -> Any:

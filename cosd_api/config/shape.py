@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 import types
-import typing
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import cache
-from typing import Annotated, Any, Literal, Self, cast, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, cast, get_args, get_type_hints
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -21,27 +21,25 @@ from pydantic import (
     JsonValue,
     Tag,
     create_model,
-    field_validator,
     model_validator,
 )
 from pydantic import Field as ModelField
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from cosd_api.methods.base import METHODS, Method, method_class, present_name
-from cosd_api.settings import MOST_ALTERNATIVES, AnswerLimits, OnBudget, Tuning
+from cosd_api.methods.base import METHODS, Method, method_class
+from cosd_api.settings import AnswerLimits, Tuning, declared_settings
 from cosd_api.verification import KINDS, TRAINED
-from cosd_api.verification.agreement import present_verifier
 from cosd_providers.messages import Role
 from cosd_providers.strategies import Strategy
 
 __all__ = [
-    "INFINITY",
     "USE_ENVIRONMENT",
     "AnyMethod",
     "AnyVerifier",
     "LimitsConfig",
     "MethodConfig",
+    "SectionConfig",
     "ServerConfig",
     "ServerLimitsConfig",
     "TrainedConfig",
@@ -52,43 +50,82 @@ __all__ = [
     "verifier_kinds",
 ]
 
-_STRICT = ConfigDict(frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True)
 USE_ENVIRONMENT = "Put it into an environment variable, and the variable's name here: api_key_env: MY_KEY"
 """Advice in error messages about a secret key in a settings file."""
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_VARIABLE = "[A-Za-z_][A-Za-z0-9_]{0,99}"
 _KEYLESS = "^[^@?]*$"
-INFINITY = "Infinity"
-"""The text that means infinity in JSON files, for settings of a verifier that have no upper bound."""
+_INFINITY = "Infinity"  # JSON has no infinity
 
 
-def _at_least(least: int, default: Any) -> Any:
-    """A field whose minimum is only shown in the schema, for editors; other code checks the value."""
-    return ModelField(default=default, json_schema_extra={"minimum": least})
+class SectionConfig(BaseModel):
+    """A mapping in a settings file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True)
+
+    check: ClassVar[Callable[..., object]] = dict
+    """Function that receives the chosen settings and raises an error if they are invalid."""
+
+    def chosen(self) -> dict[str, Any]:
+        """The settings that were given."""
+        return self.model_dump(exclude_none=True)
+
+    @model_validator(mode="after")
+    def _is_valid(self) -> Self:
+        type(self).check(**self.chosen())
+        return self
+
+
+def _section(name: str, kind: type, check: Callable[..., object], **types: Any) -> type[SectionConfig]:
+    """Create the class of a section whose fields are the declared settings of a dataclass; all are optional.
+
+    The schema shows the bounds of the values, and `check` checks them. `types` replaces the types of some fields.
+    """
+    optional: dict[str, Any] = {
+        field: (Annotated[types.get(field, one.type) | None, one.about], None)
+        for field, one in declared_settings(kind).items()
+    }
+    made = create_model(name, __base__=SectionConfig, __doc__=f"The settings of `{kind.__name__}`.", **optional)
+    made.check = check
+    return made
 
 
 _Text = Annotated[str, ModelField(json_schema_extra={"minLength": 1})]
+TuningConfig = _section("TuningConfig", Tuning, Tuning)
+"""The section `tuning`; see `Tuning`."""
+LimitsConfig = _section("LimitsConfig", AnswerLimits, AnswerLimits.checked, stop=_Text | list[_Text])
+"""The section `limits`, which contains default limits for every answer; see `Fusion.stream`."""
 
 
-class ServerLimitsConfig(BaseModel):
+class ServerLimitsConfig(SectionConfig):
     """The rate limits of one server; see `cosd_providers.Limits`."""
-
-    model_config = _STRICT
 
     concurrency: int | None = None
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
 
 
-class MessageConfig(BaseModel):
+class MessageConfig(SectionConfig):
     """A message of a conversation."""
-
-    model_config = _STRICT
 
     role: Role
     content: str
 
 
-class ServerConfig(BaseModel):
+def _without_key(url: str) -> str:
+    for mark, words in (("@", "the URL holds credentials"), ("?", "the URL has a '?', after which keys may stand")):
+        if mark in url:
+            raise ValueError(f"{words}, and keys are never kept in a settings file. {USE_ENVIRONMENT}")
+    return url
+
+
+def _variable(name: str) -> str:
+    if not re.fullmatch(_VARIABLE, name):
+        words = "it must be the name of an environment variable, such as MY_KEY"
+        raise ValueError(f"{words} (what is there is not shown: it may be a key)")
+    return name
+
+
+class ServerConfig(SectionConfig):
     """A model on a server: those arguments of `connect` that a file can contain, or only the server's URL.
 
     Attributes:
@@ -101,12 +138,12 @@ class ServerConfig(BaseModel):
         messages: further messages that only this model gets, before every conversation.
     """
 
-    model_config = _STRICT
-
-    url: str
+    url: Annotated[str, AfterValidator(_without_key), ModelField(json_schema_extra={"pattern": _KEYLESS})]
     engine: str | None = None
     model: str | None = None
-    api_key_env: str | None = ModelField(default=None, json_schema_extra={"pattern": f"^{_VARIABLE.pattern}$"})
+    api_key_env: (
+        Annotated[str, AfterValidator(_variable), ModelField(json_schema_extra={"pattern": f"^{_VARIABLE}$"})] | None
+    ) = None
     api: Literal["completions", "chat", "messages"] | None = None
     dialect: str | None = None
     strategy: Strategy | None = None
@@ -126,118 +163,42 @@ class ServerConfig(BaseModel):
     def _of_url(cls, given: object) -> object:
         return {"url": given} if isinstance(given, str) else given
 
-    @field_validator("url")
-    @classmethod
-    def _holds_no_key(cls, url: str) -> str:
-        for mark, words in (("@", "the URL holds credentials"), ("?", "the URL has a '?', after which keys may stand")):
-            if mark in url:
-                raise ValueError(f"{words}, and keys are never kept in a settings file. {USE_ENVIRONMENT}")
-        return url
-
-    @field_validator("api_key_env")
-    @classmethod
-    def _is_a_variable(cls, name: str | None) -> str | None:
-        if name is not None and not _VARIABLE.fullmatch(name):
-            words = "it must be the name of an environment variable, such as MY_KEY"
-            raise ValueError(f"{words} (what is there is not shown: it may be a key)")
-        return name
-
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        own = handler(schema)
         url = {"type": "string", "description": "The URL of a server.", "pattern": _KEYLESS}
-        handler.resolve_ref_schema(own)["properties"]["url"]["pattern"] = _KEYLESS
-        return {"anyOf": [url, own]}
+        return {"anyOf": [url, handler(schema)]}
 
 
-class TrainedConfig(BaseModel):
+class TrainedConfig(SectionConfig):
     """A trained verifier, which is stored in a file of its own.
 
     Attributes:
         file: path of the verifier's file, relative to the settings file's folder.
     """
 
-    model_config = _STRICT
-
     kind: Annotated[str, ModelField(json_schema_extra={"enum": [*TRAINED]})]
     file: str
 
 
-class MethodConfig(BaseModel):
+class MethodConfig(SectionConfig):
     """A method with its own settings; for a trained part, the setting is the path of its file.
 
     Each method has its own subclass, with the method's settings as fields.
     """
 
-    model_config = _STRICT
-
     name: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_name(cls, given: object) -> object:
-        return {"name": given} if isinstance(given, str) else given
 
     def chosen(self) -> dict[str, Any]:
         """The settings that were given."""
         return {name: getattr(self, name) for name in self.model_fields_set - {"name"}}
 
-    def files(self) -> dict[str, str]:
-        """The paths of the method's trained parts, keyed by the names of the settings."""
-        hints = method_hints(method_class(self.name))
-        return {name: value for name, value in self.chosen().items() if is_trained(hints[name])}
-
     @model_validator(mode="after")
-    def _makes_a_method(self) -> Self:
+    def _is_valid(self) -> Self:
         """Check the settings by creating the method, unless this would require reading a file."""
         kind = method_class(self.name)
-        hints = method_hints(kind)
-        if not any(is_trained(hints[one.name]) for one in fields(kind)):
+        if not any(map(is_trained, method_hints(kind).values())):
             kind(**self.chosen())
         return self
-
-
-class TuningConfig(BaseModel):
-    """The fields of `Tuning`."""
-
-    model_config = _STRICT
-
-    hedge: int = _at_least(0, 0)
-    in_flight: int = _at_least(1, 1)
-    max_ahead: int | None = _at_least(1, None)
-
-    @model_validator(mode="after")
-    def _is_tuning(self) -> Self:
-        self.tuning()
-        return self
-
-    def tuning(self) -> Tuning:
-        """Create the `Tuning`."""
-        return Tuning(**self.model_dump())
-
-
-class LimitsConfig(BaseModel):
-    """The default limits for every answer; see `Fusion.stream`."""
-
-    model_config = _STRICT
-
-    max_tokens: int | None = _at_least(1, None)
-    stop: _Text | list[_Text] | None = None
-    timeout: float | None = ModelField(default=None, json_schema_extra={"exclusiveMinimum": 0})
-    max_requests: int | None = _at_least(1, None)
-    max_billed_tokens: int | None = _at_least(1, None)
-    on_budget: OnBudget | None = None
-    seed: int | None = _at_least(0, None)
-    alternatives: int | None = ModelField(default=None, json_schema_extra={"minimum": 0, "maximum": MOST_ALTERNATIVES})
-
-    @model_validator(mode="after")
-    def _are_limits(self) -> Self:
-        AnswerLimits.checked(**cast("Any", self.chosen()))
-        return self
-
-    def chosen(self) -> dict[str, Any]:
-        """The limits that were given."""
-        return self.model_dump(exclude_none=True)
 
 
 def is_trained(hint: object) -> bool:
@@ -248,8 +209,9 @@ def is_trained(hint: object) -> bool:
 
 @cache
 def method_hints(kind: type[Method]) -> dict[str, Any]:
-    """The types of a method's settings."""
-    return get_type_hints(kind)
+    """The types of a method's settings, without those that belong to `Fusion`, too."""
+    hints = get_type_hints(kind)
+    return {one.name: hints[one.name] for one in fields(kind) if one.name not in kind.hoisted}
 
 
 def _tuple(given: object) -> object:
@@ -260,96 +222,76 @@ def _tuple(given: object) -> object:
 def _method_shape(name: str) -> type[MethodConfig]:
     """Create the class that represents a method's settings in a file."""
     kind = method_class(name)
-    hints, own = method_hints(kind), [one for one in fields(kind) if one.name not in kind.hoisted]
     shown: dict[str, Any] = {"name": (Literal[name], ...)}
-    for one in own:
-        if is_trained(hints[one.name]):
+    for one in fields(kind):
+        if (hint := method_hints(kind).get(one.name)) is None:
+            continue
+        if is_trained(hint):
             shown[one.name] = (str, ModelField(description="A path from the settings file's folder."))
         else:
-            shown[one.name] = (Annotated[hints[one.name], BeforeValidator(_tuple)], one.default)
+            shown[one.name] = (Annotated[hint, BeforeValidator(_tuple)], one.default)
     words = (kind.__doc__ or "").strip().partition("\n")[0]
     title = re.sub(r"\W", " ", name).title().replace(" ", "")
     return create_model(f"{title}Settings", __base__=MethodConfig, __doc__=words, **shown)
 
 
 @cache
-def method_shapes() -> Mapping[str, type[MethodConfig]]:
+def method_shapes() -> Mapping[str, type[BaseModel]]:
     """The classes that represent methods' settings in a file, keyed by the methods' names."""
     return {name: _method_shape(name) for name in METHODS}
 
 
-def _present(given: object) -> object:
-    """Convert a method with a former name to its present form, and warn; return other methods unchanged."""
-    fields = {"name": given} if isinstance(given, str) else given
-    if not isinstance(fields, Mapping) or not isinstance(name := cast("Mapping[str, Any]", fields).get("name"), str):
-        return given
-    method, settings = present_name(name)
-    return given if method == name else {**settings, **cast("Mapping[str, Any]", fields), "name": method}
-
-
-def _named(given: object) -> object:
-    """Read the name of a method from its entry in a file."""
-    if isinstance(given, Mapping):
-        return cast("Mapping[str, Any]", given).get("name")
-    return getattr(given, "name", given)
-
-
-class AnyMethod:
-    """The type of any method's settings. The type is created at its first use, because that imports every method."""
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        tagged = tuple(Annotated[shape, Tag(name)] for name, shape in method_shapes().items())
-        union: Any = Annotated[typing.Union[tagged], Discriminator(_named)]  # noqa: UP007
-        return handler.generate_schema(Annotated[union, BeforeValidator(_present)])
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        alone = [name for name, shape in method_shapes().items() if not _required(shape)]
-        return {"anyOf": [{"enum": alone, "description": "A method, with its defaults."}, handler(schema)]}
-
-
-def _required(shape: type[MethodConfig]) -> list[str]:
-    """The settings of a method that have no default."""
-    return [name for name, field in shape.model_fields.items() if field.is_required() and name != "name"]
-
-
-def verifier_kinds() -> dict[str, type[BaseModel]]:
+@cache
+def verifier_kinds() -> Mapping[str, type[BaseModel]]:
     """The classes that represent verifiers in a file, keyed by their kind."""
     plain = {kind: one for kind, one in KINDS.items() if kind not in TRAINED}
     return {**plain, **dict.fromkeys(TRAINED, TrainedConfig)}
 
 
-def _kind(given: object) -> object:
-    if isinstance(given, Mapping):
-        return cast("Mapping[str, Any]", given).get("kind")
-    return getattr(given, "kind", given)
+@dataclass(frozen=True, slots=True)
+class _NamedShape:
+    """The type of a mapping whose field `tag` names one of several shapes. The name alone stands for the defaults.
 
+    The type is created at its first use, because that imports every method.
+    """
 
-def _of_kind(given: object) -> object:
-    fields = {"kind": given} if isinstance(given, str) else given
-    if isinstance(fields, Mapping):
-        several = cast("Mapping[str, object]", fields).items()
-        fields = {name: math.inf if one == INFINITY else one for name, one in several}  # JSON has no infinity
-    return present_verifier(fields)
+    tag: str
+    shapes: Callable[[], Mapping[str, type[BaseModel]]]
 
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        tagged = tuple(Annotated[shape, Tag(name)] for name, shape in self.shapes().items())
+        union: Any = Annotated[Union[tagged], Discriminator(self._name)]  # noqa: UP007
+        return handler.generate_schema(Annotated[union, BeforeValidator(self._read)])
 
-class AnyVerifier:
-    """The type of any verifier in a file. A plain text is the name of a kind, with its default settings."""
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        tagged = tuple(Annotated[shape, Tag(kind)] for kind, shape in verifier_kinds().items())
-        union: Any = Annotated[typing.Union[tagged], Discriminator(_kind)]  # noqa: UP007
-        return handler.generate_schema(Annotated[union, BeforeValidator(_of_kind)])
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        alone = [kind for kind in verifier_kinds() if kind not in TRAINED]
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         union = handler(schema)
-        for one in union["oneOf"]:
+        alone = [
+            name
+            for name, shape in self.shapes().items()
+            if not any(one.is_required() for field, one in shape.model_fields.items() if field != self.tag)
+        ]
+        for one in union["oneOf"] if self.tag == "kind" else ():
             for field in handler.resolve_ref_schema(one)["properties"].values():
                 if field.get("type") == "number" and "maximum" not in field:
                     bounds = {key: field.pop(key) for key in [*field] if key not in ("title", "default", "description")}
-                    field["anyOf"] = [bounds, {"const": INFINITY}]
-        return {"anyOf": [{"enum": alone, "description": "A kind, with its defaults."}, union]}
+                    field["anyOf"] = [bounds, {"const": _INFINITY}]
+        return {"anyOf": [{"enum": alone, "description": "The name alone, with its defaults."}, union]}
+
+    def _name(self, given: object) -> object:
+        if isinstance(given, Mapping):
+            return cast("Mapping[str, Any]", given).get(self.tag)
+        return getattr(given, self.tag, given)
+
+    def _read(self, given: object) -> object:
+        if isinstance(given, str):
+            return {self.tag: given}
+        if self.tag == "kind" and isinstance(given, Mapping):
+            several = cast("Mapping[str, object]", given).items()
+            return {name: math.inf if one == _INFINITY else one for name, one in several}
+        return given
+
+
+AnyMethod = _NamedShape("name", method_shapes)
+"""The type of any method's settings."""
+AnyVerifier = _NamedShape("kind", verifier_kinds)
+"""The type of any verifier in a file."""

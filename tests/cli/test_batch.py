@@ -24,7 +24,7 @@ from batches import PROMPTS, input_file, pair, read, texts
 from commands import SERVERS, Scripted, cosd, start_scripted, words
 from cosd_api.json_lines import Appender
 from cosd_providers import Limits, Provider, ServerError, connect
-from cosd_providers.testing import Fault, Model, ScriptedProvider
+from cosd_providers.testing import Fault, Model
 from fake_llama_cpp import FakeLlamaCpp
 
 
@@ -170,27 +170,6 @@ def test_wrong_usage(scripted: Scripted, source: Path, more: tuple[str, ...], me
     assert done.exit_code == 2 and message in words(done)
 
 
-def test_limits_of_a_settings_file(
-    scripted: Scripted, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each endpoint's limits reach its connection."""
-    given: list[tuple[str, Limits | None]] = []
-
-    def known(url: str, *, limits: Limits | None = None) -> ScriptedProvider:
-        given.append((url, limits))
-        return scripted.connect(url)
-
-    monkeypatch.setattr("cosd_api.config.file.connect", known)
-    config = tmp_path / "fusion.json"
-    draft = {"url": "http://draft", "limits": {"concurrency": 3, "requests_per_minute": 9000}}
-    config.write_text(json.dumps({"draft": draft, "assistants": ["http://one"], "unit": "token"}))
-    out = tmp_path / "out.jsonl"
-    done = cosd("batch", str(source), "-o", str(out), "--config", str(config))
-    assert done.exit_code == 0, done.output
-    assert {*texts(out).values()} == {" yes."}
-    assert given == [("http://draft", Limits(3, 9000)), ("http://one", None)]
-
-
 def test_files_that_cannot_be_used(scripted: Scripted, source: Path, tmp_path: Path) -> None:
     done = cosd("batch", str(source), "-o", str(source), *SERVERS)
     assert done.exit_code == 2 and "is an input and would be overwritten: name another file" in words(done)
@@ -225,8 +204,9 @@ def test_the_bar(scripted: Scripted, source: Path, monkeypatch: pytest.MonkeyPat
     def console(**options: Any) -> Console:
         return Console(file=written, force_terminal=True, width=200)
 
-    monkeypatch.setattr("cosd_api.cli.batch.Console", console)
-    monkeypatch.setattr("cosd_api.cli.batch._on_terminal", lambda: True)
+    monkeypatch.setattr("cosd_api.cli.console.Console", console)
+    for module in ("batch", "console"):
+        monkeypatch.setattr(f"cosd_api.cli.{module}.on_terminal", lambda: True)
     scripted.providers["http://draft"].faults = [Fault(ServerError("it broke"), request=3)]
     assert batch(source, "--prices", "draft=1,2", "--prices", "large=3,4").exit_code == 1
     shown = written.getvalue()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 import lima
-from commands import cosd
+from commands import cosd, words
 from cosd_api import FusionResult, Trace, fuse_sync
 from cosd_api.report.page import page
 
@@ -24,11 +23,6 @@ def trace(result: FusionResult, tmp_path: Path) -> str:
     path = tmp_path / "trace.jsonl"
     result.trace.save(path)
     return str(path)
-
-
-def words(text: str) -> str:
-    """An error without typer's frame around it."""
-    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
 
 
 def test_the_marked_answer_and_what_decided(trace: str) -> None:
@@ -88,7 +82,7 @@ def test_what_is_no_trace(content: str | None, complaint: str, tmp_path: Path) -
         path.write_text(content)
     done = cosd("explain", str(path), env={"COLUMNS": "400"})
     assert done.exit_code == 2
-    assert "TRACE" in done.stderr and complaint in words(done.stderr)
+    assert "TRACE" in done.stderr and complaint in words(done)
     assert done.stdout == ""
 
 
@@ -96,7 +90,7 @@ def test_a_trace_that_was_cut_off(trace: str) -> None:
     lines = Path(trace).read_text().splitlines(keepends=True)
     Path(trace).write_text("".join(lines[:-1]))
     done = cosd("explain", trace, env={"COLUMNS": "400"})
-    assert done.exit_code == 2 and "it was cut off" in words(done.stderr)
+    assert done.exit_code == 2 and "it was cut off" in words(done)
 
 
 def test_a_trace_of_a_form_that_is_not_ours(trace: str) -> None:
@@ -104,7 +98,7 @@ def test_a_trace_of_a_form_that_is_not_ours(trace: str) -> None:
     lines[1]["draft_prob"] = "sure"
     Path(trace).write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = cosd("explain", trace, env={"COLUMNS": "400"})
-    assert done.exit_code == 2 and "tokens.0.draft_prob" in words(done.stderr)
+    assert done.exit_code == 2 and "tokens.0.draft_prob" in words(done)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +111,7 @@ def test_a_trace_of_a_form_that_is_not_ours(trace: str) -> None:
 )
 def test_wrong_usage(more: list[str], complaint: str, trace: str) -> None:
     done = cosd("explain", trace, *more, env={"COLUMNS": "400"})
-    assert done.exit_code == 2 and complaint in words(done.stderr)
+    assert done.exit_code == 2 and complaint in words(done)
 
 
 def test_a_record_that_was_changed_is_shown_with_a_note(trace: str) -> None:
@@ -134,5 +128,5 @@ def test_a_record_that_was_changed_is_shown_with_a_note(trace: str) -> None:
 def test_the_trace_is_not_written_over(trace: str) -> None:
     result = cosd("explain", trace, "--html", trace)
     assert result.exit_code == 2
-    assert "is an input and would be overwritten" in words(result.stderr)
+    assert "is an input and would be overwritten" in words(result)
     assert Trace.load(trace).replay()

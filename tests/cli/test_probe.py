@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from commands import cosd
+from commands import cosd, words
 from cosd_api.demo.servers import Pair
 from cosd_providers import ConnectError, ProbeReport
 from cosd_providers.probe import Line
@@ -155,13 +154,12 @@ def test_engines(asked: list[Any]) -> None:
 def test_an_engine_that_nobody_knows() -> None:
     result = cosd("probe", "http://gpu1", "--engine", "vLLM")
     assert result.exit_code == 2
-    words = re.sub(r"\s+│?\s*", " ", result.stderr)
-    assert "Invalid value for --engine: there is no engine 'vLLM'; did you mean 'vllm'?" in words
+    assert "Invalid value for --engine: there is no engine 'vLLM'; did you mean 'vllm'?" in words(result)
 
 
 @pytest.mark.usefixtures("asked")
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "said"),
     [
         ((), "Missing argument"),
         (("odd",), "the URL is odd"),
@@ -171,11 +169,11 @@ def test_an_engine_that_nobody_knows() -> None:
         (("good", "same", "--save", "f"), "1 given for 2 URLs: give one for each"),
     ],
 )
-def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
+def test_wrong_usage(arguments: tuple[str, ...], said: str) -> None:
     at = next((n for n, word in enumerate(arguments) if word.startswith("-")), len(arguments))
     result = cosd("probe", *(f"http://{name}" for name in arguments[:at]), *arguments[at:])
     assert result.exit_code == 2
-    assert words in re.sub(r"\s+│?\s*", " ", result.stderr)
+    assert said in words(result)
 
 
 @pytest.mark.live

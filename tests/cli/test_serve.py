@@ -16,7 +16,9 @@ import httpx
 import pytest
 
 from commands import SERVERS, Scripted, cosd, start, words
+from cosd_api import Fusion
 from cosd_api.gateway import Gateway
+from cosd_providers import Message
 from visits import Visit
 
 PAIR = "draft: http://gpu1:8080\nassistants: [http://gpu2:8080]\n"
@@ -49,6 +51,20 @@ def test_one_fusion_of_the_command_line(scripted: Scripted, served: list[Gateway
     assert ended.stdout.startswith("http://127.0.0.1:") and ended.stdout.endswith("/v1\n")
     assert "cosd: serving mine; Ctrl-C stops it" in ended.stderr
     assert names(served[0]) == ["mine"]
+
+
+def test_messages_and_limits_of_the_command_line_hold_for_every_answer(
+    scripted: Scripted, served: list[Gateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: dict[str, Fusion] = {}
+
+    def gateway(fusions: dict[str, Fusion], **more: Any) -> Gateway:
+        found.update(fusions)
+        return Gateway(fusions, **more)
+
+    monkeypatch.setattr("cosd_api.gateway.app.Gateway", gateway)
+    assert cosd("serve", *SERVERS, "--port", "0", "--draft-system", "Know.", "--max-tokens", "5").exit_code == 0
+    assert found["cosd"].limits == {"max_tokens": 5, "own": {"draft": (Message("system", "Know."),)}}
 
 
 def test_the_fusions_of_a_file(served: list[Gateway], tmp_path: Path) -> None:

@@ -17,7 +17,22 @@ from cosd_api.config.document import as_json, as_yaml, read_document
 from drawn import costly
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
-    ["yes", "no", "1e-3", ".inf", "null", "~", "-", "a: b", "# x", "0x10", "2026-01-01", "http://gpu1:8080", "a/b.json"]
+    [
+        "yes",
+        "no",
+        "1e-3",
+        ".inf",
+        "null",
+        "~",
+        "-",
+        "a: b",
+        "# x",
+        "0x10",
+        "2026-01-01",
+        "http://gpu1:8080",
+        "a/b.json",
+        "1" * 101,
+    ]
 )
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS,

@@ -28,43 +28,12 @@ HEAD: Mapping[str, Any] = {"draft": "http://a", "assistants": ["http://b"]}
 Place = tuple[tuple[str, ...], dict[str, Any]]
 """A path in the file, and what has to stand beside it."""
 
+TEXTS = (
+    "1 1e3 Infinity x http://a http://a@b MY_KEY cool defer rule tree token word literal all draft raise warn partial"
+)
 VALUES: Sequence[Any] = (
-    *(
-        None,
-        True,
-        False,
-        0,
-        1,
-        -1,
-        30,
-        0.5,
-        1.5,
-        "",
-        "1",
-        "1e3",
-        "Infinity",
-        "x",
-        "http://a",
-        "http://a@b",
-        "MY_KEY",
-        [],
-        {},
-    ),
-    *(["x"], [""], [1, 2], [1, "2"], {"x": 1}, ["http://a"], ["http://a", {"url": "http://b"}], "cool", "defer"),
-    *(
-        "rule",
-        "tree",
-        "token",
-        "word",
-        "literal",
-        "all",
-        "draft",
-        "raise",
-        "warn",
-        "partial",
-        "route",
-        {"kind": "rule"},
-    ),
+    *(None, True, False, 0, 1, -1, 30, 0.5, 1.5, "", [], {}, ["x"], [""], [1, 2], [1, "2"], {"x": 1}),
+    *(["http://a"], ["http://a", {"url": "http://b"}], {"kind": "rule"}, "route", *TEXTS.split()),
 )
 """Values of every type that a field may have, and of others."""
 
