@@ -38,7 +38,6 @@ from cosd_api.methods.base import (
     Written,
     method_from_text,
     method_named,
-    recorded_name,
 )
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.gated import check_draws
@@ -74,7 +73,6 @@ from cosd_api.verification import (
     default_of,
     numbers_of,
 )
-from cosd_api.verification.agreement import present_verifier, recorded_verifier
 from cosd_api.verification.deferral import (
     DEFAULT_LISTED,
     DEFERRAL_FEATURES,
@@ -89,7 +87,7 @@ from cosd_api.verification.tree import TreeNode
 from cosd_api.wording import counted, duration, in_words, paragraph, with_article, with_notes
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Alive
-from cosd_providers.deferred import deferred, outdated
+from cosd_providers.deferred import deferred
 from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.http.stack import EventLoop, http_stack
 from cosd_providers.messages import ChatProvider, OnSpecialTokens, after_own, checked_messages
@@ -128,7 +126,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "check_draws",
     "method_from_text",
     "method_named",
-    "recorded_name",
     # Verifiers.
     "DEFAULT_LISTED",
     "DEFERRAL_FEATURES",
@@ -148,8 +145,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "default_of",
     "deferral_features",
     "numbers_of",
-    "present_verifier",
-    "recorded_verifier",
     "shortened",
     "write_whole",
     # Settings.
@@ -225,7 +220,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "deferred",
     "event_loop_name",
     "iterate_sync",
-    "outdated",
     "own_process",
     "run_async",
     "sync_portal",

@@ -15,7 +15,7 @@ from functools import partial
 from inspect import Parameter
 from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import OwnMessages, check_choice, check_count, check_own, check_seconds, check_stop, check_tie
@@ -24,7 +24,6 @@ from cosd_api.errors import SettingError
 from cosd_api.methods.base import DEFAULT_IS_GREEDY, DEFAULT_METHOD, Method, method_class, method_named
 from cosd_api.records import Record
 from cosd_api.verification import KnownVerifier, RuleVerifier, Verifier
-from cosd_api.verification.agreement import recorded_verifier
 from cosd_providers import connect
 from cosd_providers.messages import Message, OnSpecialTokens
 from cosd_providers.suggestions import suggestion
@@ -347,10 +346,7 @@ class Settings(Record):
 
     method: str = DEFAULT_METHOD
     method_options: dict[str, Any] = Field(default_factory=dict[str, Any])
-    verifier: (
-        Annotated[KnownVerifier | CustomVerifier, Field(discriminator="kind"), BeforeValidator(recorded_verifier)]
-        | None
-    )
+    verifier: Annotated[KnownVerifier | CustomVerifier, Field(discriminator="kind")] | None
     unit: Unit | None
     max_tokens: int
     stop: tuple[str, ...] = ()

@@ -9,11 +9,10 @@ import sys
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
-from typing import Any, Self
+from typing import Self
 
 import typer
 from rich.console import Console
@@ -47,8 +46,7 @@ def guarded() -> Iterator[None]:
         typer.BadParameter: a setting is invalid (exit code 2).
     """
     try:
-        with _noting():
-            yield
+        yield
     except (ProviderError, LocalServerError) as error:
         _log_frames(error)
         say(str(error))
@@ -66,25 +64,6 @@ def guarded() -> Iterator[None]:
             _log_frames(error)
             say(f"unexpected {type(error).__name__}: {error} (COSD_LOG=debug shows where)")
         raise typer.Exit(1) from error
-
-
-@contextmanager
-def _noting() -> Iterator[None]:
-    """Print warnings about deprecated names, which Python hides from users of a command by default."""
-
-    def shown(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any, **last: Any
-    ) -> None:
-        if issubclass(category, DeprecationWarning):
-            say(f"note: {message}")
-        else:
-            others(message, category, filename, lineno, *more, **last)
-
-    with warnings.catch_warnings():
-        others = warnings.showwarning
-        warnings.showwarning = shown
-        warnings.filterwarnings("default", ".*; the old name ends with release", DeprecationWarning)
-        yield
 
 
 def _log_frames(error: Exception) -> None:

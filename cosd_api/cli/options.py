@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from cosd_api import Fusion, FusionConfig, SettingError, Tuning
 from cosd_api.cli.console import say
-from cosd_api.cli.verifier_options import DEFAULT, FORMER, NUMBERS, VERIFIERS, verifier_parameters
+from cosd_api.cli.verifier_options import DEFAULT, NUMBERS, VERIFIERS, verifier_parameters
 from cosd_api.extend import (
     DEFAULT_MAX_TOKENS,
     DEFAULT_METHOD,
@@ -31,7 +31,6 @@ from cosd_api.extend import (
     Unit,
     Verifier,
     method_from_text,
-    present_verifier,
 )
 from cosd_providers import Provider, connect
 
@@ -378,22 +377,19 @@ class SharedOptions:
             return _load_tree(self.tree)
         if self.tree is not None:
             given["tree"] = self.tree
-        taken = [*{**FORMER, **VERIFIERS}[name or DEFAULT]]
+        taken = [*VERIFIERS[name or DEFAULT]]
         if wrong := [option for option in given if option not in taken]:
             only = f"only {' and '.join(taken)}, " if taken else ""
             words = f"{name or 'the rule'} takes {only}no {wrong[0]}"
             raise typer.BadParameter(words, param_hint=f"--{wrong[0]}")
         try:
-            fields = cast("dict[str, Any]", present_verifier({"kind": name or DEFAULT, **given}))
-            made: Any = KINDS[fields["kind"]].model_validate(fields)
+            made: Any = KINDS[name or DEFAULT].model_validate(given)
             return cast("Verifier", made)
         except ValidationError as error:
             if missing := [one["loc"][0] for one in error.errors() if one["type"] == "missing"]:
                 raise typer.BadParameter(f"--{missing[0]} is required with {name}", param_hint="--verifier") from error
             hint = "/".join(f"--{option}" for option in taken)
             raise typer.BadParameter(_first(error), param_hint=hint) from error
-        except ValueError as error:  # raised for the former verifier `chow`
-            raise typer.BadParameter(str(error), param_hint="--tau") from error
 
 
 def _load_tree(path: Path) -> Verifier:

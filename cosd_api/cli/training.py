@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -26,7 +26,7 @@ from cosd_api.cli.options import (
     connect_server,
     with_options,
 )
-from cosd_api.extend import DEFAULT_LISTED, DEFAULT_MAX_TOKENS, MOST_LISTED, Unit, outdated, run_async
+from cosd_api.extend import DEFAULT_LISTED, DEFAULT_MAX_TOKENS, MOST_LISTED, Unit, run_async
 from cosd_api.report.heatmap import check_plots, heatmap, save_heatmaps
 from cosd_api.report.terminal import has_colour, visible
 from cosd_api.training.answers import tune_answers
@@ -43,7 +43,6 @@ from cosd_providers import ContextLengthError, Provider, ProviderError
 
 __all__ = ["collect", "train", "train_gate", "tune_rule"]
 
-FormerMethod = Literal["defer", "co-llm"]
 """The values of a hidden option from the time when gates on hidden states belonged to a separate method."""
 
 _SHOWN = 3  # the largest number of failed examples that are listed
@@ -303,7 +302,6 @@ def train_gate(
     ] = DEFAULT_LISTED,
     folds: Annotated[int, typer.Option(min=2, metavar="N", help="Folds in which examples are held out.")] = 5,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the folds.")] = 0,
-    method: Annotated[FormerMethod, typer.Option(hidden=True)] = "defer",
 ) -> None:
     """Train a gate that hands single tokens to the assistant, for cosd fuse --method defer --set gate=FILE.
 
@@ -313,9 +311,6 @@ def train_gate(
     on success; 1 if a server failed; 2 for wrong usage, or data with nothing to learn from; 130 when interrupted.
     """
     with guarded():
-        if method == "co-llm":
-            outdated("--method co-llm", "--hidden-states")
-            hidden_states = True
         check_writable(output, "--output", options.data, options.samples)
         servers = options.servers()
         with _resumable(options.samples):

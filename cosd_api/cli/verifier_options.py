@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from inspect import Parameter
 from itertools import groupby
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from cosd_api import RuleVerifier
 from cosd_api.extend import KINDS, in_words, numbers_of
 
-__all__ = ["DEFAULT", "FORMER", "NUMBERS", "VERIFIERS", "verifier_parameters"]
+__all__ = ["DEFAULT", "NUMBERS", "VERIFIERS", "verifier_parameters"]
 
 DEFAULT = "rule"
 """The kind of the default verifier."""
@@ -22,10 +22,7 @@ VERIFIERS: Mapping[str, Mapping[str, FieldInfo]] = {
 }
 """The settings of all verifiers that have only numbers as settings, or no settings. The keys are the verifier's kind
 and the setting's name. Each setting is an option of the same name."""
-FORMER: Mapping[str, Sequence[str]] = {"chow": ("tau",)}
-"""The former names of verifiers, with the names of their settings; see `present_verifier`."""
 _OF_PAPER = f"The paper's rule: --alpha {RuleVerifier.paper().alpha:g} --beta {RuleVerifier.paper().beta:g}."
-_OF_FORMER = "chow (tau) is agreement with alpha = 1 - tau, and ends with release 0.2."
 SEED = "seed"
 """The name of the setting that verifiers and answers have in common."""
 NUMBERS = tuple(dict.fromkeys([*(name for several in VERIFIERS.values() for name in several), SEED]))
@@ -34,8 +31,8 @@ NUMBERS = tuple(dict.fromkeys([*(name for several in VERIFIERS.values() for name
 
 def verifier_parameters() -> list[Parameter]:
     """Create the option for the kind of the verifier, and one option for each setting."""
-    kinds: Any = Literal[(*VERIFIERS, *FORMER)]
-    found = [_parameter("verifier", kinds, typer.Option(help=f"{_choice()} {_OF_PAPER} {_OF_FORMER}"))]
+    kinds: Any = Literal[tuple(VERIFIERS)]
+    found = [_parameter("verifier", kinds, typer.Option(help=f"{_choice()} {_OF_PAPER}"))]
     for name in NUMBERS:
         users = {kind: fields[name] for kind, fields in VERIFIERS.items() if name in fields}
         annotation = next((field.annotation for field in users.values()), int)

@@ -28,10 +28,9 @@ from pydantic import Field as ModelField
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from cosd_api.methods.base import METHODS, Method, method_class, present_name
+from cosd_api.methods.base import METHODS, Method, method_class
 from cosd_api.settings import MOST_ALTERNATIVES, AnswerLimits, OnBudget, Tuning
 from cosd_api.verification import KINDS, TRAINED
-from cosd_api.verification.agreement import present_verifier
 from cosd_providers.messages import Role
 from cosd_providers.strategies import Strategy
 
@@ -278,15 +277,6 @@ def method_shapes() -> Mapping[str, type[MethodConfig]]:
     return {name: _method_shape(name) for name in METHODS}
 
 
-def _present(given: object) -> object:
-    """Convert a method with a former name to its present form, and warn; return other methods unchanged."""
-    fields = {"name": given} if isinstance(given, str) else given
-    if not isinstance(fields, Mapping) or not isinstance(name := cast("Mapping[str, Any]", fields).get("name"), str):
-        return given
-    method, settings = present_name(name)
-    return given if method == name else {**settings, **cast("Mapping[str, Any]", fields), "name": method}
-
-
 def _named(given: object) -> object:
     """Read the name of a method from its entry in a file."""
     if isinstance(given, Mapping):
@@ -301,7 +291,7 @@ class AnyMethod:
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         tagged = tuple(Annotated[shape, Tag(name)] for name, shape in method_shapes().items())
         union: Any = Annotated[typing.Union[tagged], Discriminator(_named)]  # noqa: UP007
-        return handler.generate_schema(Annotated[union, BeforeValidator(_present)])
+        return handler.generate_schema(union)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -331,7 +321,7 @@ def _of_kind(given: object) -> object:
     if isinstance(fields, Mapping):
         several = cast("Mapping[str, object]", fields).items()
         fields = {name: math.inf if one == INFINITY else one for name, one in several}  # JSON has no infinity
-    return present_verifier(fields)
+    return fields
 
 
 class AnyVerifier:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, cast
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from cosd_api import Fusion, SettingError, Tuning
 from cosd_api.extend import (
@@ -21,7 +21,6 @@ from cosd_api.extend import (
     Verifier,
     method_from_text,
     numbers_of,
-    present_verifier,
     suggestion,
 )
 from cosd_providers import Provider, connect
@@ -131,7 +130,7 @@ def _verifier(given: object, numbers: Mapping[str, Any]) -> Verifier | None:
         if given is not None or not numbers:
             return cast("Verifier | None", given)
         given = "rule"
-    known = TypeAdapter[Any](Annotated[KnownVerifier, Field(discriminator="kind"), BeforeValidator(present_verifier)])
+    known = TypeAdapter[Any](Annotated[KnownVerifier, Field(discriminator="kind")])
     try:
         return cast("Verifier", known.validate_python({"kind": given, **numbers}))
     except ValidationError as error:

@@ -32,7 +32,6 @@ from cosd_api.extend import (
     check_count,
     counted,
     deferral_features,
-    outdated,
     paragraph,
     state_from_text,
     with_notes,
@@ -61,7 +60,6 @@ __all__ = [
     "PENALTIES",
     "DeferralCounts",
     "DeferralTraining",
-    "train_co_llm",
     "train_deferral",
 ]
 
@@ -173,12 +171,6 @@ def train_deferral(
         origin = data.trained_on(features=[*DEFERRAL_FEATURES])
         gate = DeferralVerifier(listed=listed, weights=named, eta=data.eta, trained_on=origin)
     return DeferralTraining(gate=gate, penalty=penalty, **evidence)
-
-
-def train_co_llm(samples: Samples | Sequence[Samples], *, folds: int = 5, seed: int = 0) -> DeferralTraining:
-    """Train a gate on hidden states; deprecated, use `train_deferral(..., hidden_states=True)` instead."""
-    outdated("train_co_llm(samples)", "train_deferral(samples, hidden_states=True)")
-    return train_deferral(samples, hidden_states=True, folds=folds, seed=seed)
 
 
 class _Data:

@@ -127,14 +127,6 @@ def test_the_estimate_alone(scripted: Scripted, questions: Path, tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.usefixtures("scripted")
-def test_a_contestant_by_a_name_that_ends(questions: Path) -> None:
-    done = compare(questions, "--dry-run", methods="cosd-chow")
-    assert done.exit_code == 0
-    words = "the contestant 'cosd-chow' is 'cosd-agreement' now; the old name ends with release 0.2"
-    assert f"cosd: note: {words}\n" in done.stderr
-
-
 def test_an_estimate_reads_a_folder_and_leaves_it(scripted: Scripted, questions: Path, tmp_path: Path) -> None:
     journal = tmp_path / "out" / "answers.jsonl"
     assert compare(questions, "--yes", "--out", str(journal.parent)).exit_code == 0

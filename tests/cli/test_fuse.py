@@ -363,29 +363,7 @@ def test_a_verifier_by_its_name(scripted: Scripted, more: list[str], verifier: V
     assert FusionResult.model_validate_json(result.stdout).settings.verifier == verifier
 
 
-@pytest.mark.parametrize(("more", "alpha"), [([], 0.5), (["--tau", "0.9"], 0.1)])
-def test_chow_is_a_name_that_ends(scripted: Scripted, more: list[str], alpha: float) -> None:
-    result = scripted("Q", "--json", "--verifier", "chow", *more)
-    found = FusionResult.model_validate_json(result.stdout).settings.verifier
-    assert isinstance(found, AgreementVerifier)
-    assert found.alpha == pytest.approx(alpha)
-    words = f"the verifier 'chow' is 'agreement' with alpha = 1 - tau, here {alpha}, now; the old name ends with"
-    assert f"cosd: note: {words} release 0.2\n" in result.stderr
-
-
 # Other methods.
-
-
-@pytest.mark.parametrize(("old", "setting"), [("cool-align", "align"), ("cool+rerank", "rerank")])
-def test_a_method_by_a_name_that_ends(scripted: Scripted, old: str, setting: str) -> None:
-    scripted.providers["http://draft"].words = unicode_words
-    result = scripted("Q", "--json", "--method", old, "--set", "normalisation=byte")
-    settings = FusionResult.model_validate_json(result.stdout).settings
-    assert (settings.method, settings.method_options["normalisation"]) == ("cool", "byte")
-    assert settings.method_options[setting] is True
-    words = f"the method {old!r} is 'cool' with {setting}=True (CoolFusion({setting}=True), --method cool --set"
-    assert f"cosd: note: {words} {setting}=true) now; the old name ends with release 0.2\n" in result.stderr
-    assert "the old name" not in scripted("Q", "--method", "cool", "--set", f"{setting}=true").stderr
 
 
 @pytest.mark.parametrize(
@@ -475,30 +453,6 @@ def test_an_answer_is_drawn(scripted: Scripted, tmp_path: Path, more: list[str])
     trace = Trace.load(path)
     assert trace.replay() + "\n" == result.stdout
     assert (trace.result.settings.temperature, trace.result.settings.seed) == (1, 3)
-
-
-@pytest.mark.parametrize(
-    ("former", "now", "words"),
-    [
-        (["--method", "mixture"], ["--method", "average", "--temperature", "1"], "the method 'mixture' is"),
-        (["--method", "speculative"], ["--verifier", "match"], "greedy 'speculative', without temperature=1, is"),
-        (
-            ["--method", "speculative", "--set", "greedy=false"],
-            ["--method", "speculative", "--temperature", "1"],
-            "Speculative(greedy=False) is",
-        ),
-    ],
-    ids=["mixture", "speculative", "greedy=false"],
-)
-def test_former_names_give_the_same_with_a_note(
-    scripted: Scripted, former: list[str], now: list[str], words: str
-) -> None:
-    seed = [] if "match" in now else ["--seed", "3"]
-    old, new = (scripted("Q", *options, *seed, "--unit", "token", "--json") for options in (former, now))
-    found, wanted = (FusionResult.model_validate_json(one.stdout) for one in (old, new))
-    assert (found.text, found.settings, found.segments) == (wanted.text, wanted.settings, wanted.segments)
-    assert f"note: {words}" in old.stderr
-    assert words not in new.stderr
 
 
 def test_steps_are_graded_and_written_again(scripted: Scripted) -> None:
@@ -592,8 +546,6 @@ def test_a_tree_that_was_trained_before_is_a_note(scripted: Scripted, tmp_path: 
         (["Q", "--agreement", "--verifier", "diff"], "short for --verifier agreement"),
         (["Q", "--tree", __file__, "--verifier", "rule"], "rule takes only alpha and beta, no tree"),
         (["Q", "--verifier", "coin"], "'agreement'"),
-        (["Q", "--verifier", "chow", "--alpha", "0.5"], "chow takes only tau, no alpha"),
-        (["Q", "--verifier", "chow", "--tau", "1.5"], "chow has one number, tau, between 0 and 1"),
         (["Q", "--tau", "0.5"], "the rule takes only alpha and beta, no tau"),
         (["Q", "--verifier", "match", "--alpha", "0.5"], "match takes no alpha"),
         (["Q", "--verifier", "diff", "--tau", "1.5"], "less than or equal to 1"),

@@ -80,12 +80,6 @@ def test_a_gate_of_hidden_states(scripted: Scripted, tmp_path: Path) -> None:
     assert Samples.load(tmp_path / "c.jsonl").examples == Samples.load(kept).examples
     wrong = cosd("train-deferral", gate, "-o", str(tmp_path / "g.json"))
     assert "is a Co-LLM gate, which cosd fuse --method defer --set gate=FILE takes" in words(wrong)
-    former = cosd("train-deferral", str(kept), "--method", "co-llm", "-o", str(tmp_path / "former.json"))
-    assert (former.exit_code, (tmp_path / "former.json").read_text()) == (0, (tmp_path / "gate.json").read_text())
-    assert "note: --method co-llm is --hidden-states now; the old name ends with release 0.2" in words(former)
-    fused = scripted("Q", "--unit", "token", "--method", "co-llm", "--set", f"gate={gate}")
-    assert fused.stdout == " a c.\n"
-    assert "the method 'co-llm' is 'defer' (Defer(gate=...), --method defer --set gate=FILE) now" in words(fused)
     mixed = cosd("train-deferral", str(kept), "-o", str(tmp_path / "g.json"))
     assert "the samples hold no lists of the draft's tokens" in words(mixed)
 

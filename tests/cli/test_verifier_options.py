@@ -12,10 +12,9 @@ from cosd_api.cli.options import SharedOptions, option_names
 from cosd_api.cli.verifier_options import verifier_parameters
 
 PAPER = "The paper's rule: --alpha 0.5 --beta 0.5."
-CHOW = "chow (tau) is agreement with alpha = 1 - tau, and ends with release 0.2."
 HELP = {
     "verifier": "Decide by the rule (alpha, beta), agreement (alpha), diff (tau), match, random (rate, seed), or "
-    f"surprise (gamma, beta, window). {PAPER} {CHOW}",
+    f"surprise (gamma, beta, window). {PAPER}",
     "alpha": "For rule (0.9 by default) and agreement (0.5 by default): the draft is unsure below this probability.",
     "beta": "For rule (1 by default) and surprise (0.5 by default): an assistant's probability must exceed this times "
     "the draft's.",
@@ -59,7 +58,7 @@ def test_a_verifier_that_is_registered_has_its_options(monkeypatch: pytest.Monke
     monkeypatch.setattr("cosd_api.cli.verifier_options.VERIFIERS", {"odds": fields})
     monkeypatch.setattr("cosd_api.cli.verifier_options.NUMBERS", (*fields, "seed"))
     assert {one.name: option(one).help for one in verifier_parameters()} == {
-        "verifier": f"Decide by odds (k, alpha, least). {PAPER} {CHOW}",
+        "verifier": f"Decide by odds (k, alpha, least). {PAPER}",
         "k": "For odds: how many times; 2 by default.",
         "alpha": "For odds: alpha; 0.25 by default.",
         "least": "For odds: the least.",

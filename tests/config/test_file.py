@@ -200,26 +200,6 @@ def test_an_empty_field_has_its_default(tmp_path: Path) -> None:
     assert Fusion.load(tmp_path / "fusion.yaml").settings == Fusion(**URLS).settings
 
 
-@pytest.mark.parametrize(
-    ("former", "method", "words"),
-    [
-        ("mixture", Average(temperature=1), "the method 'mixture' is"),
-        ("{name: mixture, weights: [2, 1]}", Average(weights=(2, 1), temperature=1), "the method 'mixture' is"),
-        ("speculative", CoSD(verifier=MatchVerifier()), "greedy 'speculative', without temperature=1, is"),
-        ("{name: speculative, greedy: true}", CoSD(verifier=MatchVerifier()), "greedy 'speculative'"),
-        ("{name: speculative, greedy: false}", Speculative(temperature=1), r"Speculative\(greedy=False\) is"),
-    ],
-)
-def test_former_names_of_methods_are_read_with_a_warning(
-    former: str, method: Method, words: str, tmp_path: Path
-) -> None:
-    (tmp_path / "fusion.yaml").write_text(f"{HEAD}method: {former}\n")
-    with pytest.warns(DeprecationWarning, match=words):
-        fusion = Fusion.load(tmp_path / "fusion.yaml")
-    assert fusion.settings.method == method
-    assert again(fusion, tmp_path).settings == fusion.settings
-
-
 def test_trained_parts_are_files_beside_it(tmp_path: Path) -> None:
     Fusion(**URLS, method=example("defer")).save(tmp_path / "pair.yaml")
     Fusion(**URLS, verifier=TREE).save(tmp_path / "other.yaml")
