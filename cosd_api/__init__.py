@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from cosd_api import types
 from cosd_api.errors import FusionClosedError, FusionError, GradingError, SettingError, TraceError
 from cosd_api.fusion import Fusion, fuse, fuse_sync, log_likelihood, log_likelihood_sync
 from cosd_api.methods.base import METHODS as _METHODS
@@ -114,27 +113,15 @@ if not TYPE_CHECKING:
         __name__,
         {
             **{name: f"cosd_api.methods.{module}" for module, name in (one.split(":") for one in _METHODS.values())},
-            "ChowVerifier": "cosd_api.verification.agreement:chow_verifier",  # deprecated
             "Example": "cosd_api.forcing.samples",
             "FusionConfig": "cosd_api.config.file",
-            "Mixture": "cosd_api.methods.average",  # deprecated
             "Samples": "cosd_api.training.dataset",
             "collect": "cosd_api.training.collect",
             "compare": "cosd_api.comparison.compare",
-            "train_co_llm": "cosd_api.training.fit_deferral",  # deprecated
             "train_deferral": "cosd_api.training.fit_deferral",
             "train_tree": "cosd_api.training.fit",
             "tune": "cosd_api.training.tuning",
             "tune_answers": "cosd_api.training.answers",
-        },
-        moved={
-            **dict.fromkeys(types.__all__, "cosd_api.types"),
-            **dict.fromkeys(("Advice", "Comparison", "ComparisonEstimate", "Price", "Standing"), "cosd_api.comparison"),
-            **dict.fromkeys(("AnswerTuning", "DeferralTraining", "RuleTuning", "Training"), "cosd_api.training"),
-            **dict.fromkeys(("Method", "Needs", "Place", "Verifier"), "cosd_api.extend"),
-            "CoLLM": "cosd_api:Defer",
-            "CoLLMTraining": "cosd_api.training:DeferralTraining",
-            "FusionActor": "cosd_api.batch",
         },
     )
 

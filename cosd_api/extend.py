@@ -38,7 +38,6 @@ from cosd_api.methods.base import (
     Written,
     method_from_text,
     method_named,
-    recorded_name,
 )
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.gated import check_draws
@@ -50,7 +49,6 @@ from cosd_api.settings import (
     AnswerOptions,
     Asking,
     FusionOptions,
-    LikelihoodOptions,
     OnAssistantError,
     OnBudget,
     declared_setting,
@@ -74,7 +72,6 @@ from cosd_api.verification import (
     default_of,
     numbers_of,
 )
-from cosd_api.verification.agreement import present_verifier, recorded_verifier
 from cosd_api.verification.deferral import (
     DEFERRAL_FEATURES,
     MOST_LISTED,
@@ -88,7 +85,7 @@ from cosd_api.verification.tree import TreeNode
 from cosd_api.wording import counted, duration, in_words, paragraph, with_article, with_notes
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Alive
-from cosd_providers.deferred import deferred, outdated
+from cosd_providers.deferred import deferred
 from cosd_providers.http.clients import EventLoop, http_stack
 from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.messages import ChatProvider, OnSpecialTokens, after_own, checked_messages
@@ -127,7 +124,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "check_draws",
     "method_from_text",
     "method_named",
-    "recorded_name",
     # Verifiers.
     "DEFERRAL_FEATURES",
     "KINDS",
@@ -145,8 +141,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "default_of",
     "deferral_features",
     "numbers_of",
-    "present_verifier",
-    "recorded_verifier",
     "shortened",
     "write_whole",
     # Settings.
@@ -158,7 +152,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "Document",
     "FieldPath",
     "FusionOptions",
-    "LikelihoodOptions",
     "OnAssistantError",
     "OnBudget",
     "OwnMessages",
@@ -223,7 +216,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "deferred",
     "event_loop_name",
     "iterate_sync",
-    "outdated",
     "own_process",
     "run_async",
     "sync_portal",

@@ -16,7 +16,7 @@ from functools import cache, partial
 from inspect import Parameter
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack, cast, get_args, get_type_hints
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
+from pydantic import Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -27,7 +27,6 @@ from cosd_api.errors import SettingError
 from cosd_api.methods.base import DEFAULT_IS_GREEDY, DEFAULT_METHOD, Method, method_class, method_named
 from cosd_api.records import Record
 from cosd_api.verification import KnownVerifier, RuleVerifier, Verifier
-from cosd_api.verification.agreement import recorded_verifier
 from cosd_providers import connect
 from cosd_providers.messages import Message, OnSpecialTokens
 from cosd_providers.suggestions import suggestion
@@ -446,10 +445,7 @@ class Settings(Record):
 
     method: str = DEFAULT_METHOD
     method_options: dict[str, Any] = Field(default_factory=dict[str, Any])
-    verifier: (
-        Annotated[KnownVerifier | CustomVerifier, Field(discriminator="kind"), BeforeValidator(recorded_verifier)]
-        | None
-    )
+    verifier: Annotated[KnownVerifier | CustomVerifier, Field(discriminator="kind")] | None
     unit: Unit | None
     max_tokens: int
     stop: tuple[str, ...] = ()

@@ -70,7 +70,6 @@ _LISTED_GATE = {"listed": 5, "weights": dict.fromkeys(("bias", *DEFERRAL_FEATURE
 _STATES_GATE = {"width": _WIDTH, "bias": 0.0, "weights": [0.0] * _WIDTH, "eta": 0.5}
 NEEDED: Mapping[str, Mapping[str, Any]] = {
     "defer": {"gate": _LISTED_GATE},
-    "speculative": {"temperature": 1},
 }
 """The settings that have no default and must be given, by the name of the method."""
 NEEDED_BY_VERIFIERS: Mapping[str, Mapping[str, Any]] = {

@@ -55,17 +55,12 @@ class StandInOllama:
         names: the models that it has, all the same one.
         context: tokens that fit; `num_ctx` changes it.
         beginning: the id that stands before every text; None for none.
-        version: what it says of itself; None for no such route.
+        version: what it says of itself.
         runner: `"llama-server"` hides the tokens that leave a character open, and all bytes; `"engine"` shows them.
-        stop: a stop string in the model's own file.
-        thinks: what its template has around thoughts; None for a model without.
         old: it knows nothing of logprobs.
-        listed: whether alternatives are told.
         cuts: it cuts what is too long, whatever it is told.
-        shifts: it goes on past the end of the context, whatever it is told.
         cached: what `prompt_eval_count` says of a prompt that was read before: all of it, and beside it what was
             cached; all of it; or only what was read again.
-        tells_context: whether `/api/ps` does.
         error: what the next streams end in, each after so many events; None breaks off.
         busy: how many requests are refused because the queue is full.
         pace: seconds between the events of a stream; it ends at once where the client leaves.
@@ -78,16 +73,11 @@ class StandInOllama:
     names: Sequence[str] = ("toy:latest",)
     context: int = 512
     beginning: int | None = None
-    version: str | None = "0.34.4"
+    version: str = "0.34.4"
     runner: Literal["llama-server", "engine"] = "llama-server"
-    stop: str = ""
-    thinks: tuple[str, str] | None = None
     old: bool = False
-    listed: bool = True
     cuts: bool = False
-    shifts: bool = False
     cached: Literal["told", "whole", "hidden"] = "told"
-    tells_context: bool = True
     error: list[tuple[str | None, int]] = field(default_factory=list)
     busy: int = 0
     pace: float = 0.0
@@ -105,15 +95,15 @@ class StandInOllama:
         """One request, answered."""
         self.requests.append((path, body))
         match method, path:
-            case "GET", "/api/version" if self.version is not None:
+            case "GET", "/api/version":
                 return Answer(200, {"version": self.version})
             case "GET", "/v1/models":
                 return Answer(200, {"object": "list", "data": [self._owned(name) for name in self.names]})
             case "GET", "/api/tags":
                 return Answer(200, {"models": [{"name": name, "model": name} for name in self.names]})
             case "GET", "/api/ps":
-                more = {"context_length": self.context} if self.tells_context else {}
-                return Answer(200, {"models": [{"name": name, "model": name, **more} for name in self.names]})
+                size = {"context_length": self.context}
+                return Answer(200, {"models": [{"name": name, "model": name, **size} for name in self.names]})
             case "POST", "/api/generate":
                 return self._generate(body)
         return Answer(404, {"error": "not found"})
@@ -164,7 +154,6 @@ class StandInOllama:
         error, after = self.error.pop(0) if self.error and body.get("stream") else (None, -1)
         told = body.get("logprobs") and not self.old
         written, sent, reason = 0, 0, "length"
-        thoughts = self.thinks is not None and body.get("think", True)
         for shown in self._run(ids, options, body):
             written += 1
             if shown is None:
@@ -178,8 +167,6 @@ class StandInOllama:
                 return
             sent += 1
             event: dict[str, Any] = {"model": name, "created_at": "2026-11-20T10:00:00Z", "response": shown.text}
-            if thoughts:
-                event |= {"response": "", "thinking": shown.text}
             if told and shown.entries:
                 event["logprobs"] = shown.entries
             yield {**event, "done": False}
@@ -198,14 +185,12 @@ class StandInOllama:
         return {"prompt_eval_count": len(ids), **({"prompt_eval_cached_count": known} if self.cached == "told" else {})}
 
     def _run(self, ids: Sequence[int], options: Mapping[str, Any], body: Mapping[str, Any]) -> Iterator[Shown | None]:
-        """The tokens that are written; None for the end of sequence, or for a stop string."""
-        ids, held, waiting, said = list(ids), b"", list[dict[str, Any]](), ""
+        """The tokens that are written; None for the end of sequence."""
+        ids, held, waiting = list(ids), b"", list[dict[str, Any]]()
         place = 0 if NEUTRAL.items() <= options.items() else 1
-        stops = options.get("stop", [self.stop] if self.stop else [])
-        shift = body.get("shift", True) or self.shifts
         for _ in range(options.get("num_predict", 10**6)):
             if len(ids) >= self.context:
-                if not shift:
+                if not body.get("shift", True):
                     return
                 ids = [*ids[:1], *ids[1 - self.context // 2 :]]
             probs = self.model.next(tuple(n for n in ids if n != self.beginning))
@@ -216,16 +201,12 @@ class StandInOllama:
                 return
             ids.append(pick)
             held += self.model.tokens[pick]
-            top = [self._named(n, probs) for n in ranked[: body.get("top_logprobs", 0)]] if self.listed else []
+            top = [self._named(n, probs) for n in ranked[: body.get("top_logprobs", 0)]]
             waiting.append({**self._named(pick, probs), **({"top_logprobs": top} if top else {})})
             if whole(held) < len(held):
                 yield Shown("", [])
                 continue
             text, held = held.decode("utf-8", "replace"), b""
-            said += text
-            if any(stop in said for stop in stops):
-                yield None
-                return
             # Without a text there is no event; one that is hidden leaves its bytes to the token that completes it.
             hides = self.runner == "llama-server"
             yield Shown(text, ([{**waiting[-1], "token": text}] if hides else waiting) if text else [])

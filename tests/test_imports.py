@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib import import_module
-from types import ModuleType
 
 import pytest
 
@@ -86,27 +84,6 @@ def test_every_public_name_is_there(face: object) -> None:
     assert all(getattr(face, name) is not None for name in names)
     with pytest.raises(AttributeError, match="has no attribute 'fuze'"):
         face.fuze  # type: ignore[attr-defined]  # noqa: B018
-
-
-MOVED = (
-    *((cosd_providers, name, "cosd_providers.engines") for name in engines.__all__),
-    (cosd_providers, "ChatProvider", "cosd_providers.messages"),
-    (cosd_providers, "RenderedPrompt", "cosd_providers.messages"),
-    (cosd_providers, "Tokenizer", "cosd_providers.tokenizers"),
-    (cosd_providers, "load_tokenizer", "cosd_providers.tokenizers"),
-    *((cosd_api, name, face.__name__) for face in RECORDS for name in face.__all__),
-    *((cosd_api, name, "cosd_api.extend") for name in ("Method", "Needs", "Place", "Verifier")),
-    (cosd_api, "FusionActor", "cosd_api.batch"),
-)
-
-
-@pytest.mark.parametrize(("face", "name", "module"), MOVED, ids=[f"{face.__name__}.{name}" for face, name, _ in MOVED])
-def test_a_name_that_has_moved_is_still_found_with_a_warning(face: ModuleType, name: str, module: str) -> None:
-    assert name not in face.__all__
-    words = f"{face.__name__}.{name} is {module}.{name} now; .* release 0.2"
-    with pytest.warns(DeprecationWarning, match=words) as told:
-        assert getattr(face, name) is getattr(import_module(module), name)
-    assert told[0].filename == __file__
 
 
 def test_the_probe_is_a_function_whatever_was_imported_before() -> None:

@@ -50,9 +50,7 @@ EXTRAS = (
     "cosd_api.gateway.connections",
     "cosd_api.gateway.metrics",
     "cosd_api.gateway.server",
-    "cosd_api.integrations.inspect",
     "cosd_api.integrations.langchain",
-    "cosd_api.integrations.lm_eval",
     "cosd_api.telemetry.otel",
     "cosd_providers.http.fast",
 )

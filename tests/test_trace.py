@@ -367,6 +367,10 @@ def _line(at: int, old: str, new: str) -> Callable[[list[str]], list[str]]:
         (lambda lines: [*lines[:3], lines[3][:20], *lines[4:]], "line 4 is not JSON"),
         (lambda lines: [*lines[:3], *lines[4:]], "entry 4, of type 'token', is out of place"),
         (lambda lines: [lines[0].replace('"alpha":0.9', '"alpha":-1'), *lines[1:]], r"settings.verifier.rule.alpha: "),
+        (
+            _line(0, '"kind":"rule"', '"kind":"chow"'),
+            "settings.verifier: Input tag 'chow' found using 'kind' does not match",
+        ),
         (lambda lines: [lines[0].replace('"draft"', '"draught"'), *lines[1:]], r"draft: Field required"),
         (_line(1, '"raw":null', '"raw":"zz"'), "tokens.0.raw: String should match"),
         (_line(5, '"prob":0.9', '"prob":NaN'), "tokens.4.decisions.0.prob: Input should be less than or equal"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -22,7 +22,7 @@ from cosd_api.cli.options import (
     connect_assistants,
     connect_server,
 )
-from cosd_api.extend import DEFAULT_MAX_TOKENS, MOST_LISTED, outdated, run_async
+from cosd_api.extend import DEFAULT_MAX_TOKENS, MOST_LISTED, run_async
 from cosd_api.report.terminal import visible
 from cosd_api.training.answers import AnswerTuning, tune_answers
 from cosd_api.training.collect import OnError
@@ -36,7 +36,6 @@ from cosd_providers import ContextLengthError, ProviderError
 
 __all__ = ["collect", "train", "train_gate", "tune_rule"]
 
-FormerMethod = Literal["defer", "co-llm"]
 """The values of a hidden option from the time when gates on hidden states belonged to a separate method."""
 
 _SHOWN = 3  # the largest number of failed examples that are listed
@@ -227,7 +226,6 @@ def train_gate(
     ] = False,
     folds: Annotated[int, typer.Option(min=2, metavar="N", help="Folds in which examples are held out.")] = 5,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the folds.")] = 0,
-    method: Annotated[FormerMethod, typer.Option(hidden=True)] = "defer",
 ) -> None:
     """Train a gate that hands single tokens to the assistant, for cosd fuse --method defer --set gate=FILE.
 
@@ -236,9 +234,6 @@ def train_gate(
     error. Exit codes: 0 on success; 2 for wrong usage, or data with nothing to learn from; 130 when interrupted.
     """
     with guarded():
-        if method == "co-llm":
-            outdated("--method co-llm", "--hidden-states")
-            hidden_states = True
         check_writable(output, "--output", data)
         training = train_deferral(_load(data), hidden_states=hidden_states, folds=folds, seed=seed)
         training.gate.save(output)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from cosd_api import (
@@ -18,7 +18,6 @@ from cosd_api import (
     CoolFusion,
     CoSD,
     Fusion,
-    MatchVerifier,
     RandomVerifier,
     RuleVerifier,
     SettingError,
@@ -46,9 +45,6 @@ from cosd_api.extend import (
     default_of,
     describe_verifier,
     method_named,
-    outdated,
-    recorded_name,
-    recorded_verifier,
     with_article,
 )
 from cosd_api.types import CustomVerifier
@@ -344,41 +340,33 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
                 without.append(LeftOut(name, _UNASKED[name]))
                 continue
             try:
-                found.append((name, method_named(name).at_temperature(None)))
+                found.append((name, method_named(name)))
             except SettingError as error:  # the method has a setting without a default
                 without.append(LeftOut(name, str(error)))
         return [*found, *VARIANTS.items()], without
     if isinstance(chosen, Mapping):
-        named = [(str(name), _made(_present(one))) for name, one in chosen.items()]
+        named = [(str(name), _made(one)) for name, one in chosen.items()]
     elif isinstance(chosen, str | Method) or not isinstance(chosen, Sequence):
         raise SettingError(f'methods must be "all", or several names or objects, not {chosen!r}')
     else:
-        made = [(one, _made(one)) for one in map(_present, chosen)]
+        made = [(one, _made(one)) for one in chosen]
         named = [(one if isinstance(one, str) else _name(method), method) for one, method in made]
     if not named:
         raise SettingError('methods is empty: give some, or "all"')
     return named, []
 
 
-def _present(one: str | Method) -> str | Method:
-    """Replace a method's former name with its present one; return any other value unchanged."""
-    if one == "cosd-chow":
-        outdated("the contestant 'cosd-chow'", "'cosd-agreement'")
-        return "cosd-agreement"
-    return one
-
-
 def _made(one: str | Method) -> Method:
     if isinstance(one, Method):
-        return one.at_temperature(None)
+        return one
     if not isinstance(one, str):
         raise SettingError(f'a method must be a name such as "cosd", or an object such as CoSD(), not {one!r}')
     if one in VARIANTS:
         return VARIANTS[one]
     try:
-        return method_named(one, also=[*VARIANTS]).at_temperature(None)
+        return method_named(one, also=[*VARIANTS])
     except SettingError as error:
-        if recorded_name(one)[0] not in METHODS:
+        if one not in METHODS:
             raise
         raise SettingError(f"{one!r} has no defaults: {error}") from None
 
@@ -410,7 +398,7 @@ def self_consistency(samples: int, grader: str, reads: Callable[[str, str], str 
 
 
 _VERIFIER = TypeAdapter[Any](
-    Annotated[KnownVerifier, Field(discriminator="kind"), BeforeValidator(recorded_verifier)],
+    Annotated[KnownVerifier, Field(discriminator="kind")],
     config=ConfigDict(defer_build=True),
 )
 
@@ -421,15 +409,12 @@ def method_of(settings: Mapping[str, Any]) -> Method:
     Raises:
         SettingError: the method or its verifier is user-defined.
     """
-    name, former = recorded_name(settings["method"])
+    name = settings["method"]
     if name not in METHODS:
-        words = f"the method that is advised, {settings['method']!r}, is one of your own, which is not in the advice"
+        words = f"the method that is advised, {name!r}, is one of your own, which is not in the advice"
         raise SettingError(f"{words}: make the fusion with method=...")
     if name != CoSD.name:
-        options = {**former, **settings["options"]}
-        if (greedy := options.pop("greedy", None)) is not None:  # in `speculative` records before version 0.2
-            options["temperature"] = 1
-        return CoSD(verifier=MatchVerifier()) if greedy else method_named(name, **options)
+        return method_named(name, **settings["options"])
     try:
         verifier = _VERIFIER.validate_python(settings["verifier"])
     except ValidationError:

@@ -1,1 +1,1 @@
-"""Fusions as models in other libraries. Each integration requires the extra of the same name."""
+"""Fusions as models in other libraries. An integration requires the extra of the same name."""

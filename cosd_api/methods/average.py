@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_count, check_temperature
@@ -51,7 +51,6 @@ from cosd_api.methods.mixture import MeanDraws, cost_of_draws, draws_assumptions
 from cosd_api.methods.weighted import Weighted
 from cosd_api.wording import counted
 from cosd_providers.contract import Question, Token
-from cosd_providers.deferred import outdated
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.text import readable
 
@@ -242,14 +241,6 @@ class Average(Weighted):
             f"every token is another one than was written ahead, and a place takes at most {ROUNDS} requests",
         )
         return self.with_measure(words)
-
-
-def Mixture(  # noqa: N802 - it was a class
-    *, weights: tuple[float, ...] | Literal["route"] | None = None, tau: float = 1.0
-) -> Average:
-    """Return `Average(temperature=1)`. `Mixture` is its former name, and causes a `DeprecationWarning`."""
-    outdated("Mixture(...)", "Average(temperature=1, ...)")
-    return Average(weights=weights, tau=tau, temperature=1)
 
 
 Listing = Mapping[int, Token | None]

@@ -16,7 +16,6 @@ from cosd_api.errors import SettingError
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading, assistant_cost, draft_cost, draft_first_assumptions
 from cosd_api.verification import Verifier
 from cosd_providers.contract import ServerInfo
-from cosd_providers.deferred import outdated
 from cosd_providers.suggestions import suggestion
 
 if TYPE_CHECKING:
@@ -47,14 +46,6 @@ DEFAULT_METHOD = "cosd"
 
 DEFAULT_IS_GREEDY = "the draft of CoSD is greedy by definition (Algorithm 1: the most probable token)"
 """The reason why the default method does not draw tokens; see `Method.why_greedy`."""
-
-_FORMER: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
-    "cool-align": ("cool", {"align": True}, "CoolFusion(align=True), --method cool --set align=true"),
-    "cool+rerank": ("cool", {"rerank": True}, "CoolFusion(rerank=True), --method cool --set rerank=true"),
-    "mixture": ("average", {"temperature": 1}, "Average(temperature=1), --method average --temperature 1"),
-    "co-llm": ("defer", {}, "Defer(gate=...), --method defer --set gate=FILE"),
-}
-"""For each former name of a method: its present name, the settings that the name implied, and a suggestion to show."""
 
 Models = Sequence[tuple[str, ServerInfo]]
 """The models of a fusion, draft first: each model's name in results, and information about its server."""
@@ -265,30 +256,12 @@ def method_named(name: str, *, also: Sequence[str] = (), **options: Any) -> Meth
         SettingError: there is no such method, or it has no such setting.
     """
     made = method_class(name, also)
-    name, former = present_name(name)
     known = [one.name for one in fields(made)]
     for option in options:
         if option not in known:
             more = suggestion(option, known, f"it has {', '.join(known) or 'none'}")
             raise SettingError(f"the method {name!r} has no setting {option!r}{more}")
-    return made(**{**former, **options})
-
-
-def present_name(name: str) -> tuple[str, Mapping[str, Any]]:
-    """Return the present name of a method, and any settings that its former name implies.
-
-    A former name causes a `DeprecationWarning`.
-    """
-    method, settings = recorded_name(name)
-    if name in _FORMER:
-        more = "".join(f" with {setting}={value!r}" for setting, value in settings.items())
-        outdated(f"the method {name!r}", f"{method!r}{more} ({_FORMER[name][2]})")
-    return method, settings
-
-
-def recorded_name(name: str) -> tuple[str, Mapping[str, Any]]:
-    """Like `present_name`, but without a warning for former names, because the name comes from a record."""
-    return _FORMER[name][:2] if name in _FORMER else (name, {})
+    return made(**options)
 
 
 def method_from_text(name: str, options: Mapping[str, str]) -> Method:
@@ -317,14 +290,13 @@ def method_from_text(name: str, options: Mapping[str, str]) -> Method:
 
 
 def method_class(name: str, also: Sequence[str] = ()) -> type[Method]:
-    """Return the class of the method with this present or former name.
+    """Return the class of the method with this name.
 
     `also` contains other names that the caller accepts, for the error message.
 
     Raises:
         SettingError: there is no such method.
     """
-    name = _FORMER[name][0] if name in _FORMER else name
     if name not in METHODS:
         names = [*METHODS, *also]
         more = suggestion(name, names, f"the methods are {', '.join(names)}")

@@ -9,7 +9,7 @@ both models write the same one.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_choice, check_count, check_temperature
@@ -17,7 +17,6 @@ from cosd_api.decoding.judged import JudgedWriter
 from cosd_api.decoding.run import AnswerJob, Run
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import Method, Models
-from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.cost import (
     Assumptions,
     Cost,
@@ -30,8 +29,6 @@ from cosd_api.methods.cost import (
 from cosd_api.methods.gated import AHEAD, check_sampling
 from cosd_api.methods.lists import lists_needed
 from cosd_api.methods.sampled import SampledDraft, Test
-from cosd_api.verification import MatchVerifier
-from cosd_providers.deferred import outdated
 from cosd_providers.errors import UnsupportedError
 
 
@@ -39,10 +36,10 @@ from cosd_providers.errors import UnsupportedError
 class Speculative(Method):
     """Speculative decoding: draws from the assistant's distribution, sped up by a draft (Leviathan et al., ICML 2023).
 
-    This is a baseline of the CoSD paper. Pass `temperature=1` to this class or to `Fusion`. The answer's tokens are
-    then distributed as if the assistant had drawn them. The draft affects only the cost; `acceptance_rate` is the share
-    of the draft's tokens that are kept. The method needs one assistant with the draft's tokenizer, and asks it about
-    every token. For the assistant's greedy text, use `CoSD(verifier=MatchVerifier())`.
+    This is a baseline of the CoSD paper. The answer's tokens are distributed as if the assistant had drawn them. The
+    draft affects only the cost; `acceptance_rate` is the share of the draft's tokens that are kept. The method needs
+    one assistant with the draft's tokenizer, and asks it about every token. For the assistant's greedy
+    text, use `CoSD(verifier=MatchVerifier())`.
 
     Attributes:
         sampled_draft: True if the draft draws its tokens, too, which means that more of them are kept; False if the
@@ -53,10 +50,7 @@ class Speculative(Method):
             [0, 1).
         listed: the number of tokens to list at each place, at least 1. Unlisted tokens are never drawn; a warning
             states a bound on the resulting distance from the assistant's distribution (in total variation).
-        temperature: must be 1. This is the default with `test="cosd"` or `sampled_draft=False`. With the default values
-            of `test` and `sampled_draft`, the default until release 0.2 is 0, which means
-            `CoSD(verifier=MatchVerifier())` and causes a warning.
-        greedy: the former name of `temperature`, accepted until release 0.2: False means 1, and True means 0.
+        temperature: must be 1, because the method draws.
 
     Raises:
         SettingError: a setting is invalid.
@@ -72,37 +66,20 @@ class Speculative(Method):
     sampled_draft: bool = True
     test: Test = "ratio"
     listed: int = 20
-    temperature: float = 0.0  # pyright: ignore[reportIncompatibleMethodOverride]
-    greedy: bool | None = None
+    temperature: float = 1.0  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __post_init__(self) -> None:
-        for name in ("sampled_draft", "greedy"):
-            if not isinstance(getattr(self, name), bool) and (name, self.greedy) != ("greedy", None):
-                raise SettingError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        if not isinstance(self.sampled_draft, bool):
+            raise SettingError(f"sampled_draft must be True or False, not {self.sampled_draft!r}")
         check_choice("test", self.test, Test)
         check_count("listed", self.listed)
-        drawn = check_temperature(self.temperature) > 0 or self.greedy is False or not self._draws
-        if self.greedy and drawn:
-            raise SettingError("sampled_draft, test and temperature=1 are for tokens that are drawn: leave out greedy")
-        if self.greedy is False:
-            outdated("Speculative(greedy=False)", "Speculative(temperature=1)")
-        object.__setattr__(self, "temperature", float(drawn))
-        object.__setattr__(self, "greedy", None)
+        object.__setattr__(self, "temperature", check_temperature(self.temperature))
+        if not self.temperature:
+            words = f"temperature=0 is not accepted by the method {self.name!r}, which draws. For the assistant's"
+            raise SettingError(f"{words} greedy text, use CoSD(verifier=MatchVerifier()), or --verifier match")
 
     def _at(self, temperature: float) -> Method:
-        return super()._at(temperature) if not self._draws else replace(self, temperature=temperature)
-
-    def at_temperature(self, temperature: float | None) -> Method:
-        """Return the same method at a temperature. For 0, this is `CoSD(verifier=MatchVerifier())`, with a warning."""
-        found = super().at_temperature(temperature)
-        if found.temperature:
-            return found
-        outdated(f"greedy {self.name!r}, without temperature=1,", "CoSD(verifier=MatchVerifier()), or --verifier match")
-        return CoSD(verifier=MatchVerifier())
-
-    def options(self) -> dict[str, Any]:
-        """Return the method's own settings in the form that results record."""
-        return {name: value for name, value in super().options().items() if name != "greedy"}
+        return replace(self, temperature=temperature)
 
     @property
     def own_paths(self) -> bool:

@@ -33,7 +33,6 @@ from cosd_api.extend import (
     Gate,
     counted,
     deferral_features,
-    outdated,
     paragraph,
     state_from_text,
     with_notes,
@@ -196,12 +195,6 @@ def train_deferral(samples: Samples, *, hidden_states: bool = False, folds: int 
 
 def _features(place: DeferralSample) -> Sequence[float]:
     return deferral_features(place.draft, place.listed, end=not place.draft)
-
-
-def train_co_llm(samples: Samples, *, folds: int = 5, seed: int = 0) -> DeferralTraining:
-    """Train a gate on hidden states; deprecated, use `train_deferral(..., hidden_states=True)` instead."""
-    outdated("train_co_llm(samples)", "train_deferral(samples, hidden_states=True)")
-    return train_deferral(samples, hidden_states=True, folds=folds, seed=seed)
 
 
 @dataclass(slots=True)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, cast
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from cosd_api.verification.contract import Needs
 from cosd_api.verification.rule import exactly, shortened
-from cosd_providers.deferred import outdated
 
-__all__ = ["AgreementVerifier", "chow_verifier", "present_verifier", "recorded_verifier"]
+__all__ = ["AgreementVerifier"]
 
 
 class AgreementVerifier(BaseModel):
@@ -58,47 +56,3 @@ class AgreementVerifier(BaseModel):
         unsure = p < self.alpha
         (mine,) = shortened([p], lambda short: (short[0] < self.alpha) == unsure)
         return f"{mine} {'<' if unsure else '>='} {exactly(self.alpha)}"
-
-
-def chow_verifier(*, tau: float = 0.5) -> AgreementVerifier:
-    """Return the verifier that supersedes `ChowVerifier(tau=tau)`, and issue a `DeprecationWarning`.
-
-    Raises:
-        ValueError: `tau` is not a number in [0, 1].
-    """
-    made = AgreementVerifier.model_validate(recorded_verifier({"kind": "chow", "tau": tau}))
-    outdated(f"ChowVerifier(tau={tau})", f"AgreementVerifier(alpha={made.alpha})")
-    return made
-
-
-def recorded_verifier(given: object) -> object:
-    """Return a verifier's fields from a record. In earlier records, `"kind": "chow"` is converted to `"agreement"`.
-
-    Raises:
-        ValueError: the kind is `"chow"`, and `tau` is not a number in [0, 1].
-    """
-    found: object = given
-    fields: dict[str, Any] = dict(cast("Mapping[str, Any]", found)) if isinstance(found, Mapping) else {}
-    if fields.get("kind") != "chow":
-        return given
-    tau = fields.pop("tau", 0.5)
-    try:
-        alpha = 1 - float(tau)
-    except (TypeError, ValueError):
-        alpha = -1.0
-    if not 0 <= alpha <= 1 or "alpha" in fields:
-        raise ValueError("chow has one number, tau, between 0 and 1")
-    return {**fields, "kind": "agreement", "alpha": alpha}
-
-
-def present_verifier(given: object) -> object:
-    """Return a verifier's fields from a user's file. For `"kind": "chow"`, a `DeprecationWarning` is issued.
-
-    Raises:
-        ValueError: the kind is `"chow"`, and `tau` is not a number in [0, 1].
-    """
-    found = recorded_verifier(given)
-    if found is not given:
-        alpha = cast("Mapping[str, Any]", found)["alpha"]
-        outdated("the verifier 'chow'", f"'agreement' with alpha = 1 - tau, here {alpha:g},")
-    return found

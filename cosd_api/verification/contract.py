@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
@@ -163,29 +162,9 @@ class Trained(Protocol):
         ...
 
 
-_FORMER = {
-    "needs_q": "q",
-    "alternatives": "alternatives",
-    "draft_alternatives": "draft_alternatives",
-    "draft_states": "draft_states",
-    "window": "window",
-}
-"""The attributes that verifiers had before `Needs` existed, with the fields of `Needs` that replace them."""
-
-
 def needs_of(verifier: Verifier) -> Needs:
-    """Return the needs that a verifier declares; by default, it needs only `p` and `q`.
-
-    Former attributes such as `needs_q` are still read, and cause a `DeprecationWarning`.
-    """
-    if isinstance(verifier, WithNeeds):
-        return verifier.needs
-    former = {new: getattr(verifier, old) for old, new in _FORMER.items() if hasattr(verifier, old)}
-    if former:
-        given = ", ".join(f"{name}={value!r}" for name, value in former.items())
-        words = f"{type(verifier).__name__} states its needs by attributes of its own, which end with cosd-api 0.2"
-        warnings.warn(f"{words}: give it needs = cosd_api.Needs({given})", DeprecationWarning, stacklevel=2)
-    return Needs(**former)
+    """Return the needs that a verifier declares; by default, it needs only `p` and `q`."""
+    return verifier.needs if isinstance(verifier, WithNeeds) else Needs()
 
 
 def decides_by_place(verifier: Verifier) -> bool:

@@ -77,17 +77,6 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = deferred(
-        __name__,
-        {"ProbeReport": "cosd_providers.probe.report"},
-        moved={
-            **dict.fromkeys(
-                ("Dialect", "LlamaCpp", "Ollama", "OpenAICompatible", "Sglang", "Tgi", "Vllm"),
-                "cosd_providers.engines",
-            ),
-            **dict.fromkeys(("ChatProvider", "RenderedPrompt"), "cosd_providers.messages"),
-            **dict.fromkeys(("Tokenizer", "load_tokenizer"), "cosd_providers.tokenizers"),
-        },
-    )
+    __getattr__ = deferred(__name__, {"ProbeReport": "cosd_providers.probe.report"})
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -73,9 +72,7 @@ def changed(at: tuple[str, ...], beside: Mapping[str, Any], value: Any) -> dict[
 def is_read(document: dict[str, Any]) -> bool:
     """Test whether a file is read; the files that it names, and which settings go together, are another matter."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of deprecated names
-            FusionConfig.model_validate(document, strict=True)
+        FusionConfig.model_validate(document, strict=True)
     except (SettingError, ValidationError):
         return False
     return True

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -99,8 +100,18 @@ def test_each_has_a_line_in_the_table() -> None:
     assert all((EXAMPLES / name).is_file() for name in linked)
 
 
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*_model.py")), ids=lambda path: path.stem)
+def test_a_model_of_an_evaluator_needs_public_names_alone(path: Path) -> None:
+    """Each is a file to copy; tests/live_evaluators runs it under the evaluator itself."""
+    taken = [one for one in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(one, ast.ImportFrom)]
+    ours = [one for one in taken if one.module is not None and one.module.startswith("cosd_")]
+    assert {one.module for one in ours} == {"cosd_api", "cosd_providers"}
+    for one in ours:
+        assert {name.name for name in one.names} <= {*import_module(str(one.module)).__all__}
+
+
 def test_each_is_run_here() -> None:
-    parts = re.compile("(small_|train_|langchain_|batch_on_ray).*")  # the last one: tests/live_ray
+    parts = re.compile("(small_|train_|langchain_|batch_on_ray|lm_eval_model|inspect_model).*")  # tests/live_ray, ...
     assert {path.stem for path in EXAMPLES.glob("*.py") if not parts.match(path.stem)} == set(SCRIPTS)
 
 

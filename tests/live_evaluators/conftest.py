@@ -17,6 +17,7 @@ import pytest
 
 from cosd_api.demo.questions import sample
 from no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
+from scripts import EXAMPLES
 from shipped import ROOT, build_sdist, build_wheel
 
 #: Read here: no test sees a COSD_ variable (see tests/conftest.py).
@@ -34,16 +35,17 @@ class Desk:
 
     Attributes:
         folder: the working folder.
-        library: our wheel, unpacked: with its entry points, as pip installs them.
+        library: our wheel, unpacked.
     """
 
     folder: Path
     library: Path
 
-    def run(self, program: str, *arguments: str) -> str:
-        """The output of a program of the environment."""
+    def run(self, program: str, *arguments: str, fails: bool = False) -> str:
+        """The output of a program of the environment, which ends with exit code 0, or with 1 if it fails."""
         assert ENVIRONMENT is not None
-        offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(self.folder / "hf"), "PYTHONPATH": str(self.library)}
+        path = os.pathsep.join(map(str, (self.library, EXAMPLES)))
+        offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(self.folder / "hf"), "PYTHONPATH": path}
         done = subprocess.run(
             [str(Path(ENVIRONMENT) / "bin" / program), *arguments],
             cwd=self.folder,
@@ -53,7 +55,7 @@ class Desk:
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stdout
+        assert done.returncode == (1 if fails else 0), done.stdout
         return done.stdout
 
 

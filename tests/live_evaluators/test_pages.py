@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from typing import Any
 
 from cosd_api.demo.servers import Pair
@@ -17,7 +18,9 @@ def test_commands_run(desk: Any, pair: Pair) -> None:
     for page in ("lm-eval", "inspect"):
         for language, block in FENCE.findall((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")):
             blocks[language or page] = block
-    for language, name in (("yaml", "capitals.yaml"), ("json", "questions.jsonl"), ("py", "capitals.py")):
+    for name in ("lm_eval_model.py", "inspect_model.py"):
+        shutil.copy(ROOT / "examples" / name, desk.folder)
+    for language, name in (("yaml", "capitals.yaml"), ("json", "questions.jsonl")):
         (desk.folder / name).write_text(blocks[language], encoding="utf-8")
     for page, shows in (("lm-eval", "|capitals|"), ("inspect", "includes")):
         command = blocks[page].replace("http://gpu1:8080", pair.sums).replace("http://gpu2:8080", pair.facts)

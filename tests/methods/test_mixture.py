@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cosd_api
 import enumerated
 import toys
 from cosd_api import Average, Fusion, FusionResult, SettingError, fuse
-from cosd_api.methods.base import method_from_text, method_named
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from drawn import examples, partly
@@ -218,32 +216,3 @@ async def test_an_estimate_holds() -> None:
                 one = estimate.endpoints[name]
                 assert one.requests.low <= usage.requests <= one.requests.high
                 assert one.billed_tokens.low <= usage.billed_tokens <= one.billed_tokens.high
-
-
-async def test_its_former_name_gives_the_same_with_a_warning() -> None:
-    wanted = await answer()
-    words = (
-        r"'mixture' is 'average' with temperature=1 \(Average\(temperature=1\), --method average --temp.* release 0\.2"
-    )
-    with pytest.warns(DeprecationWarning, match=words) as told:
-        assert (await answer(method="mixture", temperature=None)).text == wanted.text
-    assert told[0].filename == __file__
-    with pytest.warns(
-        DeprecationWarning, match=r"Mixture\(...\) is Average\(temperature=1, ...\) now; .* release 0\.2"
-    ):
-        assert cosd_api.Mixture(weights=(2, 1)) == Average(weights=(2, 1), temperature=1)  # type: ignore[attr-defined]
-    with pytest.warns(DeprecationWarning, match="the method 'mixture'"):
-        assert method_from_text("mixture", {"weights": "2,1"}) == Average(weights=(2, 1), temperature=1)
-    with (
-        pytest.warns(DeprecationWarning, match="the method 'mixture'"),
-        pytest.raises(SettingError, match="setting 'x'"),
-    ):
-        method_named("mixture", x=1)
-
-
-async def test_a_result_with_its_former_name_is_read() -> None:
-    result = await answer()
-    former = result.model_dump_json().replace('"method":"average"', '"method":"mixture"')
-    read = FusionResult.model_validate_json(former)
-    assert read.settings.method == "mixture"
-    assert (read.trace.replay(), read.segments) == (result.text, result.segments)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import enumerated
 import toys
 from cosd_api import Fusion, FusionResult, MatchVerifier, SettingError, Speculative, Tuning, fuse
-from cosd_api.methods.base import method_from_text
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from drawn import examples, partly
@@ -344,9 +343,6 @@ async def test_tokenizers_that_are_the_same_are_found_out() -> None:
 
 
 async def test_settings_are_refused_in_words() -> None:
-    for options in ({"test": "cosd"}, {"sampled_draft": False}, {"temperature": 1}):
-        with pytest.raises(SettingError, match="temperature=1 are for tokens that are drawn: leave out greedy"):
-            Speculative(greedy=True, **options)
     with pytest.raises(SettingError, match="temperature=0 is not accepted by the method 'speculative', which draws"):
         await answer(method=METHODS[2], temperature=0)
     assert Speculative(test="cosd") == METHODS[2]
@@ -363,16 +359,6 @@ async def test_settings_are_refused_in_words() -> None:
         Fusion(models=["http://a", "http://b"], method="speculative", temperature=1)
     with pytest.raises(SettingError, match="tuning is for a draft that is verified while it streams"):
         await answer(tuning=Tuning(hedge=1))
-
-
-async def test_its_former_setting_gives_the_same_with_a_warning() -> None:
-    words = r"Speculative\(greedy=False\) is Speculative\(temperature=1\) now; the old name ends with release 0\.2"
-    with pytest.warns(DeprecationWarning, match=words) as told:
-        method = Speculative(greedy=False, test="cosd")
-    assert told[0].filename == __file__
-    assert method == Speculative(temperature=1, test="cosd")
-    with pytest.warns(DeprecationWarning, match=words):
-        assert method_from_text("speculative", {"greedy": "false"}) == Speculative(temperature=1)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -118,23 +118,6 @@ async def test_of_other_tokenizers_the_words_are_the_assistants_own() -> None:
     assert (result.text, result.settings.unit) == (" a x c", "word")
 
 
-GREEDY = (
-    r"greedy 'speculative', without temperature=1, is CoSD\(verifier=MatchVerifier\(\)\), or --verifier match now; "
-    r"the old name ends with release 0\.2"
-)
-
-
-@pytest.mark.parametrize("options", [{"method": "speculative"}, {"method": Speculative(), "temperature": 0}])
-async def test_its_former_name_gives_the_same_with_a_warning(options: dict[str, Any]) -> None:
-    wanted = await fuse("Q", draft=draft(), assistant=assistant(), verifier=MatchVerifier(), unit="token")
-    for more in ({}, {"method": Speculative(greedy=True)}):
-        with pytest.warns(DeprecationWarning, match=GREEDY) as told:
-            result = await fuse("Q", draft=draft(), assistant=assistant(), unit="token", **{**options, **more})
-        assert told[0].filename == __file__
-        assert (result.text, result.settings) == (wanted.text, wanted.settings)
-        assert [one.decisions for one in result.tokens] == [one.decisions for one in wanted.tokens]
-
-
 async def test_every_token_is_asked_about() -> None:
     asked = assistant()
     result = await fuse("Q", draft=draft(), assistant=asked, verifier=MatchVerifier(), unit="token")
@@ -182,9 +165,12 @@ async def test_at_a_limit_the_answer_ends(limit: dict[str, int]) -> None:
     assert " a x c".startswith(result.text)
 
 
-def test_settings_of_its_former_name() -> None:
-    with pytest.raises(SettingError, match="greedy must be True or False, not 'yes'"):
-        Speculative(greedy="yes")  # type: ignore[arg-type]
+def test_settings_of_the_method() -> None:
+    assert Speculative() == Speculative(temperature=1)
+    words = r"temperature=0 is not accepted by the method 'speculative', which draws. For the assistant's greedy text, "
+    words += r"use CoSD\(verifier=MatchVerifier\(\)\), or --verifier match"
+    with pytest.raises(SettingError, match=words):
+        Fusion(draft="http://a", assistant="http://b", method="speculative", temperature=0)
     with pytest.raises(SettingError, match="ask means nothing to the method 'speculative'"):
         Fusion(draft="http://a", assistant="http://b", method="speculative", ask="all")
     refused: dict[Unit, str] = {"word": "single tokens", "literal": "tokens of one tokenizer"}

@@ -1,4 +1,4 @@
-"""The needs that a verifier states, and the former way to state them."""
+"""The needs that a verifier states."""
 
 from __future__ import annotations
 
@@ -38,23 +38,6 @@ class Stating(Own):
     needs: ClassVar[Needs] = Needs(q=False, alternatives=2, window=3)
 
 
-class Former(Own):
-    """The same, as it was written before there was `Needs`."""
-
-    needs_q = False
-    alternatives = 2
-    window = 3
-
-
-class FormerStates(Own):
-    def __init__(self) -> None:
-        self.draft_alternatives = 4
-
-    @property
-    def draft_states(self) -> int:
-        return 8
-
-
 TREE = TreeVerifier.model_validate({"nodes": [{"value": 1}]})
 
 
@@ -77,21 +60,11 @@ def test_the_needs_of_a_verifier(verifier: Verifier, needs: Needs) -> None:
     assert isinstance(verifier, Verifier)
 
 
-def test_former_attributes_mean_what_they_meant() -> None:
-    with pytest.warns(DeprecationWarning, match=r"Former .*Needs\(q=False, alternatives=2, window=3\)"):
-        assert needs_of(Former()) == needs_of(Stating())
-    with pytest.warns(DeprecationWarning, match="FormerStates"):
-        assert needs_of(FormerStates()) == Needs(draft_alternatives=4, draft_states=8)
-
-
-def test_a_decoder_heeds_former_attributes() -> None:
-    new = CoSDDecoder(Stating(), max_tokens=9)
-    with pytest.warns(DeprecationWarning, match="Former"):
-        old = CoSDDecoder(Former(), max_tokens=9)
-    assert old.judge.needs_q is new.judge.needs_q is False
-    assert old.start() == new.start()
+def test_a_decoder_heeds_the_needs() -> None:
+    judge = CoSDDecoder(Stating(), max_tokens=9).judge
+    assert judge.needs_q is False
     place = Place(b"", 0, draft_q=0.5)
-    assert (old.judge.at(place).replaces(0.1, 0.2), old.judge.at(None).replaces(0.2, 0.1)) == (True, False)
+    assert (judge.at(place).replaces(0.1, 0.2), judge.at(None).replaces(0.2, 0.1)) == (True, False)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import pytest
 import lima
 from commands import cosd
 from cosd_api import CoSD, Fusion, FusionResult, RuleVerifier, fuse
-from cosd_api.integrations.arguments import FusionArguments
 from cosd_api.methods.base import method_named
 from cosd_api.settings import FusionSettings, Settings
 from cosd_api.verification import default_of
@@ -30,7 +29,6 @@ SERVERS: dict[str, Any] = {"draft": "http://a", "assistant": "http://b"}
         lambda: Fusion(**SERVERS).settings.verifier,
         lambda: Fusion(**SERVERS, method="cosd", verifier=None).settings.verifier,
         lambda: Fusion(**SERVERS, method=CoSD()).settings.verifier,
-        lambda: FusionArguments.read(SERVERS).fusion.settings.verifier,
     ],
 )
 def test_it_is_one(made: Callable[[], object]) -> None:

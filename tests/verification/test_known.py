@@ -20,7 +20,6 @@ from cosd_api import Fusion, FusionResult, fuse
 from cosd_api.cli.options import SharedOptions, with_options
 from cosd_api.cli.verifier_options import NUMBERS, VERIFIERS
 from cosd_api.extend import Place, Verifier
-from cosd_api.integrations.arguments import FusionArguments
 from cosd_api.report.page import page
 from cosd_api.verification import KINDS, TRAINED, condition_of, needs_of, numbers_of, verifier_at
 from cosd_providers.contract import Token
@@ -94,15 +93,13 @@ def test_a_settings_file_holds_it(kind: str, tmp_path: Path) -> None:
 
 
 @every
-def test_the_tools_of_evaluation_and_the_command_line_take_its_numbers(kind: str) -> None:
+def test_the_command_line_takes_its_numbers(kind: str) -> None:
     if kind in TRAINED or numbers_of(kind) is None:
         assert kind not in VERIFIERS
         return
     verifier: Any = sample_verifier(kind)
     numbers = {name: getattr(verifier, name) for name in VERIFIERS[kind]}
     assert {*numbers} <= {*NUMBERS}
-    found = FusionArguments.read({**URLS, "verifier": kind, **numbers}).fusion.settings.verifier
-    assert found == verifier
     seen: list[Verifier] = []
     app = Typer()
 

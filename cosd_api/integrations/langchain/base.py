@@ -50,7 +50,6 @@ from cosd_api.extend import (
     describe_verifier,
     iterate_sync,
     method_named,
-    present_verifier,
     refuse_settings,
     synchronous,
 )
@@ -126,7 +125,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         """Convert a verifier from its JSON form in a saved model."""
         if not isinstance(verifier, dict):
             return verifier
-        return TypeAdapter[Any](KnownVerifier).validate_python(present_verifier(cast("object", verifier)))
+        return TypeAdapter[Any](KnownVerifier).validate_python(verifier)
 
     @field_validator("method", mode="before")
     @classmethod

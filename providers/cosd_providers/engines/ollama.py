@@ -1,56 +1,43 @@
 """Adapter for Ollama, over its own `/api/generate` with `raw`: its only route that continues a text unchanged.
 
-The adapter was never run against a real Ollama server, so Ollama is not listed as supported. The adapter follows the
-server's source from 0.12.11 to 0.34, and users' reports as of November 2026:
+The adapter was never run against a real Ollama server. It follows the server's source from 0.12.11 to 0.34:
 
-- The server accepts only text, and one prompt per request. A draft continues from text, and every place needs a
-  separate request.
+- The server accepts only text, and one prompt per request, so every place needs a separate request.
 - Since 0.12.11, the server lists the most probable tokens. Older versions, and models in Ollama's cloud, silently omit
   the lists, so the adapter tests this with one answer before the first use. Probabilities come from the raw softmax.
-- The end of sequence is never shown and has no probability. An answer with the finish reason "stop" ended with the end
-  of sequence.
-- A list may lack some of the most probable tokens, because the end of sequence and some parts of characters are hidden.
-  So drafts have those alternatives that are listed, but proposals have none (`top_k` is 0). It is unknown whether
-  sampled tokens have raw probabilities.
+- The end of sequence is never shown and has no probability. A list may lack some of the most probable tokens, because
+  the end of sequence and some parts of characters are hidden. So drafts have those alternatives that are listed, but
+  proposals have none (`top_k` is 0).
 - If the model runs in llama.cpp's server (as most models do from about 0.30 on), a token that leaves a character
-  unfinished is left out, the probability of the token that completes the character is unknown, and `bytes` are missing.
-  Ollama's own engine shows all tokens of a character in one event.
+  unfinished is left out, and the probability of the token that completes the character is unknown. Ollama's own engine
+  shows all tokens of a character in one event.
 - A text that is too long is cut to about half of the context. If both `truncate` and `shift` are false, the text is
-  refused instead, and an answer ends when the context is full. The adapter tests the refusal once, with a text that
-  cannot fit.
-- If another client omits `shift: false`, or sends a different `num_ctx`, the server loads the model again. The next
-  request from this adapter makes the server load it once more.
-- The last event reports the number of prompt tokens. Some versions do not count cached tokens, so that too few tokens
-  are billed. If a draft is closed early, the adapter bills the received tokens, and estimates the prompt's.
+  refused instead, and an answer ends when the context is full. The adapter tests the refusal once.
+- Some versions do not count the cached tokens of a prompt, so that too few tokens are billed.
 - No route renders the chat templates, which are written in Go. So conversations need a template from the user.
-- The server breaks off a stream in which one token is repeated (30 times, or 100 times in later versions).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from math import isclose
 from typing import Any, TypeVar, Unpack, cast
 
 from pydantic import BaseModel
 
 from cosd_providers.contract import Capabilities, Context, Proposal, Question, ServerInfo
-from cosd_providers.drafting import billed
 from cosd_providers.engine import NO_TEMPLATE, Engine, EngineOptions, ServerFacts, checked_extra
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.openai.discovery import check_tokenizer, choose, unbegun
 from cosd_providers.engines.openai.drafting import Drafting
-from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
 from cosd_providers.engines.openai.proposing import Proposing
 from cosd_providers.engines.openai.wire import Answer, Billed, Cached, Completion, Logprobs, Named, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, UnsupportedError
 from cosd_providers.greedy import ROUNDING, TIES
 from cosd_providers.http.transport import MANY_IDLE, Transport
 from cosd_providers.parsing import parse
-from cosd_providers.probe_client import RawReply, RawRequest, RawScores
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.tokenizers import Tokenizer
 from cosd_providers.usage import Usage
@@ -108,16 +95,11 @@ class OllamaEvent(BaseModel):
     """An answer, or an event of a stream; the last event has `done` and the usage.
 
     Attributes:
-        response: the text that the event adds.
         thinking: text that the server has moved out of the answer.
-        done: whether this event is the last.
         done_reason: `"stop"` (the end of sequence, which is not shown), `"length"` (the limit, or the end of the
             context), or `"load"` if the model has written nothing.
-        logprobs: the tokens of `response`; the server may leave out tokens that do not complete a character.
-        prompt_eval_count: number of tokens in the prompt; some versions do not count cached tokens.
         prompt_eval_cached_count: number of cached tokens in the prompt. If this field is present, `prompt_eval_count`
             includes them.
-        eval_count: number of tokens written, including the end of sequence.
     """
 
     response: str = ""
@@ -174,7 +156,7 @@ class LoadedModels(BaseModel):
     def context(self, model: str) -> int | None:
         """Return the size of a model's context; None if unknown."""
         names = {model.lower(), f"{model}:latest".lower()}
-        return next((one.context_length for one in self.models if one.name.lower() in names), None) or None
+        return next((one.context_length for one in self.models if one.name.lower() in names), None)
 
 
 class OllamaVersion(BaseModel):
@@ -187,14 +169,7 @@ class OllamaVersion(BaseModel):
 
 
 class OllamaClient(OpenAIClient):
-    """Requests to one Ollama server.
-
-    Args:
-        transport: the server.
-        tokenizer: a local tokenizer, which counts tokens; None if there is none.
-        extra: fields merged into every request.
-        context: size of the context to load the model with, in tokens; None lets the server choose.
-    """
+    """Requests to one Ollama server; `context` is the size of the context to load the model with, in tokens."""
 
     def __init__(
         self, transport: Transport, tokenizer: Tokenizer | None, extra: Mapping[str, object], context: int | None
@@ -242,39 +217,6 @@ class OllamaClient(OpenAIClient):
         options = {**self._options, "num_predict": max(limit, 1)}
         more = {"model": self.facts.model, "prompt": prefix.whole, "stream": False, "options": options}
         return {**self._extra, **_RAW, **_WHOLE, **more}
-
-
-class OllamaProbeClient(CompletionsProbeClient):
-    """The probe's client for an Ollama server."""
-
-    forcing = ()
-
-    def __init__(self, transport: Transport, client: OllamaClient) -> None:
-        def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:
-            return {**client.body(Prefix(str(prompt), ""), limit), "top_logprobs": top}
-
-        ends, model = client.facts.ends, client.facts.model
-        super().__init__(transport, client.path, body, ends, model, chat=None, models=DIALECT.models)
-        self._client = client
-
-    async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
-        """Send a request with a single text."""
-        if len(request.prompts) != 1 or not isinstance(request.prompts[0], str):
-            raise self.unable("/api/generate takes one text at a time")
-        return await super().send(request, usage)
-
-    async def score(self, text: str, usage: Usage) -> RawScores:  # noqa: ARG002
-        """Raise an error, because the server cannot score a text."""
-        raise self.unable("/api/generate does not show the tokens of a prompt")
-
-    async def _post(self, body: Mapping[str, object], usage: Usage) -> Answer:
-        sent = {**body}
-        options = {**cast("Mapping[str, object]", sent["options"]), "temperature": sent.pop("temperature")}
-        with billed(usage, partial(self._client.size, Prefix(str(body["prompt"]), ""))) as bill:
-            data = await self._transport.post(self._path, {**sent, "options": options}, usage=usage)
-            answer = self._client.read(data)
-            answer.report(bill)
-        return answer
 
 
 class Ollama(Engine[ServerFacts]):
@@ -355,66 +297,38 @@ class Ollama(Engine[ServerFacts]):
         await self.facts()
         return await unbegun(self._client, prompt)
 
-    async def probe_client(self) -> OllamaProbeClient:
-        """Return a client without checks, for the probe."""
-        await self.facts()
-        return OllamaProbeClient(self._transport, self._client)
-
-    # Discovery.
-
     async def _discover(self) -> ServerFacts:
-        """Load the model, find its limits, and check that the server honours the request's fields, without billing."""
+        """Load the model, find its limits, and check that the server honours the request's fields, without billing.
+
+        Raises:
+            UnsupportedError: the server gives no probabilities, or cuts a text that is too long.
+        """
         self._client.facts.model, _ = await choose(self._transport, DIALECT, self._model)
-        version = await self._asked("/api/version", OllamaVersion)
-        first = await self._check_probs(version.version if version else None)
-        running = await self._asked("/api/ps", LoadedModels)
-        context = (running.context(self._client.facts.model) if running else None) or self._context
+        build = (await self._got("/api/version", OllamaVersion)).version
+        first = await self._client.one(Prefix("a", ""), _TOKENS, Usage(), check=False)
+        if first.choices[0].written and not any(step.top for step in steps(first.choices[0])):
+            words = f"Ollama {build} gives no probabilities with its tokens, although asked (logprobs)"
+            hint = "It does from 0.12.11 on: update it. Models that run in Ollama's cloud have none at all."
+            raise self._unsupported(words, hint)
+        loaded = await self._got("/api/ps", LoadedModels)
+        context = loaded.context(self._client.facts.model) or self._context
         if context is None:
             words = "the size of the context is unknown: /api/ps does not report it"
             raise self._unsupported(words, "Give it as `context`, or update Ollama.")
         await self._check_refusal(context)
         if self._tokenizer and first.usage is not None and first.usage.prompt_tokens_details is not None:
             await check_tokenizer(self._client, self._tokenizer)
-        info = ServerInfo(
-            endpoint=self._transport.endpoint,
-            engine="ollama",
-            model=self._client.facts.model,
-            build=version.version if version else None,
-            context=context,
-            capabilities=Capabilities(token_ids=False, end_prob=False, tokenize=False, score=False),
-        )
-        return ServerFacts(info)
+        able = Capabilities(token_ids=False, end_prob=False, tokenize=False, score=False)
+        endpoint, model = self._transport.endpoint, self._client.facts.model
+        return ServerFacts(ServerInfo(endpoint, "ollama", model, build, context, able))
 
-    async def _asked(self, path: str, kind: type[_M]) -> _M | None:
-        try:
-            return parse(kind, await self._transport.get(path), self._transport.endpoint)
-        except (InvalidRequestError, ResponseError):
-            return None
-
-    async def _check_probs(self, build: str | None) -> Answer:
-        """Request a short answer, which must have probabilities.
-
-        Raises:
-            UnsupportedError: the answer has no probabilities.
-        """
-        found = await self._client.one(Prefix("a", ""), _TOKENS, Usage(), check=False)
-        [choice] = found.choices
-        if choice.written and not any(step.top for step in steps(choice)):
-            words = (
-                f"Ollama {build or ''}".strip() + " gives no probabilities with its tokens, although asked (logprobs)"
-            )
-            hint = "It does from 0.12.11 on: update it. Models that run in Ollama's cloud have none at all."
-            raise self._unsupported(words, hint)
-        return found
+    async def _got(self, path: str, kind: type[_M]) -> _M:
+        return parse(kind, await self._transport.get(path), self._transport.endpoint)
 
     async def _check_refusal(self, context: int) -> None:
-        """Check that the server refuses a text that cannot fit, because an answer would not show that the text was cut.
-
-        Raises:
-            UnsupportedError: the server accepts the text.
-        """
+        """Check that the server refuses a text that cannot fit, because an answer would not show that it was cut."""
+        long = " ".join(map(str, range(context + _BEYOND)))
         try:
-            long = " ".join(map(str, range(context + _BEYOND)))
             await self._client.one(Prefix(long, ""), 1, Usage(), check=False)
         except (ContextLengthError, InvalidRequestError):  # caused by the length, because a short text was accepted
             return
