@@ -16,10 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cosd_api import Fusion, Tuning
 from cosd_api.batch.job import WINDOW, BatchJob
 from cosd_api.batch.summary import BatchSummary, BatchTally
-from cosd_api.cli.compare import resumable
-from cosd_api.cli.comparing import MostBilled, PriceTexts, priced
+from cosd_api.cli.compare import MostBilled, PriceTexts, resumable
 from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import ChosenTie, ChosenUnit, SharedOptions, StopTexts, check_writable, with_options
+from cosd_api.comparison.prices import prices_from
 from cosd_api.extend import AnswerOptions, OnAssistantError, run_async
 from cosd_api.report.terminal import visible
 
@@ -87,7 +87,7 @@ def batch(
             window=reorder,
             retry_failed=retry_failed,
             max_billed_tokens=max_billed_tokens,
-            prices=priced(prices),
+            prices=prices_from(prices) if prices else None,
         )
         with resumable(out):
             try:

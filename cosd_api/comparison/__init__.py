@@ -9,8 +9,7 @@ from cosd_api.extend import deferred
 if TYPE_CHECKING:
     from cosd_api.comparison.advice import Advice
     from cosd_api.comparison.prices import ComparisonEstimate, Price
-    from cosd_api.comparison.result import Comparison
-    from cosd_api.comparison.standings import Standing
+    from cosd_api.comparison.result import Comparison, Standing
 
 __all__ = ["Advice", "Comparison", "ComparisonEstimate", "Price", "Standing"]
 
@@ -22,6 +21,6 @@ if not TYPE_CHECKING:
             "Comparison": "cosd_api.comparison.result",
             "ComparisonEstimate": "cosd_api.comparison.prices",
             "Price": "cosd_api.comparison.prices",
-            "Standing": "cosd_api.comparison.standings",
+            "Standing": "cosd_api.comparison.result",
         },
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from cosd_api import Average, CoSD, MatchVerifier, Speculative
@@ -28,15 +26,6 @@ def test_an_object_has_the_name_of_its_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("former", "method"), [("mixture", Average(temperature=1)), ("speculative", CoSD(verifier=MatchVerifier()))]
-)
-def test_former_names_are_compared_as_what_they_are_now(former: str, method: Method) -> None:
-    with pytest.warns(DeprecationWarning, match=former):
-        found, _ = contestants_of([former], both_ways=False)
-    assert [(one.name, one.method) for one in found] == [(former, method)]
-
-
-@pytest.mark.parametrize(
     "method",
     [
         Average(ahead=3),
@@ -47,21 +36,3 @@ def test_former_names_are_compared_as_what_they_are_now(former: str, method: Met
 )
 def test_a_method_is_read_from_its_record(method: Method) -> None:
     assert method_of(Contestant("one", "method", method).settings) == method
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "method"),
-    [
-        ("mixture", {"weights": [2.0, 1.0]}, Average(weights=(2, 1), temperature=1)),
-        ("speculative", {"greedy": True}, CoSD(verifier=MatchVerifier())),
-        (
-            "speculative",
-            {"greedy": False, "sampled_draft": False, "test": "ratio", "listed": 9},
-            Speculative(temperature=1, sampled_draft=False, listed=9),
-        ),
-    ],
-)
-def test_records_with_former_names_are_read_without_a_warning(
-    name: str, options: dict[str, Any], method: Method
-) -> None:
-    assert method_of({"method": name, "options": options, "verifier": None}) == method
