@@ -38,11 +38,10 @@ from cosd_api.methods.base import (
     Written,
     method_from_text,
     method_named,
-    recorded_name,
 )
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.gated import check_draws
-from cosd_api.records import DRAFT, Probability, Record, Seconds, data_of, unreadable
+from cosd_api.records import DRAFT, Probability, Record, Seconds
 from cosd_api.settings import (
     DEFAULT_MAX_TOKENS,
     REFUSED_SETTINGS,
@@ -57,7 +56,7 @@ from cosd_api.settings import (
     refuse_settings,
     spell_out_options,
 )
-from cosd_api.speed import MEASURED_TOKENS, Speed, expected_time, measure_speeds
+from cosd_api.speed import MEASURED_TOKENS, expected_time, measure_speeds
 from cosd_api.sync import iterate_sync, sync_portal, synchronous
 from cosd_api.telemetry.start import callers_context
 from cosd_api.together import together
@@ -74,7 +73,7 @@ from cosd_api.verification import (
     default_of,
     numbers_of,
 )
-from cosd_api.verification.agreement import present_verifier, recorded_verifier
+from cosd_api.verification.agreement import present_verifier
 from cosd_api.verification.deferral import (
     DEFAULT_LISTED,
     DEFERRAL_FEATURES,
@@ -94,7 +93,7 @@ from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.http.stack import EventLoop, http_stack
 from cosd_providers.messages import ChatProvider, OnSpecialTokens, after_own, checked_messages
 from cosd_providers.suggestions import nearest, suggestion
-from cosd_providers.text import first_character, last_character, readable
+from cosd_providers.text import readable
 
 if TYPE_CHECKING:
     from cosd_api.config.document import Document, FieldPath, read_document
@@ -128,7 +127,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "check_draws",
     "method_from_text",
     "method_named",
-    "recorded_name",
     # Verifiers.
     "DEFAULT_LISTED",
     "DEFERRAL_FEATURES",
@@ -149,7 +147,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "deferral_features",
     "numbers_of",
     "present_verifier",
-    "recorded_verifier",
     "shortened",
     "write_whole",
     # Settings.
@@ -189,8 +186,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "RetriedFailures",
     "RequestKind",
     "Seconds",
-    "data_of",
-    "unreadable",
     # Servers.
     "MEASURED_TOKENS",
     "PROBE_PROMPT",
@@ -201,7 +196,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "Facts",
     "OnSpecialTokens",
     "SharedLimit",
-    "Speed",
     "after_own",
     "checked_messages",
     "concurrently",
@@ -234,9 +228,7 @@ __all__ = [  # noqa: RUF022 - by subject
     # Words.
     "counted",
     "duration",
-    "first_character",
     "in_words",
-    "last_character",
     "nearest",
     "paragraph",
     "readable",

@@ -8,6 +8,7 @@ from cosd_api import CoolFusion, CoSD, Example
 from cosd_api.comparison.contestants import Contestant, LeftOut, alone
 from cosd_api.comparison.journal import AnswerUsage, GradedAnswer
 from cosd_api.comparison.prices import Price
+from cosd_api.comparison.report import comparison_page
 from cosd_api.comparison.result import Comparison, FailedAnswer, standings_of
 from cosd_api.records import Endpoint
 
@@ -82,3 +83,8 @@ def sample_comparison(text: str | None = None, **fields: Any) -> Comparison:
         "warnings": (said("a note"),),
     }
     return Comparison(**{**given, **fields})
+
+
+def page(found: Comparison) -> str:
+    """The page about a comparison."""
+    return comparison_page(found, found.advice())

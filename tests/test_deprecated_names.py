@@ -16,9 +16,7 @@ from cosd_api import (
     AgreementVerifier,
     CoLLMVerifier,
     CoolFusion,
-    CoSD,
     Defer,
-    DiffVerifier,
     Example,
     Fusion,
     FusionConfig,
@@ -28,7 +26,6 @@ from cosd_api import (
     fuse,
     train_deferral,
 )
-from cosd_api.comparison.contestants import contestants_of, method_of
 from cosd_api.extend import Method
 from cosd_api.forcing.samples import DeferralSample, ExampleSamples
 from cosd_api.forcing.states import state_in_text
@@ -125,11 +122,6 @@ def test_a_setting_of_such_a_method_is_checked() -> None:
         method_named("cool-align", x=1)
     with (
         pytest.warns(DeprecationWarning, match="co-llm"),
-        pytest.raises(SettingError, match="'co-llm' has no defaults: the method 'defer' needs a gate"),
-    ):
-        contestants_of(["co-llm"])
-    with (
-        pytest.warns(DeprecationWarning, match="co-llm"),
         pytest.raises(SettingError, match="the method 'defer' needs a gate"),
     ):
         Fusion(**URLS, method="co-llm")
@@ -181,16 +173,6 @@ def test_what_chow_cannot_be_is_refused(tmp_path: Path) -> None:
         ChatCoSD.model_validate({**URLS, "verifier": {"kind": "chow", "tau": 2}})
 
 
-def test_a_contestant_by_a_name_that_it_had() -> None:
-    for methods in (["cosd-chow"], {"mine": "cosd-chow"}):
-        with ends("the contestant 'cosd-chow'", "'cosd-agreement'") as told:
-            found, _ = contestants_of(methods, both_ways=False)
-        assert (found[0].method, here(told)) == (CoSD(verifier=AgreementVerifier()), True)
-    assert [one.name for one in contestants_of([CoSD(verifier=AgreementVerifier())], both_ways=False)[0]] == [
-        "cosd-agreement"
-    ]
-
-
 # Records are read without a word: a warning would be an error here.
 
 
@@ -208,14 +190,6 @@ async def test_a_trace_with_former_names_is_read(tmp_path: Path) -> None:
     assert found.result.replacements == 1
     assert found.result.settings.verifier == AgreementVerifier(alpha=0.25)
     assert found.replay() == result.text
-
-
-def test_advice_with_former_names_is_read() -> None:
-    chow = {"method": "cosd", "options": {}, "verifier": {"kind": "chow", "tau": 0.25}}
-    assert method_of(chow) == CoSD(verifier=AgreementVerifier(alpha=0.75))
-    diff = {"method": "cosd", "options": {}, "verifier": {"kind": "diff", "tau": 0.25}}
-    assert method_of(diff) == CoSD(verifier=DiffVerifier(tau=0.25))
-    assert method_of({"method": "co-llm", "options": Defer(gate=STATES).options()}) == Defer(gate=STATES)
 
 
 # The gate of Co-LLM.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
 
@@ -45,22 +45,6 @@ def model(name: str = "model", length: int | None = None, **options: Any) -> Scr
     return ScriptedProvider(writes(length), name, **{"request_delay": 0.5, "token_delay": 0.1, **options})
 
 
-class OneByOne(ScriptedProvider):
-    """Serves one request at a time, and reads a character of a prompt in 10 ms unless it is in its cache."""
-
-    def __init__(self) -> None:
-        super().__init__(writes(), request_delay=0.5, token_delay=0.1)
-        self.lock, self.cache = anyio.Lock(), set[str]()
-
-    async def generate(self, context: Any, **options: Any) -> AsyncGenerator[Any, None]:
-        async with self.lock:
-            if context.prompt not in self.cache:
-                await anyio.sleep(len(context.prompt) / 100)
-            self.cache.add(context.prompt)
-            async for item in super().generate(context, **options):
-                yield item
-
-
 async def speed(provider: ScriptedProvider, prompt: Any = "Q", **options: Any) -> Speed:
     async with Endpoints(provider, provider) as endpoints:
         return (await measure_speeds(endpoints, prompt, **options))["draft"]
@@ -68,7 +52,7 @@ async def speed(provider: ScriptedProvider, prompt: Any = "Q", **options: Any) -
 
 async def test_a_request_and_each_further_token() -> None:
     found = await speed(model())
-    assert astuple(found) == pytest.approx((0.6, 0.1, 0))
+    assert astuple(found) == pytest.approx((0.6, 0.1))
 
 
 async def test_few_requests_of_few_tokens_that_do_not_have_the_users_prompt() -> None:
@@ -83,19 +67,6 @@ async def test_messages_are_measured_as_messages() -> None:
     provider = model()
     await speed(provider, CHAT)
     assert all(call.prompt.startswith("user: ") for call in provider.calls)
-
-
-async def test_a_server_that_answers_one_by_one_is_as_much_slower() -> None:
-    together = await speed(model(), at_once=4)
-    assert astuple(together) == pytest.approx((0.6, 0.1, 0))
-    found = await speed(OneByOne(), at_once=4)
-    assert astuple(found) == pytest.approx((4 * 0.6, 4 * 0.1, 0))
-
-
-async def test_reading_a_prompt_counts_by_itself() -> None:
-    found = await speed(OneByOne(), "Q" * 300, reading=True)
-    assert astuple(found) == pytest.approx((0.6, 0.1, 3.0))
-    assert (await speed(model(context=40), "Q" * 300, reading=True)).reading == 0  # it does not fit, as others may
 
 
 async def test_a_model_that_ends_at_once_takes_a_request_for_each_token() -> None:

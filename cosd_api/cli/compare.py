@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import fill
@@ -31,12 +32,12 @@ from cosd_api.cli.options import (
     with_options,
 )
 from cosd_api.comparison import Advice, Comparison, ComparisonEstimate
-from cosd_api.comparison.advice import WORTH
 from cosd_api.comparison.compare import NOT_CONFIRMED
 from cosd_api.comparison.contestants import VARIANTS
 from cosd_api.comparison.graders import GRADERS, grader_named
 from cosd_api.comparison.prices import prices_from
 from cosd_api.comparison.report import WIDTH, comparison_page, comparison_report
+from cosd_api.comparison.result import WORTH
 from cosd_api.extend import DEFAULT_MAX_TOKENS, counted, paragraph, run_async, write_whole
 from cosd_api.report.terminal import visible
 from cosd_api.training.dataset import read_examples
@@ -183,7 +184,7 @@ def compare(
             _check_terminal()
         if out is not None and not dry_run:
             _make(out)
-        confirm = _estimated if dry_run else (lambda estimate: _confirmed(estimate, sure=sure))
+        confirm = _estimated if dry_run else partial(_confirmed, sure=sure)
         with resumable(None if out is None or dry_run else path):
             try:
                 found = run_async(_compared, examples, {**models, **given, "confirm": confirm, "dry_run": dry_run})
@@ -191,7 +192,7 @@ def compare(
                 if not as_json and path.exists() and path.read_bytes().count(b"\n") > 1:  # more than a header
                     again = {**options.models(), **given, "dry_run": True}
                     so_far = run_async(_compared, examples, again).model_copy(update={"stopped": "it was interrupted"})
-                    print(visible(comparison_report(so_far)))
+                    print(visible(str(so_far)))
                 raise
         if dry_run or found.stopped == NOT_CONFIRMED:
             raise typer.Exit(0 if dry_run else 1)
@@ -199,7 +200,7 @@ def compare(
         if as_json:
             print((advice if advise else found).model_dump_json(), flush=True)
         else:
-            print(visible(paragraph(str(advice)) if advise else comparison_report(found, worth)), flush=True)
+            print(visible(paragraph(str(advice)) if advise else comparison_report(found, advice)), flush=True)
         if out is not None:
             _write(out, found, advice, models)
         if found.stopped is not None:
@@ -240,7 +241,7 @@ def _make(out: Path) -> None:
 def _write(out: Path, found: Comparison, advice: Advice, models: Mapping[str, Any]) -> None:
     """Write the result, its page and, if fusing is advised, the settings file of the advised fusion."""
     (out / RESULT).write_text(found.model_dump_json() + "\n", encoding="utf-8")
-    write_whole(out / PAGE, comparison_page(found, advice.worth))
+    write_whole(out / PAGE, comparison_page(found, advice))
     say(f"wrote {out}")
     if advice.decision == "fuse" and advice.way is not None:
         found.fusion(advice.way, **models).save(out / SETTINGS, comment=fill(str(advice), WIDTH))

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from cosd_api.extend import deferred
 
 if TYPE_CHECKING:
-    from cosd_api.comparison.advice import Advice
     from cosd_api.comparison.prices import ComparisonEstimate, Price
-    from cosd_api.comparison.result import Comparison, Standing
+    from cosd_api.comparison.result import Advice, Comparison, Standing
 
 __all__ = ["Advice", "Comparison", "ComparisonEstimate", "Price", "Standing"]
 
@@ -17,7 +16,7 @@ if not TYPE_CHECKING:
     __getattr__ = deferred(
         __name__,
         {
-            "Advice": "cosd_api.comparison.advice",
+            "Advice": "cosd_api.comparison.result",
             "Comparison": "cosd_api.comparison.result",
             "ComparisonEstimate": "cosd_api.comparison.prices",
             "Price": "cosd_api.comparison.prices",

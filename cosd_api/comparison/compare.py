@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -135,12 +136,6 @@ async def compare(
         ProviderError: an endpoint failed at discovery.
         OSError: the file cannot be read or written.
     """
-    check_count("max_tokens", max_tokens)
-    check_count("seed", seed, least=0)
-    check_count("concurrency", concurrency)
-    if max_billed_tokens is not None:
-        check_count("max_billed_tokens", max_billed_tokens)
-    check_unit(unit)
     run = ComparisonRun(
         [*questions_by_key(examples).values()],
         Endpoints(draft, assistant, unit=unit, method=alone()[0].method),
@@ -258,7 +253,7 @@ class ComparisonRun:
         self._asked: dict[str, list[Example]] = {}  # the questions of each contestant
         self._done: dict[str, int] = {}  # how many of them it has answered, or failed at
         self._keys: dict[tuple[str, str], str] = {}
-        self._grades: dict[tuple[str, str], bool | str] = {}  # or why there is none, by the keys of text and question
+        self._grades: dict[tuple[str, str], bool] = {}  # by the keys of text and question
         self._in_a_row: dict[str, list[str]] = {}  # failed questions, by the endpoint or grader that may be the cause
         self._locks: dict[str, anyio.Lock] = {}  # one for each text, because several questions may share it
 
@@ -276,8 +271,10 @@ class ComparisonRun:
         self.limit = SharedLimit(self.max_billed_tokens, lambda: self.journal.billed)
         return self
 
-    async def __aexit__(self, *error: object) -> None:
-        await self._stack.aclose()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
 
     # Contestants.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Literal, Self
@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from cosd_api import FusionResult, SettingError, __version__
 from cosd_api.comparison.prices import Price
-from cosd_api.extend import Probability, Record, Seconds, in_words, readable
+from cosd_api.extend import Probability, Record, Seconds, in_words
 from cosd_api.training.json_lines import (
     COMPARISON,
     Appender,
@@ -22,7 +22,7 @@ from cosd_api.training.json_lines import (
     problem,
     read_lines,
 )
-from cosd_api.types import Endpoint, EndpointUsage, FusedToken
+from cosd_api.types import Endpoint, EndpointUsage
 
 _START = f'{{"kind":"{COMPARISON}"'.encode()
 _ANOTHER = "give another folder, or move this one away"
@@ -31,20 +31,15 @@ _FORMER = ("grade", "look")  # lines of earlier versions that hold no answer; ev
 
 
 class ReplacedPlace(Record):
-    r"""A place in an answer where an assistant's text replaced the draft's.
+    """A place in an answer where an assistant's text replaced the draft's.
 
     Attributes:
-        start: byte offset in the answer.
-        draft: the draft's text at this place; empty if it was the end of sequence. A byte that is not valid UTF-8
-            appears as an escape such as `\xff`.
-        fused: the text that replaced the draft's text, in the same form.
+        draft: the draft's text at this place; empty if it was the end of sequence.
         draft_prob: the draft's probability of its own text, in [0, 1]; None if the server does not report it.
         prob: the assistant's probability of the replacement, in [0, 1]; None if the server does not report it.
     """
 
-    start: int
     draft: str
-    fused: str
     draft_prob: Probability | None = None
     prob: Probability | None = None
 
@@ -140,27 +135,13 @@ class GradedAnswer(Record):
             acceptance=result.acceptance_rate,
             rounds=result.iterations,
             differing=differing,
-            replaced=_replaced(result.tokens) if result.judged else (),
+            replaced=tuple(
+                ReplacedPlace(draft=one.replaced, draft_prob=one.draft_prob, prob=one.assistant_prob)
+                for one in result.tokens
+                if one.replaced is not None
+            ),
             **fields,
         )
-
-
-def _replaced(tokens: Iterable[FusedToken]) -> tuple[ReplacedPlace, ...]:
-    """Return the replaced places; a replacement ends at the next replacement, or where another model writes."""
-    found: list[ReplacedPlace] = []
-    fused, source, start = b"", "", 0
-    for token in tokens:
-        if token.replaced is not None:
-            fused, source = b"", token.source
-            probs = {"draft_prob": token.draft_prob, "prob": token.assistant_prob}
-            found.append(ReplacedPlace(start=start, draft=token.replaced, fused="", **probs))
-        if found and token.source == source:
-            fused += token.data
-            found[-1] = found[-1].model_copy(update={"fused": readable(fused)})
-        else:
-            source = ""
-        start += len(token.data)
-    return tuple(found)
 
 
 class JournalHeader(Record):

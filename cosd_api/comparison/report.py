@@ -12,12 +12,11 @@ from functools import partial
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from cosd_api.comparison.advice import WORTH
 from cosd_api.comparison.statistics import Estimated
 from cosd_api.extend import counted, in_words, with_article, with_notes
 
 if TYPE_CHECKING:
-    from cosd_api.comparison.result import Comparison, Standing
+    from cosd_api.comparison.result import Advice, Comparison, Standing
 
 WIDTH = 110
 """Characters per line of sentences, and of the comment in a settings file."""
@@ -27,14 +26,14 @@ _LABEL, _LINE = 150, 13  # of the longest label, about
 _JOINERS = "\n\t\xa0\u200c\u200d"  # harmless, although not printable
 
 
-def comparison_report(found: Comparison, worth: float = WORTH) -> str:
+def comparison_report(found: Comparison, advice: Advice) -> str:
     """Format the comparison as a table followed by sentences; the last paragraph is the advice (see `Advice`)."""
-    last = f"Not complete: {found.stopped}." if found.stopped is not None else str(found.advice(worth=worth))
+    last = f"Not complete: {found.stopped}." if found.stopped is not None else str(advice)
     parts = [_title(found), _table(found), *_notes(found), fill(last, WIDTH)]
     return with_notes("\n\n".join(parts), found.warnings)
 
 
-def comparison_page(found: Comparison, worth: float = WORTH) -> str:
+def comparison_page(found: Comparison, advice: Advice) -> str:
     """Write the report of a comparison as an HTML document that loads nothing and runs no script."""
     from jinja2 import Environment, PackageLoader  # noqa: PLC0415 - needed only for a page
 
@@ -42,15 +41,19 @@ def comparison_page(found: Comparison, worth: float = WORTH) -> str:
         loader=PackageLoader("cosd_api.comparison", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.finalize = _visible
-    environment.filters["sha256"] = lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    environment.filters["sha256"] = _sha256
     return environment.get_template("page.html.jinja").render(
         found=found,
         about=_title(found),
-        advice=str(found.advice(worth=worth)),
+        advice=str(advice),
         table=_table(found),
         notes=[*_notes(found), *found.warnings],
         plot=_plot(found),
     )
+
+
+def _sha256(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _visible(value: Any) -> Any:
@@ -111,11 +114,11 @@ def _columns(found: Comparison) -> list[tuple[str, Callable[[Standing], str]]]:
         ("right", right),
         ("accuracy", lambda one: known(one.accuracy.value, lambda value: f"{100 * value:.1f}")),
         ("95 %", lambda one: f"{100 * one.accuracy.low:.0f} to {100 * one.accuracy.high:.0f}" if one.answered else ""),
-    ]
-    for name in found.models:
-        for at, head in enumerate((f"to {name}", "95 %", "won:lost", "p")):
-            columns.append((head, partial(_difference, name, at)))
-    columns += [
+        *(
+            (head, partial(_difference, name, at))
+            for name in found.models
+            for at, head in enumerate((f"to {name}", "95 %", "won:lost", "p"))
+        ),
         ("kept", lambda one: known(one.acceptance, lambda value: f"{value:.0%}")),
         ("ms", lambda one: known(one.seconds, lambda value: f"{1000 * value:,.0f}")),
         ("requests", lambda one: f"{sum(one.requests.values()):.1f}" if one.answered else ""),

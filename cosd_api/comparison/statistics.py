@@ -157,7 +157,7 @@ class Outcomes:
     def pairs(
         self, one: str, other: str, *, mine: bool | None = None, theirs: bool | None = None
     ) -> dict[str, tuple[bool, bool]]:
-        """Whether each of two contestants is right, keyed by question.
+        """Outcomes of two contestants, keyed by question: true where a contestant is right.
 
         `mine` and `theirs` are the outcomes to assume for questions at which the first or the second contestant failed;
         None leaves these questions out.

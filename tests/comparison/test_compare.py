@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,10 @@ import anyio
 import pytest
 
 from compared import examples, pair
-from cosd_api import CoSD, Example, Fusion, FusionResult, RandomVerifier, RuleVerifier, SettingError, compare
+from cosd_api import CoSD, Example, Fusion, FusionResult, RuleVerifier, SettingError, compare
 from cosd_api.comparison import Comparison, ComparisonEstimate, Price
-from cosd_api.comparison.contestants import Contestant, LeftOut, contestants_of
+from cosd_api.comparison.contestants import Contestant, LeftOut
 from cosd_api.comparison.statistics import PairedCounts, wilson
-from cosd_api.methods.words import unicode_words
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
 
@@ -164,43 +161,6 @@ async def test_a_kill_at_any_byte(tmp_path: Path) -> None:
         assert outcomes(again) == outcomes(whole), size
         assert again.billed_tokens == whole.billed_tokens, size
         assert len(path.read_bytes().splitlines()) == len(data.splitlines()), size
-
-
-async def test_two_runs_at_once_pay_once(tmp_path: Path) -> None:
-    path = tmp_path / "answers.jsonl"
-    refused: list[str] = []
-    paid: list[int] = []
-
-    async def run() -> None:
-        models = pair(SMALL, request_delay=0.002)
-        try:
-            await compare(SMALL.values(), draft=models[0], assistant=models[1], methods=["cosd"], path=path)
-        except SettingError as error:
-            refused.append(str(error))
-        paid.append(sent(*models))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-        group.start_soon(run)
-    assert len(refused) == 1 and "answers.jsonl is open in another run, which writes to it" in refused[0]
-    assert min(paid) == 0 < max(paid)
-
-
-async def test_another_grader_reads_the_texts_that_are_there(tmp_path: Path) -> None:
-    path = tmp_path / "answers.jsonl"
-    draft, assistant = pair(ASKED, sampling=False)
-    options: dict[str, Any] = {"methods": ["cosd"], "max_tokens": 4, "path": path}
-    await compare(ASKED.values(), draft=draft, assistant=assistant, **options)
-    asked = sent(draft, assistant)
-
-    def wrong(example: Example, text: str) -> bool:
-        return " w" in text
-
-    again = await compare(ASKED.values(), draft=draft, assistant=assistant, grader=wrong, **options)
-    assert sent(draft, assistant) == asked  # the rate of the random gate is the same, too
-    assert (again["draft"].right, again["assistant"].right, again.spent_tokens) == (5, 3, 0)
-    back = await compare(ASKED.values(), draft=draft, assistant=assistant, **options)
-    assert (sent(draft, assistant), back["draft"].right) == (asked, 3)
 
 
 async def test_an_edited_function_never_keeps_its_old_grades(tmp_path: Path) -> None:
@@ -353,16 +313,6 @@ class Waiting:
         self._free.set()
 
 
-async def test_a_limit_holds_while_answers_are_graded(tmp_path: Path) -> None:
-    path = tmp_path / "answers.jsonl"
-    grader = Waiting(path)
-    async with anyio.create_task_group() as group:
-        group.start_soon(grader.let_go)
-        found, *_ = await cosd_alone(ASKED, max_billed_tokens=40, concurrency=8, grader=grader, path=path)
-        assert found.stopped is not None and found.billed_tokens <= 40
-        assert len(grader.asked) == len(found.answers) > 1
-
-
 async def test_an_answer_that_is_being_graded_is_kept_with_its_bill(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     grader = Waiting(path)
@@ -374,14 +324,6 @@ async def test_an_answer_that_is_being_graded_is_kept_with_its_bill(tmp_path: Pa
         again, *asked_again = await cosd_alone(ASKED, concurrency=4, grader=grader, path=path)
         assert again.billed_tokens == whole.billed_tokens and outcomes(again) == outcomes(whole)
         assert again.spent_tokens < whole.billed_tokens and sent(*asked_again) < sent(*asked)
-
-
-async def test_a_share_that_is_too_small_is_no_limit() -> None:
-    whole, *_ = await cosd_alone(ASKED)
-    most = round(1.3 * whole.billed_tokens)
-    found, *_ = await cosd_alone(ASKED, max_billed_tokens=most, concurrency=30, models={"request_delay": 0.001})
-    assert found.billed_tokens <= most
-    assert (found.stopped, outcomes(found)) == (None, outcomes(whole))
 
 
 async def test_a_question_that_fails_is_neither_right_nor_wrong(tmp_path: Path) -> None:
@@ -550,28 +492,6 @@ def test_an_answer_is_known_by_the_numbers_of_its_rule_and_not_by_the_name_of_it
     assert Contestant("cosd-0.9-1", "method", default).key() == Contestant("cosd", "method", default).key()
 
 
-async def test_cosd_in_a_journal_from_before_the_default_changed_is_not_the_present_one(tmp_path: Path) -> None:
-    """As `cosd` was the paper's rule then: `cosd-paper` finds its answers there, and `cosd` those of `cosd-0.9-1`."""
-    asked = [Example(prompt=f"Q{at}:", answer=" r") for at in range(5)]
-    options: dict[str, Any] = {"path": tmp_path / "answers.jsonl", "baselines": False, "both_ways": False}
-
-    async def compared(methods: Any) -> tuple[Comparison, int]:
-        scripts: list[dict[str, Any]] = [{f"Q{at}:": [(" r", 0.95)] for at in range(5)} for _ in range(2)]
-        for script, said in zip(scripts, ((" w", 0.7), (" r", 0.8)), strict=True):
-            script["Q4:"] = [said]  # which the default rule mends, and the paper's leaves
-        draft, assistant = (ScriptedProvider.from_texts(one) for one in scripts)
-        found = await compare(asked, draft=draft, assistant=assistant, methods=methods, **options)
-        return found, sent(draft, assistant)
-
-    old, _ = await compared({"cosd": CoSD(verifier=RuleVerifier.paper())})
-    assert old["cosd"].right == 4
-    now, requests = await compared(["cosd"])
-    assert now["cosd"].right == 5 and requests > 0
-    again, requests = await compared(["cosd", "cosd-paper"])
-    assert (again["cosd"].right, again["cosd-paper"].right, requests) == (5, 4, 0)
-    assert (await compared({"cosd-0.9-1": CoSD(verifier=RuleVerifier(alpha=0.9, beta=1))}))[1] == 0
-
-
 async def test_a_grader_that_fails_costs_no_second_answer(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     calls: list[str] = []
@@ -596,23 +516,6 @@ async def test_an_error_in_a_users_function_ends_the_run() -> None:
     assert "read the answer of 'draft'" in caught.value.__notes__[0]
 
 
-async def test_an_answer_that_was_paid_is_kept_whatever_its_grader_does(tmp_path: Path) -> None:
-    path = tmp_path / "answers.jsonl"
-
-    def graded(example: Example, text: str) -> bool:
-        raise KeyError("oops")
-
-    with pytest.raises(KeyError, match="oops"):
-        await cosd_alone(ASKED, path=path, grader=graded, concurrency=4)
-    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
-    assert len(lines) == 1 + 4 and not any("right" in line for line in lines)
-    again, *providers = await cosd_alone(ASKED, path=path)
-    whole, *asked = await cosd_alone(ASKED)
-    assert outcomes(again) == outcomes(whole) and again.billed_tokens == whole.billed_tokens
-    assert sent(*asked) - sent(*providers) >= 4
-    assert again.spent_tokens < again.billed_tokens
-
-
 async def test_methods_that_cannot_be_served_are_left_out() -> None:
     draft, assistant = pair(ASKED, probs=False)
     found = await compare(ASKED.values(), draft=draft, assistant=assistant, max_tokens=4)
@@ -622,41 +525,6 @@ async def test_methods_that_cannot_be_served_are_left_out() -> None:
     assert reasons["defer"].startswith("the method 'defer' needs a gate, Defer(gate=...)")
     assert found["draft"].right == 4
     assert "steps" in [one.name for one in found.standings]
-
-
-async def test_words_of_the_models_own_are_left_out_where_none_are_known() -> None:
-    draft, assistant = pair(SMALL)
-    options: dict[str, Any] = {"methods": ["cool", "cool-align"], "baselines": False, "max_tokens": 4}
-    found = await compare(SMALL.values(), draft=draft, assistant=assistant, **options)
-    [left_out] = found.left_out
-    assert left_out.name == "cool-align"
-    assert "ends segments at each model's own words, and no model's words are known" in left_out.reason
-    assert "cool-align" not in [one.name for one in found.standings]
-    draft.words = unicode_words
-    found = await compare(SMALL.values(), draft=draft, assistant=assistant, **options)
-    assert not found.left_out and "cool-align" in [one.name for one in found.standings]
-
-
-async def test_a_verifier_that_cannot_judge_words_is_left_out_before_the_estimate() -> None:
-    seen: list[ComparisonEstimate] = []
-
-    def confirm(estimate: ComparisonEstimate) -> bool:
-        seen.append(estimate)
-        return True
-
-    draft, assistant = pair(SMALL)
-    options: dict[str, Any] = {"methods": ["cosd", "cosd-surprise"], "unit": "word", "baselines": False}
-    found = await compare(
-        SMALL.values(),
-        draft=draft,
-        assistant=assistant,
-        max_tokens=4,
-        confirm=confirm,
-        **options,
-    )
-    assert [one.name for one in found.left_out] == ["cosd-surprise", "cosd-surprise, reversed"]
-    assert "and words are judged" in found.left_out[0].reason
-    assert seen[0].answers == len(found.answers)
 
 
 # ------------------------------------------------------------------------------------------- estimate and progress
@@ -691,19 +559,6 @@ async def test_a_dry_run_asks_and_keeps_nothing(tmp_path: Path) -> None:
     found, *providers = await cosd_alone(ASKED, path=path, dry_run=True, confirm=confirm)
     assert (path.exists(), seen[0].answers, sent(*providers)) == (False, 48, 0)
     assert found.stopped == "no question was asked, in a dry run"
-
-
-async def test_what_is_known_costs_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "answers.jsonl"
-    await cosd_alone(ASKED, path=path, max_billed_tokens=60)
-    seen: list[ComparisonEstimate] = []
-
-    def refuse(estimate: ComparisonEstimate) -> bool:
-        seen.append(estimate)
-        return False
-
-    await cosd_alone(ASKED, path=path, confirm=refuse)
-    assert seen[0].known > 0 and seen[0].known + seen[0].answers == 48
 
 
 async def test_progress() -> None:
@@ -748,24 +603,3 @@ async def test_one_question_is_not_enough() -> None:
     several = [Example(prompt="Q", answer=" 1"), Example(prompt="R", answer=" r")]
     with pytest.raises(SettingError, match="example 2: the grader last-number needs a reference with a number"):
         await compare(several, draft=draft, assistant=assistant, grader="last-number")
-
-
-async def test_methods_as_objects_have_names() -> None:
-    draft, assistant = pair(SMALL)
-    methods = [CoSD(), CoSD(verifier=RandomVerifier(rate=1)), CoSD(verifier=RuleVerifier(alpha=1, beta=1))]
-    found = await compare(SMALL.values(), draft=draft, assistant=assistant, methods=methods, both_ways=False)
-    assert [one.name for one in found.standings if one.kind == "method"] == ["cosd", "cosd-random", "cosd-1-1"]
-    rules: list[str | CoSD] = [
-        CoSD(verifier=RuleVerifier(alpha=0.9, beta=1)),
-        "cosd-paper",
-        CoSD(verifier=RuleVerifier(alpha=0.4)),
-    ]
-    found = await compare(SMALL.values(), draft=draft, assistant=assistant, methods=rules, both_ways=False)
-    assert [one.name for one in found.standings if one.kind == "method"] == ["cosd", "cosd-paper", "cosd-rule"]
-    assert found["cosd-paper"].settings["verifier"] == RuleVerifier.paper().model_dump()
-    [paper] = contestants_of([CoSD(verifier=RuleVerifier.paper())], both_ways=False)[0]
-    assert paper.name == "cosd-paper"
-    named: dict[str, str | CoSD] = {"mine": CoSD(), "cosd": "cosd"}
-    found = await compare(SMALL.values(), draft=draft, assistant=assistant, methods={**named}, both_ways=False)
-    assert [one.name for one in found.standings if one.kind == "method"] == ["mine", "cosd"]
-    assert not math.isnan(found["mine"].accuracy.value)

@@ -7,8 +7,7 @@ import hashlib
 
 import pytest
 
-from cosd_api.comparison.report import comparison_page
-from sample_comparison import sample_comparison
+from sample_comparison import page, sample_comparison
 from seen import Seen
 
 MARKUP = "</script><img src=x onerror=alert(1)>&amp;"
@@ -60,27 +59,27 @@ def test_cached_tokens_have_a_column_where_a_server_reports_some() -> None:
 
 def test_the_page_has_the_table_the_plot_and_the_advice() -> None:
     found = sample_comparison(stopped=None)
-    seen = Seen(comparison_page(found))
+    seen = Seen(page(found))
     assert seen.texts["h2"] == ["Advice", "Results", "Quality and cost"]
     assert str(found.advice()) in seen.texts["p"]
     assert "cosd" in seen.texts["pre"][0] and "won:lost" in seen.texts["pre"][0]
     assert [text for text in seen.texts["g"] if text.startswith("\ncosd: 80.0 %, 40 tokens")]
     assert len(seen.texts["g"]) == 5  # neither the oracle nor a contestant without answers
-    assert "No advice: the limit of tokens is reached." in Seen(comparison_page(sample_comparison())).texts["p"]
+    assert "No advice: the limit of tokens is reached." in Seen(page(sample_comparison())).texts["p"]
 
 
 def test_a_comparison_that_has_hardly_begun() -> None:
     found = sample_comparison()
     nothing = tuple(one.model_copy(update={"answered": 0, "right": 0, "differences": {}}) for one in found.standings)
-    seen = Seen(comparison_page(found.model_copy(update={"standings": nothing, "stopped": None})))
+    seen = Seen(page(found.model_copy(update={"standings": nothing, "stopped": None})))
     assert "No answer is complete yet." in seen.texts["p"]
     assert "No advice: no way to fuse these models has answered." in seen.texts["p"]
 
 
 @pytest.mark.parametrize("hostile", [HOSTILE, "=1+1", "\x00\x1b[31m", "a\nb"])
 def test_text_that_looks_like_html_stays_text(hostile: str) -> None:
-    plain = Seen(comparison_page(sample_comparison("x")))
-    document = comparison_page(sample_comparison(hostile))
+    plain = Seen(page(sample_comparison("x")))
+    document = page(sample_comparison(hostile))
     seen = Seen(document)
     assert seen.tags == plain.tags
     assert [one[:2] for one in seen.attributes] == [one[:2] for one in plain.attributes]
@@ -89,7 +88,7 @@ def test_text_that_looks_like_html_stays_text(hostile: str) -> None:
 
 
 def test_nothing_is_loaded_no_script_runs_and_the_policy_says_so() -> None:
-    document = comparison_page(sample_comparison())
+    document = page(sample_comparison())
     seen = Seen(document)
     loading = {"src", "href", "srcset", "action", "data", "poster", "xlink:href", "style"}
     assert {value for _, name, value in seen.attributes if name in loading} == {"data:,"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,12 @@ import pytest
 
 from compared import examples, in_turn, trio
 from cosd_api import Average, CoSD, Example, Fusion, RuleVerifier, SettingError, Speculative, compare, fuse
-from cosd_api.comparison import Advice, Comparison, ComparisonEstimate
+from cosd_api.comparison import Advice, Comparison
 from cosd_api.comparison.contestants import VARIANTS
-from cosd_api.comparison.report import comparison_page
 from cosd_api.comparison.statistics import PairedCounts
 from cosd_api.methods.base import METHODS, Method, method_named
-from cosd_providers import ConnectError
-from cosd_providers.testing import Fault, ScriptedProvider
+from cosd_providers.testing import ScriptedProvider
+from sample_comparison import page
 
 TEST = ("all", "first", "second", "surest", "misled", "draft", "none", "first")
 ASKED = examples(TEST, ("all", "first"))
@@ -134,31 +132,6 @@ async def test_the_same_call_asks_nothing_again_and_other_models_are_refused(tmp
         await compare(ASKED.values(), draft=draft, assistant=[other, one], path=path)
 
 
-async def test_the_bill_is_within_its_estimate_and_its_limit(tmp_path: Path) -> None:
-    seen: list[ComparisonEstimate] = []
-
-    def confirm(estimate: ComparisonEstimate) -> bool:
-        seen.append(estimate)
-        return True
-
-    path = tmp_path / "answers.jsonl"
-    found = await compared(methods=["cosd", "cool", "average"], confirm=confirm, path=path)
-    assert seen[0].billed_tokens.low <= found.billed_tokens <= seen[0].billed_tokens.high
-    assert seen[0].answers == len(found.answers)
-    again = await compared(methods=["cosd", "cool", "average"], confirm=confirm, path=path)
-    assert (seen[1].answers, seen[1].known, again.spent_tokens) == (0, len(found.answers), 0)
-    cut = await compared(methods=["cosd", "cool", "average"], max_billed_tokens=found.billed_tokens // 2)
-    assert cut.stopped is not None and cut.billed_tokens <= found.billed_tokens // 2
-
-
-async def test_a_server_that_is_down_ends_it() -> None:
-    models = trio(ASKED)
-    models[2].faults = [Fault(ConnectError("it is down"), request=at) for at in range(1, 100)]
-    found = await compared(models=models, concurrency=1, baselines=False, methods=["average"])
-    assert found.stopped is not None and found.stopped.startswith("8 answers in a row have failed, the last one with: ")
-    assert {one.contestant for one in found.failures} <= {"assistant 2", "average"}
-
-
 async def test_prices_are_of_each_endpoint() -> None:
     prices: dict[str, Any] = {"draft": (1, 2), "assistant 1": (3, 4), "other": (5, 6)}
     found = await compared(prices=prices)
@@ -175,7 +148,7 @@ async def test_a_grader_that_fits_no_answer_is_named() -> None:
     found = await compared(wrong, models=trio(ASKED))
     assert {one.right for one in found.standings} == {0}
     words = "No answer of any model or way is right by the grader exact. Compare some answers with the references"
-    assert words in " ".join(str(found).split()) and words in " ".join(comparison_page(found).split())
+    assert words in " ".join(str(found).split()) and words in " ".join(page(found).split())
     assert "No answer of any model" not in str(await compared())
 
 
@@ -183,11 +156,11 @@ async def test_reports_name_every_model() -> None:
     found = await compared()
     again = Comparison.model_validate_json(found.model_dump_json())
     assert (again, str(again)) == (found, str(found))
-    text, page = str(found), comparison_page(found)
+    text, shown = str(found), page(found)
     assert text.startswith("small as the draft, large and other as the assistants, graded by exact: 8 test questions")
     assert "No way is shown to be better than each of the models alone" in text and "to assistant 2" in text
-    assert "small as the draft, large and other as the assistants, graded by exact" in page
-    assert "Differences are to each model alone" in page
+    assert "small as the draft, large and other as the assistants, graded by exact" in shown
+    assert "Differences are to each model alone" in shown
 
 
 async def test_advice_on_three_models(tmp_path: Path) -> None:
@@ -211,17 +184,3 @@ async def test_advice_on_three_models(tmp_path: Path) -> None:
     assert [loaded.draft.name, *(one.name for one in loaded.assistants)] == ["small", "other", "large"]
     with pytest.raises(SettingError, match="3 models were compared, not 2: give the draft and the assistants as they"):
         made.fusion("cosd", draft="http://other", assistant="http://large")
-
-
-async def test_three_models_of_which_one_is_as_good_alone() -> None:
-    made = [Example(prompt=f"Q{at}:", answer=" r") for at in range(60)]
-    asked = {f"{at} {'none' if at % 2 else 'all'}": one for at, one in enumerate(made)}
-    draft, *others = trio(asked)
-    comparing = compare(asked.values(), draft=draft, assistant=others, methods=["cosd"], baselines=False, max_tokens=4)
-    found = (await comparing).advice(worth=0.2)
-    assert (found.decision, found.model) == ("alone", "draft")
-    assert "Use the draft (small) alone. No way to fuse gains 20 points or more: the best of 3, cosd with" in str(found)
-    assert re.search(
-        r"the draft alone had \d+ \(\d+%\) right, assistant 1 alone \d+ \(\d+%\) and assistant 2 alone \d+ \(\d+%\)\.",
-        str(found),
-    )
