@@ -244,6 +244,11 @@ def test_wrong_usage(scripted: Scripted, questions: Path, more: tuple[str, ...],
     assert message in words(done)
 
 
+def test_a_folder_that_cannot_be_made(scripted: Scripted, questions: Path) -> None:
+    done = compare(questions, "--yes", "--out", str(questions / "out"))
+    assert done.exit_code == 2 and "cannot be made: Not a directory" in words(done)
+
+
 def test_a_file_that_is_not_there(scripted: Scripted, tmp_path: Path) -> None:
     done = compare(tmp_path / "nowhere.jsonl", "--yes")
     assert done.exit_code == 2 and "No such file or directory" in words(done)

@@ -76,6 +76,8 @@ def test_fuse() -> None:
         "time; a thousand answers cost 4.20, and 1.00 alone."
     )
     assert Advice.model_validate_json(advice.model_dump_json()) == advice
+    better = "Better than both models alone, with an error of at most 5 % for all together: v and w."
+    assert better in str(comparison((60, "davw"), (20, "vw"), (20, "dvw")))
 
 
 def test_the_cheaper_of_two_ways_that_are_about_as_good() -> None:
@@ -137,6 +139,10 @@ def test_a_way_is_fused_with_the_limits_of_its_answers() -> None:
     own = found.standings[2].model_copy(update={"settings": {"method": "mine"}})
     mine = found.model_copy(update={"standings": (*found.standings[:2], own)})
     with pytest.raises(SettingError, match="the method 'mine' of this contestant is one of your own: make the fusion"):
+        mine.fusion("v", draft="http://a", assistant="http://b")
+    judged = {**found["v"].settings, "verifier": {"kind": "mine"}}
+    mine = found.model_copy(update={"standings": (found["v"].model_copy(update={"settings": judged}),)})
+    with pytest.raises(SettingError, match=r"is one of your own: make the fusion with CoSD\(verifier=\.\.\.\)"):
         mine.fusion("v", draft="http://a", assistant="http://b")
     with pytest.raises(KeyError, match="no contestant is named 'x'; there are draft, assistant, v, w"):
         found.fusion("x", draft="http://a", assistant="http://b")

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from compared import examples, pair
-from cosd_api import CoSD, Example, Fusion, FusionResult, RuleVerifier, SettingError, compare
+from cosd_api import CoSD, Example, Fusion, FusionResult, GradingError, RuleVerifier, SettingError, compare
 from cosd_api.comparison import Comparison, ComparisonEstimate, Price
 from cosd_api.comparison.contestants import Contestant, LeftOut
 from cosd_api.comparison.statistics import PairedCounts, wilson
@@ -21,6 +21,7 @@ from cosd_providers.testing import Fault, ScriptedProvider
 TEST = ("both", "draft", "fixed", "fixed", "spoilt", "sure", "neither", "fixed")
 HELD = ("both", "fixed")
 ASKED = examples(TEST, HELD)
+REPEATED = "with others: if they ask for the same thing, give them one group, or the intervals are too narrow"
 SMALL = examples(("fixed",), ("both",))
 
 
@@ -505,6 +506,29 @@ async def test_a_grader_that_fails_costs_no_second_answer(tmp_path: Path) -> Non
     again, *providers = await cosd_alone(ASKED, path=path, grader=graded)
     assert all(one.answered == 8 for one in again.standings)
     assert sent(*providers) == 0
+
+
+async def test_a_grader_that_cannot_tell_says_why() -> None:
+    def graded(example: Example, text: str) -> bool:
+        raise GradingError("no idea")
+
+    found, *_ = await cosd_alone(SMALL, grader=graded, baselines=False)
+    assert {one.error for one in found.failures} == {"it was not graded: no idea"} and len(found.failures) == 6
+
+
+async def test_answers_that_are_cut_prompts_that_repeat_and_groups_are_named() -> None:
+    asked = [Example(prompt="Q1:", answer=answer) for answer in (" r", " w")]
+    asked += [Example(prompt=f"Q{at}:", answer=" r", group="all") for at in (2, 3)]
+    draft, assistant = pair(ASKED)
+    given: dict[str, Any] = {"methods": ["cosd"], "baselines": False, "max_tokens": 1}
+    found = await compare(asked, draft=draft, assistant=assistant, **given)
+    assert found.warnings == (
+        "4 answers of 4 of the draft alone ended at max_tokens",
+        "4 answers of 4 of the assistant alone ended at max_tokens",
+        f"2 questions share their prompts {REPEATED}",
+    )
+    assert "4 test questions in 3 groups; answers of at most 1 token, seed 0" in str(found)
+    assert "The questions of a group count as one." in str(found)
 
 
 async def test_an_error_in_a_users_function_ends_the_run() -> None:
