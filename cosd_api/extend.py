@@ -41,7 +41,7 @@ from cosd_api.methods.base import (
 )
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.gated import check_draws
-from cosd_api.records import DRAFT, Probability, Record, Seconds, data_of, unreadable
+from cosd_api.records import DRAFT, Probability, Record, Seconds
 from cosd_api.settings import (
     DEFAULT_MAX_TOKENS,
     REFUSED_SETTINGS,
@@ -56,7 +56,7 @@ from cosd_api.settings import (
     refuse_settings,
     spell_out_options,
 )
-from cosd_api.speed import MEASURED_TOKENS, Speed, expected_time, measure_speeds
+from cosd_api.speed import MEASURED_TOKENS, expected_time, measure_speeds
 from cosd_api.sync import iterate_sync, sync_portal, synchronous
 from cosd_api.telemetry import callers_context
 from cosd_api.together import together
@@ -90,7 +90,7 @@ from cosd_providers.http.clients import EventLoop, http_stack
 from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.messages import ChatProvider, OnSpecialTokens, after_own, checked_messages
 from cosd_providers.suggestions import suggestion
-from cosd_providers.text import first_character, last_character, readable
+from cosd_providers.text import readable
 
 if TYPE_CHECKING:
     from cosd_api.config.document import Document, FieldPath, read_document
@@ -180,8 +180,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "RetriedFailures",
     "RequestKind",
     "Seconds",
-    "data_of",
-    "unreadable",
     # Servers.
     "MEASURED_TOKENS",
     "PROBE_PROMPT",
@@ -192,7 +190,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "Facts",
     "OnSpecialTokens",
     "SharedLimit",
-    "Speed",
     "after_own",
     "checked_messages",
     "concurrently",
@@ -224,9 +221,7 @@ __all__ = [  # noqa: RUF022 - by subject
     # Words.
     "counted",
     "duration",
-    "first_character",
     "in_words",
-    "last_character",
     "paragraph",
     "readable",
     "suggestion",

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 from time import perf_counter
 
 from cosd_api.endpoints import Endpoints
 from cosd_api.estimate import EndpointEstimate
 from cosd_api.records import DRAFT
-from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Context
-from cosd_providers.errors import ContextLengthError
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.usage import Usage
 
@@ -28,17 +26,15 @@ _MESSAGES = (Message("user", "Count from 1 to 100, with commas."),)
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The speed of a model, as times in seconds. Simultaneous requests are timed until all are answered.
+    """The speed of a model, as times in seconds.
 
     Attributes:
         request: time of a request that writes one token after a short or cached prompt.
         token: time of each further token.
-        reading: additional time to read a prompt that is not cached; 0 if it was not measured.
     """
 
     request: float
     token: float
-    reading: float = 0.0
 
     def time_of(self, cost: EndpointEstimate, length: float) -> float:
         """The expected time in seconds that one answer of `length` tokens takes at this endpoint.
@@ -59,24 +55,16 @@ def expected_time(costs: Mapping[str, EndpointEstimate], speeds: Mapping[str, Sp
 
 
 async def measure_speeds(
-    endpoints: Endpoints,
-    prompt: str | Sequence[Message],
-    *,
-    at_once: int = 1,
-    reading: bool = False,
-    on_special_tokens: OnSpecialTokens = "warn",
+    endpoints: Endpoints, prompt: str | Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
 ) -> dict[str, Speed]:
     """Measure the speed of each endpoint, one after the other, with up to 16 tokens per request.
 
     Each endpoint first generates one token after a short prompt, which opens a connection and lets the server load its
-    model. Then `at_once` simultaneous requests for one token are timed, followed by the same number of requests for 16
-    tokens.
+    model. Then a request for one token is timed, followed by a request for 16 tokens.
 
     Args:
         endpoints: the servers.
         prompt: one of the prompts that will be answered. The short prompt has the same form (text or messages).
-        at_once: number of simultaneous requests.
-        reading: whether to also measure how long it takes to read `prompt`, with a request for one token.
         on_special_tokens: see `Fusion`.
 
     Returns:
@@ -86,38 +74,24 @@ async def measure_speeds(
         ProviderError: an endpoint failed.
         SettingError: the prompt is text, but an endpoint has messages of its own.
     """
-    facts = await endpoints.discover()
-    short, facts = await endpoints.turns(_TEXT if isinstance(prompt, str) else _MESSAGES, on_special_tokens, facts)
-    long = short
-    if reading:
-        long, facts = await endpoints.turns(prompt, on_special_tokens, facts)
+    short = _TEXT if isinstance(prompt, str) else _MESSAGES
+    turns, facts = await endpoints.turns(short, on_special_tokens, await endpoints.discover())
     found: dict[str, Speed] = {}
     for at, name in enumerate([DRAFT, *endpoints.names]):
         if at - 1 in facts.without:
             continue
-        await _timed(short[at], 1)
-        read = 0.0
-        if reading:
-            with suppress(ContextLengthError):  # this prompt is too long, but other prompts may fit
-                read, _ = await _timed(long[at], 1)
-        request, _ = await _timed(short[at], 1, at_once)
-        whole, tokens = await _timed(short[at], MEASURED_TOKENS, at_once)
-        token = max(0.0, whole - request) / (tokens - 1) if tokens > 1 else request
-        found[name] = Speed(request, token, max(0.0, read - request))
+        await _timed(turns[at], 1)
+        request, _ = await _timed(turns[at], 1)
+        whole, tokens = await _timed(turns[at], MEASURED_TOKENS)
+        found[name] = Speed(request, max(0.0, whole - request) / (tokens - 1) if tokens > 1 else request)
     return found
 
 
-async def _timed(turn: RenderedPrompt, max_tokens: int, at_once: int = 1) -> tuple[float, float]:
-    """Time `at_once` simultaneous requests. Return the seconds until all are answered and the mean number of tokens."""
-
-    async def ask() -> int:
-        usage = Usage()
-        stream = turn.provider.generate(Context(turn.prompt), max_tokens=max_tokens, usage=usage)
-        async with aclosing(stream):
-            async for _ in stream:
-                pass
-        return usage.completion_tokens
-
-    began = perf_counter()
-    tokens = await concurrently([ask] * at_once, at_once)
-    return perf_counter() - began, sum(tokens) / at_once
+async def _timed(turn: RenderedPrompt, max_tokens: int) -> tuple[float, int]:
+    """Time a request; return the seconds and the number of tokens."""
+    usage, began = Usage(), perf_counter()
+    stream = turn.provider.generate(Context(turn.prompt), max_tokens=max_tokens, usage=usage)
+    async with aclosing(stream):
+        async for _ in stream:
+            pass
+    return perf_counter() - began, usage.completion_tokens

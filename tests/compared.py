@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cosd_api import Example
-from cosd_api.comparison.compare import DEVELOPMENT, split
+from cosd_api.comparison.compare import split
 from cosd_providers.testing import ScriptedProvider
 
 __all__ = ["KINDS", "TRIO_KINDS", "examples", "in_turn", "pair", "trio"]
@@ -38,10 +38,10 @@ TRIO_KINDS: Mapping[str, tuple[tuple[str, float], ...]] = {
 """The same for a draft and two assistants, of which one may be right alone."""
 
 
-def examples(test: Sequence[str], held: Sequence[str], share: float = DEVELOPMENT) -> dict[str, Example]:
+def examples(test: Sequence[str], held: Sequence[str]) -> dict[str, Example]:
     """Questions by their kinds: those for the test in the order given, and those for development, under other names."""
     made = [Example(prompt=f"Q{at}:", answer=" r") for at in range(len(test) + len(held))]
-    development, tests = split(made, share)
+    development, tests = split(made)
     assert (len(tests), len(development)) == (len(test), len(held))
     found = {f"{at} {kind}": one for at, (kind, one) in enumerate(zip(test, tests, strict=True))}
     return found | {f"held {at} {kind}": one for at, (kind, one) in enumerate(zip(held, development, strict=True))}

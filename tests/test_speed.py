@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
 
@@ -10,8 +10,6 @@ import anyio
 import pytest
 
 import virtual_time
-from cosd_api import Example, Fusion, compare
-from cosd_api.comparison import ComparisonEstimate
 from cosd_api.endpoints import Endpoints
 from cosd_api.speed import Speed, expected_time, measure_speeds
 from cosd_api.types import EndpointEstimate, Range
@@ -47,22 +45,6 @@ def model(name: str = "model", length: int | None = None, **options: Any) -> Scr
     return ScriptedProvider(writes(length), name, **{"request_delay": 0.5, "token_delay": 0.1, **options})
 
 
-class OneByOne(ScriptedProvider):
-    """Serves one request at a time, and reads a character of a prompt in 10 ms unless it is in its cache."""
-
-    def __init__(self) -> None:
-        super().__init__(writes(), request_delay=0.5, token_delay=0.1)
-        self.lock, self.cache = anyio.Lock(), set[str]()
-
-    async def generate(self, context: Any, **options: Any) -> AsyncGenerator[Any, None]:
-        async with self.lock:
-            if context.prompt not in self.cache:
-                await anyio.sleep(len(context.prompt) / 100)
-            self.cache.add(context.prompt)
-            async for item in super().generate(context, **options):
-                yield item
-
-
 async def speed(provider: ScriptedProvider, prompt: Any = "Q", **options: Any) -> Speed:
     async with Endpoints(provider, provider) as endpoints:
         return (await measure_speeds(endpoints, prompt, **options))["draft"]
@@ -70,7 +52,7 @@ async def speed(provider: ScriptedProvider, prompt: Any = "Q", **options: Any) -
 
 async def test_a_request_and_each_further_token() -> None:
     found = await speed(model())
-    assert astuple(found) == pytest.approx((0.6, 0.1, 0))
+    assert astuple(found) == pytest.approx((0.6, 0.1))
 
 
 async def test_few_requests_of_few_tokens_that_do_not_have_the_users_prompt() -> None:
@@ -85,19 +67,6 @@ async def test_messages_are_measured_as_messages() -> None:
     provider = model()
     await speed(provider, CHAT)
     assert all(call.prompt.startswith("user: ") for call in provider.calls)
-
-
-async def test_a_server_that_answers_one_by_one_is_as_much_slower() -> None:
-    together = await speed(model(), at_once=4)
-    assert astuple(together) == pytest.approx((0.6, 0.1, 0))
-    found = await speed(OneByOne(), at_once=4)
-    assert astuple(found) == pytest.approx((4 * 0.6, 4 * 0.1, 0))
-
-
-async def test_reading_a_prompt_counts_by_itself() -> None:
-    found = await speed(OneByOne(), "Q" * 300, reading=True)
-    assert astuple(found) == pytest.approx((0.6, 0.1, 3.0))
-    assert (await speed(model(context=40), "Q" * 300, reading=True)).reading == 0  # it does not fit, as others may
 
 
 async def test_a_model_that_ends_at_once_takes_a_request_for_each_token() -> None:
@@ -143,73 +112,3 @@ def test_the_time_of_an_answer() -> None:
 )
 def test_durations_in_words(seconds: float, said: str) -> None:
     assert duration(seconds) == said
-
-
-# ------------------------------------------------------------------------------------------------------- comparisons
-
-
-def questions(count: int) -> list[Example]:
-    return [Example(prompt=f"Q{at}" + "." * 98, answer="x") for at in range(count)]
-
-
-async def dry(function: Any, count: int, **options: Any) -> ComparisonEstimate:
-    """The estimate of a dry run, by default with four answers of eight tokens at the same time."""
-    seen: list[ComparisonEstimate] = []
-
-    def confirm(estimate: ComparisonEstimate) -> bool:
-        seen.append(estimate)
-        return True
-
-    draft, assistant = model("small"), model("large", request_delay=1.1)
-    given = {"methods": ["average"], "max_tokens": 8, "dry_run": True, "confirm": confirm, **options}
-    found = await function(questions(count), draft=draft, assistant=assistant, **given)
-    assert found.stopped == "no question was asked, in a dry run"
-    calls = [call.max_tokens for call in draft.calls]
-    at_once = seen[0].concurrency
-    assert calls == [1] * (2 + at_once) + [16] * at_once
-    return seen[0]
-
-
-async def test_a_dry_run_says_how_long() -> None:
-    estimate = await dry(compare, 20, baselines=False)
-    async with Fusion(models=[model(), model("one")], method="average") as fusion:
-        one = (await fusion.estimate(questions(1)[0].prompt, max_tokens=8)).endpoints
-    speeds = {"draft": Speed(0.6, 0.1), "assistant": Speed(1.2, 0.1)}
-    assert estimate.durations == {
-        "draft": pytest.approx(20 * (0.6 + 7 * 0.1) / 4),
-        "assistant": pytest.approx(20 * (1.2 + 7 * 0.1) / 4),
-        "average": pytest.approx(20 * expected_time(one, speeds, 8) / 4, rel=0.01),
-    }
-    assert estimate.seconds == pytest.approx(sum(estimate.durations.values()))
-    assert str(estimate).endswith(
-        "; takes about 77 seconds with 4 answers at the same time, estimated from 16 tokens of each model "
-        "(the longest part: average, 61 seconds)"
-    )
-
-
-async def test_fewer_answers_than_could_be_at_the_same_time() -> None:
-    estimate = await dry(compare, 2, baselines=False, concurrency=8)
-    assert (estimate.answers, estimate.concurrency) == (6, 6)
-    assert "with 6 answers at the same time" in str(estimate)
-
-
-async def test_no_time_where_nothing_was_measured() -> None:
-    seen: list[ComparisonEstimate] = []
-
-    def refuse(estimate: ComparisonEstimate) -> bool:
-        seen.append(estimate)
-        return False
-
-    draft, assistant = model(), model("one")
-    options: dict[str, Any] = {"methods": ["average"], "max_tokens": 8, "confirm": refuse}
-    await compare(questions(4), draft=draft, assistant=assistant, **options)
-    assert (seen[0].seconds, seen[0].durations, draft.requests) == (None, {}, 0)
-    assert " takes about " not in str(seen[0])
-
-
-async def test_a_dry_run_of_a_server_that_fails_is_its_error() -> None:
-    draft, assistant = model(), model("one", faults=[Fault(ConnectError("no connection"))])
-    with pytest.raises(ConnectError):
-        await compare(
-            questions(4), draft=draft, assistant=assistant, methods=["average"], dry_run=True, confirm=lambda _: True
-        )

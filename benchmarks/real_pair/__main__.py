@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from benchmarks.real_pair.page import written
 from benchmarks.real_pair.questions import GRADER, families_of, family_of
 from cosd_api import compare
 from cosd_api.comparison.result import Comparison
-from cosd_api.comparison.settings import Tally
 from cosd_api.demo.real import ADAPTERS, fetched
 
 WORK = Path(__file__).parent / "work"
@@ -36,13 +34,12 @@ class Progress:
         self._name = name
         self._said = -_SAY_SECONDS
 
-    def __call__(self, tallies: Sequence[Tally]) -> None:
+    def __call__(self, done: int, total: int) -> None:
         """Print the number of answers, if a minute has passed."""
         now = time.monotonic()
         if now - self._said >= _SAY_SECONDS:
             self._said = now
-            answered = sum(one.answered for one in tallies)
-            print(f"{self._name}: {answered} of {sum(one.questions for one in tallies)}", file=sys.stderr, flush=True)
+            print(f"{self._name}: {done} of {total}", file=sys.stderr, flush=True)
 
 
 async def ask(name: str, seed: int, share: float, adapters: Path, *, baselines: bool = True) -> dict[str, Comparison]:

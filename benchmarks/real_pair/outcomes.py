@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.report import Cell, Table
-from cosd_api.comparison.contrasts import GradedOutcomes, Joint, PairedDifference
 from cosd_api.comparison.journal import AnswerUsage
-from cosd_api.comparison.sign_flips import SignFlips, bound
+from cosd_api.comparison.statistics import Joint, Outcomes, PairedDifference, SignFlips, bound, squares_of
 
 __all__ = ["Answered", "apart", "lower_bound", "outcomes_of", "points", "uncached"]
 
@@ -44,7 +43,7 @@ def uncached(usages: Iterable[AnswerUsage]) -> int:
     return sum(one.read - one.cached + one.written for one in usages)
 
 
-def outcomes_of(several: Sequence[Answered], models: Sequence[str]) -> GradedOutcomes:
+def outcomes_of(several: Sequence[Answered], models: Sequence[str]) -> Outcomes:
     """The outcomes of those questions that every way has answered."""
     right: dict[str, dict[str, bool]] = {}
     for one in several:
@@ -52,7 +51,7 @@ def outcomes_of(several: Sequence[Answered], models: Sequence[str]) -> GradedOut
     common = set.intersection(*map(set, right.values()))
     right = {way: {key: mine[key] for key in sorted(common)} for way, mine in right.items()}
     groups = {one.question: one.group for one in several}
-    return GradedOutcomes(models=models, questions=sorted(common), right=right, groups=groups)
+    return Outcomes(models=models, questions=sorted(common), right=right, groups=groups)
 
 
 def apart(title: str, several: Sequence[Answered], models: Sequence[str], untested: Sequence[str] = ()) -> Table:
@@ -90,10 +89,10 @@ def _costs(mine: Sequence[Answered], several: Sequence[Answered], draft: str) ->
 def lower_bound(several: Sequence[Answered], one: str, other: str, level: float = 0.05) -> tuple[float, float]:
     """The difference between two ways and its one-sided lower confidence bound, for a test of non-inferiority."""
     outcomes = outcomes_of([each for each in several if each.way in (one, other)], (one, other))
-    flips = SignFlips(map(outcomes.group, outcomes.questions))
-    contrast = flips.contrast(outcomes.apart(one, other))
-    half = bound(flips.maxima([contrast]), level) * math.sqrt(max(contrast.squares, 1))
-    return contrast.total / len(outcomes.questions), (contrast.total - half) / len(outcomes.questions)
+    sums = outcomes.sums(outcomes.pairs(one, other))
+    half = bound(SignFlips(sums).statistics(sums), level) * math.sqrt(max(squares_of(sums), 1))
+    total, questions = sum(sums.values()), len(outcomes.questions)
+    return total / questions, (total - half) / questions
 
 
 def points(one: PairedDifference) -> str:

@@ -27,8 +27,7 @@ from benchmarks.real_pair.trainings import (
 )
 from benchmarks.report import Cell, Table, bare, between, noted
 from cosd_api.comparison.contestants import REVERSED
-from cosd_api.comparison.result import Comparison, standing_of
-from cosd_api.comparison.standings import Standing
+from cosd_api.comparison.result import Comparison, Standing
 
 _COSTS = ("billed", "uncached", "x the draft's time")
 
@@ -41,20 +40,22 @@ def families(cell: str, seed: int) -> Table:
     for one in whole.standings:
         if not one.answered:
             continue
-        shares = [_share(standing_of(found[family], one.name)) for family in FAMILIES]
+        shares = [_share(found[family], one.name) for family in FAMILIES]
         apart = [points(one.differences[name]) if name in one.differences else "" for name in whole.models]
-        rows.append([one.name, *shares, _share(one), *apart, *_costs(one, whole)])
+        rows.append([one.name, *shares, _share(whole, one.name), *apart, *_costs(one, whole)])
     columns = ["", *FAMILIES, "all", *(f"vs {name}" for name in whole.models), *_COSTS]
     models = " drafts, ".join(one.model for one in whole.models.values())
     return Table(f"{cell}, seed {seed}: {models} assists", columns, rows)
 
 
-def _share(one: Standing | None) -> str:
-    return "" if one is None or not one.answered else f"{100 * one.accuracy.value:.1f}"
+def _share(found: Comparison, name: str) -> str:
+    several = [one for one in found.standings if one.name == name and one.answered]
+    return f"{100 * several[0].accuracy.value:.1f}" if several else ""
 
 
 def _costs(one: Standing, whole: Comparison) -> list[str]:
-    draft = whole[one.first or ("assistant" if one.reverse else "draft")]
+    names = [*whole.models]
+    draft = whole[names[one.place(names)]]
     uncached = sum(one.read.values()) - sum(one.cached.values()) + sum(one.written.values())
     times = "" if one.seconds is None or not draft.seconds else f"{one.seconds / draft.seconds:.1f}"
     return ["" if one.billed is None else f"{one.billed:,.0f}", f"{uncached:,.0f}", times]

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from benchmarks.report import Table
-from cosd_api.comparison.result import Comparison
-from cosd_api.comparison.standings import Standing
+from cosd_api.comparison.result import Comparison, Standing
 
 Kind = Literal["a value that neither wrote", "a word that neither wrote", "the assistant's words", "cut or repeated"]
 
@@ -52,7 +51,7 @@ def sorted_cases(several: Sequence[Comparison]) -> Table:
 def _cases(found: Comparison, one: Standing) -> Iterator[str]:
     """Yield the columns in which the answers of a way are counted."""
     names = [*found.models]
-    draft = one.first or names[int(one.reverse)]
+    draft = names[one.place(names)]
     other = next(name for name in names if name != draft)
     alone = {name: found.answers_of(name) for name in names}
     for key, answer in found.answers_of(one.name).items():

@@ -17,7 +17,7 @@ from benchmarks.real_pair.router import ROUTER, router
 from benchmarks.report import Cell, Table
 from cosd_api import Example
 from cosd_api.comparison.contestants import ASSISTANT_ALONE, DRAFT_ALONE, ORACLE, REVERSED
-from cosd_api.comparison.contrasts import Joint
+from cosd_api.comparison.statistics import Joint
 
 TRAININGS: Mapping[int, str] = {1: "complementary", 2: "seeds", 3: "seeds"}
 """The cell with the answers of each training, by the training's seed."""

@@ -12,10 +12,10 @@ import typer
 from cosd_api import Fusion
 from cosd_api.batch.job import WINDOW, BatchJob
 from cosd_api.batch.summary import BatchSummary
-from cosd_api.cli.compare import resumable
-from cosd_api.cli.comparing import MostBilled, PriceTexts, priced
+from cosd_api.cli.compare import MostBilled, PriceTexts, resumable
 from cosd_api.cli.console import guarded, on_terminal, progress, say
 from cosd_api.cli.options import SharedOptions, check_writable, with_options
+from cosd_api.comparison.prices import prices_from
 from cosd_api.extend import run_async
 from cosd_api.report.terminal import visible
 
@@ -75,7 +75,7 @@ def batch(
             window=reorder,
             retry_failed=retry_failed,
             max_billed_tokens=max_billed_tokens,
-            prices=priced(prices),
+            prices=prices_from(prices) if prices else None,
         )
         with resumable(out):
             try:

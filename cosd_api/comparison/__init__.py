@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 from cosd_api.extend import deferred
 
 if TYPE_CHECKING:
-    from cosd_api.comparison.advice import Advice
     from cosd_api.comparison.prices import ComparisonEstimate, Price
-    from cosd_api.comparison.result import Comparison
-    from cosd_api.comparison.standings import Standing
+    from cosd_api.comparison.result import Advice, Comparison, Standing
 
 __all__ = ["Advice", "Comparison", "ComparisonEstimate", "Price", "Standing"]
 
@@ -18,10 +16,10 @@ if not TYPE_CHECKING:
     __getattr__ = deferred(
         __name__,
         {
-            "Advice": "cosd_api.comparison.advice",
+            "Advice": "cosd_api.comparison.result",
             "Comparison": "cosd_api.comparison.result",
             "ComparisonEstimate": "cosd_api.comparison.prices",
             "Price": "cosd_api.comparison.prices",
-            "Standing": "cosd_api.comparison.standings",
+            "Standing": "cosd_api.comparison.result",
         },
     )

@@ -6,23 +6,14 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
-from cosd_api import (
-    Average,
-    CoolFusion,
-    CoSD,
-    Fusion,
-    RandomVerifier,
-    RuleVerifier,
-    SettingError,
-    Switch,
-)
+from cosd_api import Average, CoolFusion, CoSD, Fusion, RuleVerifier, SettingError, Switch
 from cosd_api.extend import (
     FINER,
     KINDS,
@@ -45,7 +36,6 @@ from cosd_api.extend import (
     default_of,
     describe_verifier,
     method_named,
-    with_article,
 )
 from cosd_api.types import CustomVerifier
 from cosd_providers import Provider
@@ -63,10 +53,10 @@ SELF_CONSISTENCY, RANDOM = "self-consistency", "random gate"
 EVERYWHERE = "cosd asked everywhere"
 REVERSED = ", reversed"
 """Suffix for the name of a contestant in which the two models have swapped roles."""
-_TRIO = 3
 _RUN = secrets.token_hex(8)
 """Identity of this process, for keys that must differ from the keys of all other runs."""
 _ModelT = TypeVar("_ModelT")
+_VERIFIER = TypeAdapter[Any](Annotated[KnownVerifier, Field(discriminator="kind")], config=ConfigDict(defer_build=True))
 
 VARIANTS: Mapping[str, Method] = {
     "cosd-1-1": CoSD(verifier=RuleVerifier(alpha=1, beta=1)),
@@ -157,24 +147,16 @@ class Contestant:
         method: the method that answers; None if the answers are derived from other contestants' answers.
         first: index of the model that drafts, or is listed first: 0 is the draft, 1 the first assistant. The other
             models assist, in the order in which the user gave them.
-        without: index of a model that is left out; None if all models take part.
     """
 
     name: str
     kind: ContestantKind
     method: Method | None = None
     first: int = 0
-    without: int | None = None
-
-    @property
-    def reverse(self) -> bool:
-        """True if an assistant drafts, or is listed first."""
-        return self.first > 0
 
     def order(self, models: Sequence[_ModelT]) -> list[_ModelT]:
         """Reorder the models from the user's order into the order of this contestant."""
-        out = (self.first, self.without)
-        return [models[self.first], *(one for at, one in enumerate(models) if at not in out)]
+        return [models[self.first], *(one for at, one in enumerate(models) if at != self.first)]
 
     def fusion(self, models: Sequence[Provider], unit: Unit | None = None) -> Fusion:
         """Create the fusion that answers; `models` are the draft and the assistants, as the user gave them.
@@ -209,18 +191,17 @@ class Contestant:
         return dict(to_jsonable_python(found, fallback=repr))
 
     def key(self, *more: object) -> str:
-        """Identity of an answer: SHA-256 (hex) of the settings and of `more`, all other inputs of the text."""
-        place = self.first if self.first > 1 else self.reverse  # bools for 0 and 1, as in older journals
-        part = () if self.without is None else (f"without {self.without}",)
-        known = [self.settings, place, self.kind == "pilot", *part, *self._own_verifier(), *more]
-        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+        """Identity of an answer: SHA-256 (hex) of the settings and of `more`, all other inputs of the text.
 
-    def _own_verifier(self) -> tuple[str, ...]:
-        """Identity of a user-defined verifier: its `repr` or, if it does not define one, the id of the object."""
+        A user-defined verifier is identified by its `repr` or, if it does not define one, by the id of the object.
+        """
+        place = self.first if self.first > 1 else self.first > 0  # a bool for 0 and 1, as in older journals
         judge = None if self.method is None else self.method.judge
-        if judge is None or not isinstance(describe_verifier(judge), CustomVerifier):
-            return ()
-        return (f"{id(judge)} of {_RUN}" if type(judge).__repr__ is object.__repr__ else repr(judge),)
+        own: list[str] = []
+        if judge is not None and isinstance(describe_verifier(judge), CustomVerifier):
+            own = [f"{id(judge)} of {_RUN}" if type(judge).__repr__ is object.__repr__ else repr(judge)]
+        known = [self.settings, place, self.kind == "pilot", *own, *more]
+        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -234,23 +215,6 @@ class LeftOut:
 
     name: str
     reason: str
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """A baseline that depends on other contestants' answers to the development questions.
-
-    Attributes:
-        name: name of the baseline.
-        first: see `Contestant`; for self-consistency, the index is 0 until the better model is known.
-        bill: name of the contestant whose answers cost about the same, or whose bill sets the number of samples.
-        after: name of the contestant whose answers determine the settings of this baseline.
-    """
-
-    name: str
-    first: int
-    bill: str
-    after: str
 
 
 def model_names(count: int) -> tuple[str, ...]:
@@ -272,23 +236,12 @@ def alone(count: int = 2) -> list[Contestant]:
     return [Contestant(name, "alone", Alone(), first) for first, name in enumerate(model_names(count))]
 
 
-def derived() -> list[Contestant]:
-    """Create the baselines that are derived from the answers of the models alone."""
-    return [Contestant(ORACLE, "derived")]
+def baseline_names(count: int) -> list[str]:
+    """The names of the baselines that depend on other contestants' answers, in the order of the standings."""
+    return [SELF_CONSISTENCY, *(RANDOM + turned(first, count) for first in range(count))]
 
 
-def baselines_of(count: int) -> list[Baseline]:
-    """Create the baselines that depend on other contestants' answers, in the order of the standings."""
-    found = [Baseline(SELF_CONSISTENCY, 0, COSD, COSD)]
-    for first in range(count):
-        end = turned(first, count)
-        found.append(Baseline(RANDOM + end, first, COSD + end, EVERYWHERE + end))
-    return found
-
-
-def contestants_of(
-    chosen: Chosen, count: int = 2, *, both_ways: bool = True, pairs: bool = False
-) -> tuple[list[Contestant], list[LeftOut]]:
+def contestants_of(chosen: Chosen, count: int = 2, *, both_ways: bool = True) -> tuple[list[Contestant], list[LeftOut]]:
     """Return the methods to compare, and the methods of `"all"` that are left out, with the reasons.
 
     A method that treats all models alike is included only once, unless its answer depends on which model comes first.
@@ -297,14 +250,11 @@ def contestants_of(
         chosen: `"all"`; methods, given as names or objects; or a mapping whose values are names or objects.
         count: number of models.
         both_ways: whether to include each method with each assistant as the draft.
-        pairs: whether to include the ways to fuse each pair of three models.
 
     Raises:
-        SettingError: a method does not exist, no method is given, two methods have the same name, a named method does
-            not support this number of models, or `pairs` is set for a number of models other than three.
+        SettingError: a method does not exist, no method is given, two methods have the same name, or a named method
+            does not support this number of models.
     """
-    if pairs and count != _TRIO:
-        raise SettingError(f"pairs=True is for three models, of which each pair is fused, too; there are {count}")
     named, without = _named(chosen)
     found: list[Contestant] = []
     for name, method in named:
@@ -318,11 +268,7 @@ def contestants_of(
             continue
         turns = both_ways and (not method.symmetric or method.ordered or method.temperature > 0)
         found += [Contestant(name + turned(at, count), "method", method, at) for at in range(count if turns else 1)]
-        for out in range(count if pairs else 0):
-            places = [at for at in range(count) if at != out][: None if turns else 1]
-            end = f", without {with_article(model_names(count)[out])}"
-            found += [Contestant(name + turned(at, count) + end, "method", method, at, out) for at in places]
-    taken = {one.name for one in (*alone(count), *derived())} | {one.name for one in baselines_of(count)}
+    taken = {*model_names(count), ORACLE, *baseline_names(count)}
     for one in found:
         if one.name in taken:
             raise SettingError(f"two contestants would be called {one.name!r}: give the methods names, methods={{...}}")
@@ -334,11 +280,8 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
     """Name the chosen methods; also return the methods that `"all"` leaves out, with the reasons."""
     if chosen == "all":
         found: list[tuple[str, Method]] = []
-        without: list[LeftOut] = []
-        for name in METHODS:
-            if name in _UNASKED:
-                without.append(LeftOut(name, _UNASKED[name]))
-                continue
+        without = [LeftOut(name, reason) for name, reason in _UNASKED.items()]
+        for name in [name for name in METHODS if name not in _UNASKED]:
             try:
                 found.append((name, method_named(name)))
             except SettingError as error:  # the method has a setting without a default
@@ -381,28 +324,6 @@ def _name(method: Method) -> str:
     return method.name
 
 
-def pilots(cosd: Sequence[Contestant], count: int) -> list[Contestant]:
-    """CoSD that asks every assistant about every unit: its text is that of CoSD, but all differences become known."""
-    return [replace(one, name=EVERYWHERE + turned(one.first, count), kind="pilot") for one in cosd]
-
-
-def random_gate(baseline: Baseline, rate: float, seed: int) -> Contestant:
-    """CoSD with a verifier that replaces at random, at the given rate."""
-    return Contestant(baseline.name, "baseline", CoSD(verifier=RandomVerifier(rate=rate, seed=seed)), baseline.first)
-
-
-def self_consistency(samples: int, grader: str, reads: Callable[[str, str], str | None], first: int) -> Contestant:
-    """A majority vote among samples of the model at index `first`; see `SelfConsistency`."""
-    method = SelfConsistency(samples=samples, grader=grader, reads=reads)
-    return Contestant(SELF_CONSISTENCY, "baseline", method, first)
-
-
-_VERIFIER = TypeAdapter[Any](
-    Annotated[KnownVerifier, Field(discriminator="kind")],
-    config=ConfigDict(defer_build=True),
-)
-
-
 def method_of(settings: Mapping[str, Any]) -> Method:
     """Recreate a method from a contestant's settings; see `Contestant.settings`.
 
@@ -411,13 +332,14 @@ def method_of(settings: Mapping[str, Any]) -> Method:
     """
     name = settings["method"]
     if name not in METHODS:
-        words = f"the method that is advised, {name!r}, is one of your own, which is not in the advice"
-        raise SettingError(f"{words}: make the fusion with method=...")
-    if name != CoSD.name:
+        raise SettingError(
+            f"the method {name!r} of this contestant is one of your own: make the fusion with method=..."
+        )
+    if name != COSD:
         return method_named(name, **settings["options"])
     try:
         verifier = _VERIFIER.validate_python(settings["verifier"])
     except ValidationError:
-        words = "the method that is advised has a verifier of your own, which is not in the advice"
-        raise SettingError(f"{words}: make the fusion with CoSD(verifier=...)") from None
+        words = "the verifier of this contestant is one of your own: make the fusion with CoSD(verifier=...)"
+        raise SettingError(words) from None
     return CoSD(verifier=verifier, unit=settings.get("unit"), temperature=settings.get("temperature") or 0.0)

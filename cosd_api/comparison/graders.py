@@ -1,71 +1,123 @@
-"""The library's graders, by name (`grader_named("last-number")`), and user-defined ones (`check_grader(function)`)."""
+"""Questions of a comparison, and the graders that decide whether an answer is right: `grader_named("last-number")`."""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+import unicodedata
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from importlib import import_module
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any, cast
 
 import anyio
+import regex
 
 from cosd_api import Example, GradingError, SettingError
-from cosd_api.comparison.grading import (
-    BaseGrader,
-    Grader,
-    last_number,
-    letter,
-    normalized,
-)
 from cosd_api.extend import check_positive, suggestion
 from cosd_api.training.answers import is_right
-
-__all__ = [
-    "GRADERS",
-    "ChoiceGrader",
-    "CommandGrader",
-    "ContainsGrader",
-    "ExactGrader",
-    "FunctionGrader",
-    "LastNumberGrader",
-    "check_grader",
-    "grader_named",
-]
-
-GRADERS: Mapping[str, str] = {
-    "exact": "the whole answer equals the reference, white space normalized",
-    "contains": "the example's target, or its answer, appears in the answer as whole words",
-    "last-number": "the last number of the answer equals that of the reference",
-    "choice": "the answer chooses the letter of the reference",
-    "command": "your command exits with 0",
-}
-"""The library's graders, and their rules in words. `module:function` means a user-defined function."""
+from cosd_api.training.dataset import check_examples
 
 _SHOWN = 300  # maximum number of characters shown of what a command said
+_Verdict = Callable[[Example, str], bool | Awaitable[bool]]
+
+# Questions.
 
 
-@dataclass(frozen=True)
-class ExactGrader(BaseGrader):
-    """A grader that accepts an answer if it equals the reference after normalization (Unicode NFC, white space).
-
-    The comparison follows the rules of `cosd_api.training.answers.is_right`. If the example's `ends` is False, more
-    text may follow the reference.
-
-    Attributes:
-        ignore_case: whether to ignore case.
-    """
-
-    ignore_case: bool = False
+class _Twin(Example):
+    """A question with the same prompt and answer as an earlier question, but graded differently."""
 
     @property
-    def name(self) -> str:
-        """The name, with the settings."""
-        return "exact, any case" if self.ignore_case else "exact"
+    def key(self) -> str:
+        """Identity of the question: SHA-256 (hex) of all its fields except the group."""
+        return hashlib.sha256(json.dumps(self.model_dump(mode="json", exclude={"group"})).encode()).hexdigest()
+
+
+def questions_by_key(given: Iterable[Example | Mapping[str, Any]]) -> dict[str, Example]:
+    """Map keys to questions, in the order given; only the first of several equal questions is kept.
+
+    Raises:
+        SettingError: there are no questions, or a question is invalid.
+    """
+    found: dict[str, Example] = {}
+    for one in check_examples(given, graded=True).values():
+        question = _Twin(**{name: getattr(one, name) for name in Example.model_fields}) if one.key in found else one
+        found[question.key] = question
+    return found
+
+
+def group_of(example: Example) -> str:
+    """The key of the group that a question belongs to; without `group`, the question is its own group."""
+    return example.key if example.group is None else f"group {example.group}"
+
+
+def prompt_text(example: Example) -> str:
+    """Format the prompt as one text; for a conversation, with all messages and their roles."""
+    if isinstance(example.prompt, str):
+        return example.prompt
+    return "\n\n".join(f"{one.role}: {one.content}" for one in example.prompt)
+
+
+def repeated_prompts(examples: Iterable[Example]) -> int:
+    """Count the questions that share their prompt with another question; questions with a group are ignored."""
+    count = Counter(prompt_text(one) for one in examples if one.group is None)
+    return sum(number for number in count.values() if number > 1)
+
+
+# Graders.
+
+
+class Grader:
+    """Base class of graders: await `grader(example, text)` to learn whether a text is a right answer.
+
+    Every run of a comparison grades known texts again, so that a change to the grader takes effect.
+
+    Attributes:
+        name: name for reports, including the settings that change verdicts.
+    """
+
+    name: str
+
+    async def __call__(self, example: Example, text: str) -> bool:
+        """Return True if the text is a right answer: the value that is read from it equals that of the reference.
+
+        Raises:
+            GradingError: the answer cannot be judged right or wrong.
+        """
+        found = self.reads(example, text)
+        return found is not None and found == self.wanted(example)
+
+    def check(self, example: Example) -> None:
+        """Check that the example has what this grader needs, before any model is asked.
+
+        Raises:
+            SettingError: the example lacks something that the grader needs; the message names it.
+        """
+
+    def reads(self, example: Example, text: str) -> str | None:  # noqa: ARG002
+        """Extract the answer from a text, in a canonical form; None if the grader finds no answer."""
+        return None
+
+    def wanted(self, example: Example) -> str | None:
+        """Extract the answer from the reference."""
+        return self.reads(example, example.target or example.answer)
+
+
+class ExactGrader(Grader):
+    """A grader that accepts an answer if it equals the reference after normalization (Unicode NFC, white space).
+
+    If the example's `ends` is False, more text may follow the reference. `ignore_case` ignores case.
+    """
+
+    def __init__(self, *, ignore_case: bool = False) -> None:
+        self._ignore_case = ignore_case
+        self.name = "exact, any case" if ignore_case else "exact"
 
     async def __call__(self, example: Example, text: str) -> bool:
         """Compare the whole text with the reference."""
@@ -74,25 +126,19 @@ class ExactGrader(BaseGrader):
 
     def reads(self, example: Example, text: str) -> str:  # noqa: ARG002
         """The normalized text."""
-        return normalized(text.casefold() if self.ignore_case else text)
+        return normalized(text.casefold() if self._ignore_case else text)
 
 
-@dataclass(frozen=True)
-class ContainsGrader(BaseGrader):
+class ContainsGrader(Grader):
     """A grader that accepts an answer if it contains the example's target or, without a target, the example's answer.
 
     Only whole words match. Texts are compared in Unicode's form NFC, and differences in white space are ignored.
-
-    Attributes:
-        ignore_case: whether to ignore case.
+    `ignore_case` ignores case.
     """
 
-    ignore_case: bool = False
-
-    @property
-    def name(self) -> str:
-        """The name, with the settings."""
-        return "contains, any case" if self.ignore_case else "contains"
+    def __init__(self, *, ignore_case: bool = False) -> None:
+        self._ignore_case = ignore_case
+        self.name = "contains, any case" if ignore_case else "contains"
 
     def check(self, example: Example) -> None:
         """Check that the text to search for is not blank."""
@@ -102,32 +148,19 @@ class ContainsGrader(BaseGrader):
     async def __call__(self, example: Example, text: str) -> bool:
         """Search the text for the target."""
         wanted = (example.target or example.answer).strip()
-        folded = (wanted.casefold(), text.casefold()) if self.ignore_case else (wanted, text)
-        return is_right(example.model_copy(update={"target": folded[0]}), folded[1])
+        if self._ignore_case:
+            wanted, text = wanted.casefold(), text.casefold()
+        return is_right(example.model_copy(update={"target": wanted}), text)
 
 
-class ReadingGrader(BaseGrader):
-    """A grader that extracts a value from the answer and from the reference, and compares the two."""
+class LastNumberGrader(Grader):
+    """A grader that compares the last number of the answer with that of the reference; see `last_number`."""
 
-    async def __call__(self, example: Example, text: str) -> bool:
-        """Compare the two values."""
-        found = self.reads(example, text)
-        return found is not None and found == self._wanted(example)
-
-    def _wanted(self, example: Example) -> str | None:
-        """Extract the value of the reference."""
-        return self.reads(example, example.target or example.answer)
-
-
-@dataclass(frozen=True)
-class LastNumberGrader(ReadingGrader):
-    """A grader that compares the last number of the answer with that of the reference; see `grading.last_number`."""
-
-    name: str = "last-number"
+    name = "last-number"
 
     def check(self, example: Example) -> None:
         """Check that the reference contains a number."""
-        if self._wanted(example) is None:
+        if self.wanted(example) is None:
             raise SettingError("the grader last-number needs a reference with a number, and this one has none")
 
     def reads(self, example: Example, text: str) -> str | None:  # noqa: ARG002
@@ -135,58 +168,52 @@ class LastNumberGrader(ReadingGrader):
         return last_number(text)
 
 
-@dataclass(frozen=True)
-class ChoiceGrader(ReadingGrader):
-    """A grader for multiple choice: the answer must choose the letter of the reference; see `grading.letter`.
+class ChoiceGrader(Grader):
+    """A grader for multiple choice: the answer must choose the letter of the reference; see `letter`.
 
     The reference is a letter, or the text of one of the example's `choices`.
     """
 
-    name: str = "choice"
+    name = "choice"
 
     def check(self, example: Example) -> None:
         """Check that the reference names one of the options."""
-        if self._wanted(example) is not None:
+        if self.wanted(example) is not None:
             return
-        if example.choices is None:
-            hint = 'write the letter, or give the options: "choices": ["Lima", "Quito"]'
-        else:
-            hint = f"write a letter from A to {chr(64 + len(example.choices))}, or the text of a choice"
+        hint = 'write the letter, or give the options: "choices": ["Lima", "Quito"]'
+        if example.choices is not None:
+            hint = f"write a letter from A to {ascii_uppercase[len(example.choices) - 1]}, or the text of a choice"
         raise SettingError(f"the grader choice needs the letter of an option as the answer: {hint}")
 
     def reads(self, example: Example, text: str) -> str | None:
         """Extract the letter that the text chooses."""
         return letter(text, example.choices)
 
-    def _wanted(self, example: Example) -> str | None:
-        for reference in (example.target, example.answer):
-            if reference is None:
-                continue
-            options = [normalized(choice) for choice in example.choices or ()]
+    def wanted(self, example: Example) -> str | None:
+        """Extract the letter of the reference."""
+        options = [normalized(choice) for choice in example.choices or ()]
+        for reference in filter(None, (example.target, example.answer)):
             if options.count(normalized(reference)) == 1:
-                return chr(65 + options.index(normalized(reference)))
+                return ascii_uppercase[options.index(normalized(reference))]
             if (found := letter(reference, example.choices)) is not None:
                 return found
         return None
 
 
-class CommandGrader(BaseGrader):
+class CommandGrader(Grader):
     """A grader that runs a command of the user, as this user and without a sandbox.
 
     The command reads a JSON object with the fields of the example and `text`, the answer, on standard input. It exits
-    with 0 if the answer is right, and with 1 if it is wrong.
-
-    Args:
-        command: the command with its arguments, as in a shell; no shell reads it.
-        seconds: time limit for one answer.
+    with 0 if the answer is right, and with 1 if it is wrong. No shell reads the command. `time_limit` limits the
+    seconds for one answer.
 
     Raises:
         SettingError: the command is empty, or the limit is not above 0.
     """
 
-    def __init__(self, command: str, seconds: float = 60) -> None:
-        check_positive("time_limit", seconds)
-        self._command, self._seconds = shlex.split(command), seconds
+    def __init__(self, *, command: str = "", time_limit: float = 60) -> None:
+        check_positive("time_limit", time_limit)
+        self._command, self._seconds = shlex.split(command), time_limit
         self.name = f"command {command}"
         if not self._command:
             raise SettingError("the grader command needs a command, such as command='python grade.py'")
@@ -211,10 +238,7 @@ class CommandGrader(BaseGrader):
         raise GradingError(f"{self.name} exited with {done.returncode}, not with 0 or 1, and said: {said}")
 
 
-_Verdict = Callable[[Example, str], bool | Awaitable[bool]]
-
-
-class FunctionGrader(BaseGrader):
+class FunctionGrader(Grader):
     """A grader that calls a user-defined `function(example, text)`, which returns a bool or an awaitable of a bool.
 
     An error that the function raises ends the run, unless it is a `GradingError`.
@@ -251,68 +275,51 @@ def check_grader(given: object) -> Grader:
     """
     if isinstance(given, str):
         return grader_named(given)
-    if not isinstance(given, type):
-        if isinstance(given, Grader):
-            return given
-        if callable(given):
-            return FunctionGrader(cast("_Verdict", given))
+    if isinstance(given, Grader):
+        return given
+    if callable(given) and not isinstance(given, type):
+        return FunctionGrader(cast("_Verdict", given))
     words = "a name such as last-number, a grader, or a function of an example and a text"
     raise SettingError(f"grader must be {words}, not {given!r}")
 
 
-def grader_named(
-    name: str, *, ignore_case: bool = False, command: str | None = None, time_limit: float | None = None
-) -> Grader:
+GRADERS: Mapping[str, type[Grader]] = {
+    "exact": ExactGrader,
+    "contains": ContainsGrader,
+    "last-number": LastNumberGrader,
+    "choice": ChoiceGrader,
+    "command": CommandGrader,
+}
+"""The library's graders. `module:function` means a user-defined function."""
+
+
+def grader_named(name: str, **settings: Any) -> Grader:
     """Make one of the library's graders, or a grader from a user-defined function.
 
     Args:
         name: one of `GRADERS`, or `module:function` for a function of an example and a text.
-        ignore_case: whether to ignore case; for `exact` and `contains`.
-        command: the command; required by `command`.
-        time_limit: seconds for one answer, 60 by default; for `command`.
+        settings: `ignore_case` for `exact` and `contains`; `command` and `time_limit` for `command`.
 
     Raises:
         SettingError: the name is unknown, a required setting is missing, or the grader does not support a given
             setting.
     """
-    settings = {"ignore_case": ignore_case or None, "command": command, "time_limit": time_limit}
-    given = {setting: value for setting, value in settings.items() if value is not None}
-    taken, make = _made(name)
-    for setting in given:
-        if setting not in taken:
-            of = next((other for other in GRADERS if setting in _made(other)[0]), name)
+    if name not in GRADERS and ":" not in name:
+        more = suggestion(name, GRADERS, f"known are {', '.join(GRADERS)}, and module:function")
+        raise SettingError(f"no grader is named {name!r}{more}")
+    taken = {one: inspect.signature(kind).parameters for one, kind in GRADERS.items()}
+    for setting in settings:
+        if setting not in taken.get(name, ()):
+            of = " and ".join(one for one, known in taken.items() if setting in known)
             raise SettingError(f"{setting} is a setting of the grader {of}, not of {name}")
-    return make(**given)
-
-
-def _made(name: str) -> tuple[tuple[str, ...], Callable[..., Grader]]:
-    """Return the names of a grader's settings, and the function that makes the grader from them."""
-    makers: dict[str, tuple[tuple[str, ...], Callable[..., Grader]]] = {
-        "exact": (("ignore_case",), ExactGrader),
-        "contains": (("ignore_case",), ContainsGrader),
-        "last-number": ((), LastNumberGrader),
-        "choice": ((), ChoiceGrader),
-        "command": (("command", "time_limit"), _command),
-    }
-    if name in makers:
-        return makers[name]
-    if isinstance(name, str) and ":" in name:
-        return (), lambda: FunctionGrader(_imported(name), name)
-    more = suggestion(str(name), makers, f"known are {', '.join(makers)}, and module:function")
-    raise SettingError(f"no grader is named {name!r}{more}")
-
-
-def _command(command: str = "", time_limit: float = 60) -> Grader:
-    return CommandGrader(command, time_limit)
+    return GRADERS[name](**settings) if name in GRADERS else FunctionGrader(_imported(name), name)
 
 
 def _imported(name: str) -> _Verdict:
     """Import the function that `module:function` names; the module may be in the current folder."""
     module, _, function = name.partition(":")
-    folder = str(Path.cwd())
-    added = folder not in sys.path
-    if added:
-        sys.path.append(folder)
+    before = list(sys.path)
+    sys.path.append(str(Path.cwd()))
     try:
         found: Any = import_module(module)
         for part in function.split("."):
@@ -320,8 +327,133 @@ def _imported(name: str) -> _Verdict:
     except (ImportError, ValueError, AttributeError) as error:
         raise SettingError(f"the grader {name} cannot be imported: {error}") from error
     finally:
-        if added:
-            sys.path.remove(folder)
+        sys.path[:] = before
     if not callable(found):
         raise SettingError(f"the grader {name} is not a function of an example and a text")
     return cast("_Verdict", found)
+
+
+# Values in texts.
+
+
+def normalized(text: str) -> str:
+    """Normalize a text: Unicode's NFC, stripped, with each run of white space replaced by a single space."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+# Numbers.
+
+# After a word or a closing bracket, a minus could be a subtraction or a hyphen, so it is not read as a sign. A
+# currency symbol may follow a sign. A comma separates groups of three digits.
+_NUMBER = regex.compile(
+    r"(?P<sign>(?<![\w.)\]])[-+])?\p{Sc}?"
+    r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)"
+    r"(?P<power>[eE][-+]?\d{1,3}(?!\d))?"
+)
+_DIGIT = regex.compile(r"[^\P{Nd}0-9]")
+_LARGEST = 1000  # numbers with more digits are not written out
+_RAISED = regex.compile(r"(?<=[\w)\]}])[\u2070\u00b9\u00b2\u00b3\u2074-\u207b\u2080-\u208b]+")
+_FRACTION = regex.compile(r"(?:(?P<whole>(?<![.,\d])\d[\d,]*+)\s?)?(?P<part>[\u00bc-\u00be\u2150-\u215e\u2189])")
+# Matches the exponent of a unit, as in 25 m2, 25 cm^2, 9.8 m/s^2 and 25 \text{ cm}^{2}.
+_EXPONENT = regex.compile(
+    r"(?:(?<!\p{L})(?:[cdkmn\u03bc]?m|ft|in|yd|mi)|(?<=/\s?)s|\^(?<=\d\s?\p{L}+\^)|(?<=\p{L}\})\^)"
+    r"\K\}?\^?\{?-?[23]\}?(?!\w|[.,]\d)"
+)
+
+
+def last_number(text: str) -> str | None:
+    """Extract the last number of a text as a plain decimal, such as `1234.5` for `$1,234.50`; None without a number.
+
+    Full-width digits and Unicode's minus sign are treated like their ASCII forms. A comma separates thousands, and a
+    point separates decimals. Units with their exponents, superscripts and percent signs are ignored; `3½` is 3.5.
+    """
+    plain = _FRACTION.sub(_as_decimal, _RAISED.sub("", text))
+    plain = _DIGIT.sub(_as_digit, unicodedata.normalize("NFKC", plain).replace("\u2212", "-"))
+    plain = _EXPONENT.sub("", plain)
+    found = deque(_NUMBER.finditer(plain), maxlen=1)
+    if not found:
+        return None
+    last = found[0]
+    parts = (last["sign"] or "", last["digits"].replace(",", ""), last["power"] or "")
+    return _decimal(Decimal("".join(parts)))
+
+
+def _as_digit(found: regex.Match[str]) -> str:
+    """Convert a digit of any script to ASCII; return U+FFFD if Python's version of Unicode does not know the digit."""
+    return str(unicodedata.decimal(found[0], "\ufffd"))
+
+
+def _as_decimal(found: regex.Match[str]) -> str:
+    """Convert a one-character fraction, and a whole number before it, to a decimal; thirds stay fractions."""
+    whole, part = found["whole"] or "", unicodedata.normalize("NFKC", found["part"])
+    above, below = map(int, part.split("\u2044"))
+    value = Decimal(above) / below
+    return f"{whole or 0}{str(value)[1:]}" if value and value * below == above else f"{whole} {above}/{below}"
+
+
+def _decimal(number: Decimal) -> str:
+    """Format a number in its canonical form."""
+    if not number:
+        return "0"
+    if abs(number.adjusted()) > _LARGEST:  # written out, the number could fill the memory
+        return str(number)
+    written = format(number, "f")
+    return written.rstrip("0").rstrip(".") if "." in written else written
+
+
+# Letters of options.
+
+_STATED = regex.compile(
+    r"\b(?i:answer|choice|option)\s*(?i:is|would\s+be|[:=])[:\s]*(?i:option\s+)?[\s\"'“*_(\[{]*"
+    r"(?:(?P<letter>[A-Z])(?![\w'’])|(?P<letter>[a-z])(?=[)\]}.,;:*\"”]|\s*$))"
+)
+_FIRST = regex.compile(
+    r"[\s\"'“*_(\[{]*(?:(?P<letter>[A-Z])(?=\s*$|\n|\s*[.:,;)\]}*_\"”])|(?P<letter>[B-HJ-Z])(?=\s)"
+    r"|(?P<letter>[a-z])(?=[)\]}])|(?P<letter>[a-z])[\s.]*$)"
+)
+_BRACKETED = regex.compile(r"[(\[](?P<letter>[A-Z])[)\]]")
+_ANOTHER = regex.compile(r"[)\]}*_\"”]*\s*(?:,|/|\b(?:or|and)\b)\s*[(\[{*_\"“]*[A-Z](?![\w'’])")
+
+
+def letter(text: str, choices: Sequence[str] | None = None) -> str | None:
+    """Extract the letter of the option that a text chooses, in upper case; None if it chooses no option or several.
+
+    Only letters of options count. The first rule that applies decides:
+
+    1. the last statement such as "the answer is B", "Answer: (b)", "Option: **B**";
+    2. a letter at the beginning of the text: "B", "(B)", "b) Lima", "B. Lima", "C because ..."; but not "A" or "I" as a
+       word before another word;
+    3. the only letter in brackets: "so (B) is right";
+    4. the only option whose text appears as whole words, ignoring case.
+
+    Args:
+        text: the answer.
+        choices: texts of the options A, B, C, ...; if None, every letter may be an option.
+    """
+    known = ascii_uppercase[: len(choices)] if choices is not None else ascii_uppercase
+    stated = [found for found in _STATED.finditer(text) if found["letter"].upper() in known]
+    if stated:
+        return None if _ANOTHER.match(text, stated[-1].end()) else stated[-1]["letter"].upper()
+    first = _FIRST.match(text)
+    if first is not None and first["letter"].upper() in known:
+        return None if _ANOTHER.match(text, first.end("letter")) else first["letter"].upper()
+    bracketed = {found["letter"] for found in _BRACKETED.finditer(text)}.intersection(known)
+    if bracketed:
+        return bracketed.pop() if len(bracketed) == 1 else None
+    return _named(text, choices or ())
+
+
+def _named(text: str, choices: Sequence[str]) -> str | None:
+    """Find the only option whose text appears; it does not count within the text of a longer option."""
+
+    def within(option: str, whole: str) -> bool:
+        return bool(option) and regex.search(rf"(?<!\w){regex.escape(option)}(?!\w)", whole) is not None
+
+    options = [normalized(choice).casefold() for choice in choices]
+    there = [at for at, option in enumerate(options) if within(option, normalized(text).casefold())]
+    largest = [
+        at
+        for at in there
+        if not any(options[at] != options[other] and within(options[at], options[other]) for other in there)
+    ]
+    return ascii_uppercase[largest[0]] if len(largest) == 1 else None

@@ -1,113 +1,77 @@
-"""A comparison as plain text: a table, and findings in sentences. The HTML page uses the same words and cells."""
+"""A comparison as plain text and as a page of HTML: a table, and findings in sentences."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import io
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cosd_api.comparison.advice import WIDTH, WORTH
-from cosd_api.comparison.contestants import LeftOut
-from cosd_api.comparison.contrasts import PairedDifference, ThirdModel
-from cosd_api.comparison.standings import FailedAnswer, ModelCalibration, Standing
 from cosd_api.comparison.statistics import Estimated
 from cosd_api.extend import counted, in_words, with_article, with_notes
 
 if TYPE_CHECKING:
-    from cosd_api.comparison.result import Comparison
+    from cosd_api.comparison.result import Advice, Comparison, Standing
+
+WIDTH = 110
+"""Characters per line of sentences, and of the comment in a settings file."""
+_WIDE = 1000  # the table is as wide as its content
+_WIDTH, _HEIGHT = 760, 340  # of the plot's axes
+_LABEL, _LINE = 150, 13  # of the longest label, about
+_JOINERS = "\n\t\xa0\u200c\u200d"  # harmless, although not printable
 
 
-_HEADS = ("", "right", "accuracy", "95 %")
-_COSTS = ("kept", "ms", "requests", "tokens")
-MOST_NAMES = 40
-"""Maximum length of a row's name in the table; longer lists of ways with equal texts are shortened."""
-
-
-def heads_of(found: Comparison) -> list[str]:
-    """The column headings of the table of standings; the four columns for the difference from a model are adjacent."""
-    apart = [head for name in found.models for head in (f"to {name}", "95 %", "won:lost", "p")]
-    return [*_HEADS, *apart, *_COSTS]
-
-
-def rows_of(found: Comparison) -> list[Standing]:
-    """The standings that have their own row; ways to fuse that wrote the same texts share the row of the cheapest."""
-    return [one for one in found.standings if one.same_texts_as is None]
-
-
-def same_texts(found: Comparison) -> dict[str, list[Standing]]:
-    """Group the ways to fuse that wrote the same texts: map the cheapest one's name to the other standings."""
-    several: dict[str, list[Standing]] = {}
-    for one in found.standings:
-        if one.same_texts_as is not None:
-            several.setdefault(one.same_texts_as, []).append(one)
-    return several
-
-
-def row_name(one: Standing, same: Mapping[str, Sequence[Standing]]) -> str:
-    """The name of a row: the names of all ways that share it or, if that is too long, one name and a count."""
-    others = [other.name for other in same.get(one.name, ())]
-    name = " = ".join([one.name, *others])
-    if len(name) > MOST_NAMES:
-        name = f"{one.name} = {counted(len(others), 'other')}"
-    return name + (" *" if one.on_frontier else "")
-
-
-def comparison_report(found: Comparison, worth: float = WORTH) -> str:
+def comparison_report(found: Comparison, advice: Advice) -> str:
     """Format the comparison as a table followed by sentences; the last paragraph is the advice (see `Advice`)."""
-    standings, same = rows_of(found), same_texts(found)
-    more = optional_columns(standings)
-    heads = [*heads_of(found), *more]
-    rows = [
-        [*standing_cells(one, found, same), *(cells[at] for cells in more.values())] for at, one in enumerate(standings)
-    ]
-    widths = [max(len(row[at]) for row in [heads, *rows]) for at in range(len(heads))]
-    lines = [
-        "  ".join(f"{cell:{'<' if not at else '>'}{widths[at]}}" for at, cell in enumerate(row)).rstrip()
-        for row in [heads, *rows]
-    ]
-    parts = [_title(found), *lines, "", *map(_filled, about_standings(found))]
-    parts += [f"Billed tokens: {found.billed_tokens:,}, {found.spent_tokens:,} of them in this run."]
-    parts += ["", *map(_filled, findings(found))]
-    parts += ["", *(_about_calibration(name, one) for name, one in found.calibration.items())]
-    if places := [words for one in standings if (words := _about_places(one))]:
-        parts += ["", "Replaced places, judged by the reference if the answer has followed it so far:", *places]
-    if found.failures:
-        parts += ["", "Failed:", *(f"  {name}, {n}: {error}" for name, n, error in failures_counted(found.failures))]
-    if found.left_out:
-        parts += ["", "Left out:"]
-        parts += [f"  {'; '.join(names)}: {reason}" for reason, names in by_reason(found.left_out).items()]
-    if found.stopped is not None:
-        parts += ["", f"Not complete: {found.stopped}."]
-    else:
-        parts += ["", _filled(str(found.advice(worth=worth)))]
-    return with_notes("\n".join(parts), found.warnings)
+    last = f"Not complete: {found.stopped}." if found.stopped is not None else str(advice)
+    parts = [_title(found), _table(found), *_notes(found), fill(last, WIDTH)]
+    return with_notes("\n\n".join(parts), found.warnings)
 
 
-def _filled(words: str) -> str:
-    return fill(words, WIDTH)
+def comparison_page(found: Comparison, advice: Advice) -> str:
+    """Write the report of a comparison as an HTML document that loads nothing and runs no script."""
+    from jinja2 import Environment, PackageLoader  # noqa: PLC0415 - needed only for a page
+
+    environment = Environment(
+        loader=PackageLoader("cosd_api.comparison", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.finalize = _visible
+    environment.filters["sha256"] = _sha256
+    return environment.get_template("page.html.jinja").render(
+        found=found,
+        about=_title(found),
+        advice=str(advice),
+        table=_table(found),
+        notes=[*_notes(found), *found.warnings],
+        plot=_plot(found),
+    )
+
+
+def _sha256(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _visible(value: Any) -> Any:
+    r"""Escape control and hidden characters of a text, such as `\u202e`."""
+    if type(value) is not str:
+        return value
+    return "".join(one if one.isprintable() or one in _JOINERS else f"\\u{ord(one):04x}" for one in value)
 
 
 def _title(found: Comparison) -> str:
-    words = f"{roles_in_words([one.model for one in found.models.values()])}, graded by {found.grader}: "
-    words += counted(found.questions, "test question")
+    draft, *assistants = (one.model for one in found.models.values())
+    words = f"{draft} as the draft, {in_words(assistants)} as the assistant{'s' * (len(assistants) > 1)}, graded by "
+    words += f"{found.grader}: {counted(found.questions, 'test question')}"
     if found.clusters < found.questions:
         words += f" in {counted(found.clusters, 'group')}"
     if found.development:
         words += f", {len(found.development)} to set baselines"
-    return f"{words}; {limits_in_words(found)}\n"
-
-
-def roles_in_words(models: Sequence[str]) -> str:
-    """Name the models with their roles: the draft, then the assistants."""
-    draft, *assistants = models
-    return f"{draft} as the draft, {in_words(assistants)} as the assistant{'s' * (len(assistants) > 1)}"
-
-
-def limits_in_words(found: Comparison) -> str:
-    """Describe the limits of the answers."""
-    words = f"answers of at most {counted(found.max_tokens, 'token')}"
+    words += f"; answers of at most {counted(found.max_tokens, 'token')}"
     if found.stop:
         words += f", ending before {' or '.join(map(repr, found.stop))}"
     if found.unit is not None:
@@ -115,190 +79,166 @@ def limits_in_words(found: Comparison) -> str:
     return f"{words}, seed {found.seed}"
 
 
-def about_standings(found: Comparison) -> list[str]:
-    """Write paragraphs that explain the columns and name the ways that share a row."""
-    both = "both" if len(found.models) == 2 else "all"
-    apart = "Differences are to each model alone, in points, on the questions that both have answered. "
-    apart += "Their intervals hold simultaneously, and exclude 0 exactly if p is at most 0.05. Both come from sign "
-    apart += "flips, by the maximum over all differences of this table."
-    if found.clusters < found.questions:
-        apart += " The questions of a group count as one; the numbers in brackets after won:lost are groups."
-    costs = f"kept: share of the draft's tokens. ms: median. Requests and tokens: means per answer, {both} endpoints "
-    costs += "together. A name that ends in *: nothing that bills fewer tokens comes within one standard error of it."
-    return [
-        apart,
-        costs,
+# The table.
+
+
+def _table(found: Comparison) -> str:
+    """The table of standings, with one line for each contestant."""
+    from rich.console import Console  # noqa: PLC0415 - needed only for a report
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    columns = _columns(found)
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    for head, _ in columns:
+        table.add_column(head, justify="right" if head else "left", no_wrap=True)
+    for one in found.standings:
+        table.add_row(*(Text(cell(one)) for _, cell in columns))
+    written = io.StringIO()
+    Console(file=written, width=_WIDE, color_system=None).print(table)
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
+
+
+def _columns(found: Comparison) -> list[tuple[str, Callable[[Standing], str]]]:
+    """The columns of the table: each column's heading, and a function that makes its cells."""
+
+    def known(value: float | None, shown: Callable[[float], str]) -> str:
+        return "" if value is None or math.isnan(value) else shown(value)
+
+    def right(one: Standing) -> str:
+        failed = f" ({one.failed} failed, {100 * one.of_asked:.1f} of all)" if one.failed else ""
+        return f"{one.right}/{one.answered}{failed}"
+
+    columns: list[tuple[str, Callable[[Standing], str]]] = [
+        ("", lambda one: one.name),
+        ("right", right),
+        ("accuracy", lambda one: known(one.accuracy.value, lambda value: f"{100 * value:.1f}")),
+        ("95 %", lambda one: f"{100 * one.accuracy.low:.0f} to {100 * one.accuracy.high:.0f}" if one.answered else ""),
         *(
-            f"{first} wrote the same texts as "
-            f"{'; '.join(f'{one.name} ({one.billed or 0:,.0f} tokens)' for one in others)}: they share a row, which "
-            f"has the numbers of {first}."
-            for first, others in same_texts(found).items()
+            (head, partial(_difference, name, at))
+            for name in found.models
+            for at, head in enumerate((f"to {name}", "95 %", "won:lost", "p"))
         ),
+        ("kept", lambda one: known(one.acceptance, lambda value: f"{value:.0%}")),
+        ("ms", lambda one: known(one.seconds, lambda value: f"{1000 * value:,.0f}")),
+        ("requests", lambda one: f"{sum(one.requests.values()):.1f}" if one.answered else ""),
+        ("tokens", lambda one: known(one.billed, lambda value: f"{value:,.0f}")),
     ]
+    if any(any(one.cached.values()) for one in found.standings):
+        columns.append(("cached", lambda one: f"{sum(one.cached.values()):,.0f}" if one.answered else ""))
+    if any(one.money is not None for one in found.standings):
+        columns.append(("per 1,000", lambda one: known(one.money, lambda value: f"{1000 * value:,.4g}")))
+    return columns
 
 
-def findings(found: Comparison) -> list[str]:
-    """Put the result into sentences: ways that beat each model, effects of failures, and the worth of a third model."""
-    tested = [one for one in rows_of(found) if one.kind in ("method", "baseline") and one.differences]
+def _difference(name: str, at: int, standing: Standing) -> str:
+    """A cell of the difference to a model: points, interval, questions won and lost, or p."""
+    one = standing.differences.get(name)
+    if one is None or not one.counts.total:
+        return ""
+    interval = "" if one.interval is None else _interval(one.interval)
+    p = "" if one.p is None else f"{one.p:.3f}" if one.p >= 0.0005 else "<0.001"
+    return (f"{100 * one.value:+z.1f}", interval, f"{one.counts.won}:{one.counts.lost}", p)[at]
+
+
+def _interval(one: Estimated) -> str:
+    return f"{100 * one.low:+z.0f} to {100 * one.high:+z.0f}"
+
+
+# Sentences.
+
+
+def _notes(found: Comparison) -> Iterator[str]:
+    """Yield the paragraphs between the table and the advice."""
+    words = "Differences are to each model alone, in points, on the questions that both have answered. Their intervals "
+    words += "hold simultaneously, and exclude 0 exactly if p is at most 0.05. Both come from sign flips, by the "
+    words += "maximum over all differences of this table."
+    if found.clusters < found.questions:
+        words += " The questions of a group count as one."
+    both = "both" if len(found.models) == 2 else "all"
+    costs = f"kept: share of the draft's tokens. ms: median. Requests and tokens: means per answer, {both} endpoints "
+    costs += "together."
+    bill = f"Billed tokens: {found.billed_tokens:,}, {found.spent_tokens:,} of them in this run."
+    yield from (fill(words, WIDTH), fill(costs, WIDTH), bill)
+    yield from (fill(one, WIDTH) for one in _findings(found))
+    if found.failures:
+        why = Counter((one.contestant, one.development, one.error) for one in found.failures)
+        yield "Failed:\n" + "\n".join(
+            f"  {name}, {counted(n, 'question')}{' that set baselines' * held}: {error}"
+            for (name, held, error), n in why.items()
+        )
+    if found.left_out:
+        reasons: dict[str, list[str]] = {}
+        for one in found.left_out:
+            reasons.setdefault(one.reason, []).append(one.name)
+        yield "Left out:\n" + "\n".join(f"  {'; '.join(names)}: {reason}" for reason, names in reasons.items())
+
+
+def _findings(found: Comparison) -> Iterator[str]:
+    """Yield sentences on a grader that fits no answer, the ways that beat each model, and the effects of failures."""
+    graded = [one for one in found.standings if one.answered]
+    if graded and not any(one.right for one in graded):
+        words = f"No answer of any model or way is right by the grader {found.grader}. Compare some answers with the "
+        words += "references: another grader may fit them, such as 'contains' if the answers are sentences (--grader)."
+        yield words
+    tested = [one for one in found.standings if one.kind in ("method", "baseline") and one.differences]
     if not any(difference.interval is not None for one in tested for difference in one.differences.values()):
-        return _about_the_grader(found)
+        return
     better = [one.name for one in tested if one.better_than_all]
     each = "both models" if len(found.models) == 2 else "each of the models"
     if better:
-        words = f"Better than {each} alone, with an error of at most 5 % for all together: {in_words(better)}."
+        yield f"Better than {each} alone, with an error of at most 5 % for all together: {in_words(better)}."
     else:
-        words = f"No way is shown to be better than {each} alone, with an error of at most 5 % for all ways together."
-    sentences = [*_about_the_grader(found), words, *_about_failures(tested, found)]
-    if found.third is not None:
-        sentences.append(third_in_words(found.third))
-    elif found.more_assistants and len(found.models) == _TRIO:
-        sentences.append(
-            "Whether the third model is worth its price is not known: the ways to fuse two of the models have to be "
-            "compared, too (--pairs)."
-        )
-    return sentences
-
-
-_TRIO = 3
-
-
-def _about_the_grader(found: Comparison) -> list[str]:
-    """Write a sentence if no graded answer is right, because the grader may not fit the answers."""
-    graded = [one for one in found.standings if one.answered]
-    if not graded or any(one.right for one in graded):
-        return []
-    words = f"No answer of any model or way is right by the grader {found.grader!r}. Compare some answers with the "
-    words += "references: another grader may fit them, such as 'contains' if the answers are sentences (--grader)."
-    return [words]
-
-
-def _about_failures(tested: Sequence[Standing], found: Comparison) -> list[str]:
-    """Write a sentence about each significant gain that the failed questions could have cancelled."""
-    sentences: list[str] = []
+        yield f"No way is shown to be better than {each} alone, with an error of at most 5 % for all ways together."
     for one in tested:
-        doubtful = [
-            (name, apart.bounded)
-            for name, apart in one.differences.items()
-            if apart.interval is not None and apart.bounded is not None and apart.interval.low > 0 >= apart.bounded.low
-        ]
-        for name, bounded in doubtful:
-            sentences.append(
-                f"{one.name} is ahead of {with_article(name)} only on the questions that both have answered "
-                f"({one.name} failed at {counted(one.failed, 'question')}, {with_article(name)} at "
-                f"{found[name].failed}): with these, the difference may be {_interval(bounded, signed=True)} points."
-            )
-    return sentences
+        for name, apart in one.differences.items():
+            if apart.interval and apart.bounded and apart.interval.low > 0 >= apart.bounded.low:
+                yield (
+                    f"{one.name} is ahead of {with_article(name)} only on the questions that both have answered "
+                    f"({one.name} failed at {counted(one.failed, 'question')}, {with_article(name)} at "
+                    f"{found[name].failed}): with these, the difference may be {_interval(apart.bounded)} points."
+                )
 
 
-def third_in_words(third: ThirdModel) -> str:
-    """Say in a sentence whether a third model is worth its price."""
-    apart, (three, two) = third.difference, third.billed
-    words = f"The third model: {third.three}, the best way to fuse all three, is {_signed(apart.value)} points"
-    if apart.interval is not None:
-        words += f" ({_interval(apart.interval, signed=True)})"
-    words += (
-        f" to {third.two}, the best way to fuse two, and bills {three / two if two else math.inf:.1f} times the tokens"
-    )
-    if third.money is not None:
-        words += f" ({1000 * third.money[0]:,.4g} instead of {1000 * third.money[1]:,.4g} for 1,000 answers)"
-    if apart.low > 0 and three <= two:
-        return f"{words}. So it gains, and costs nothing."
-    if apart.low > 0:
-        return f"{words}. So it gains; each additional right answer costs {(three - two) / apart.value:,.0f} tokens."
-    if apart.interval is not None and apart.interval.high <= 0:
-        return f"{words}. So it gains nothing."
-    return f"{words}. A gain is not shown: on these questions, it is not worth its price."
+# The plot.
 
 
-def standing_cells(one: Standing, found: Comparison, same: Mapping[str, Sequence[Standing]]) -> list[str]:
-    """The cells of one standing's row; see `heads_of`."""
-    failed = f" ({one.failed} failed, {_percent(one.of_asked)} of all)" if one.failed else ""
-    return [
-        row_name(one, same),
-        f"{one.right}/{one.answered}{failed}",
-        _percent(one.accuracy.value),
-        _interval(one.accuracy),
-        *(cell for name in found.models for cell in difference_cells(one.differences.get(name))),
-        "" if one.acceptance is None else f"{one.acceptance:.0%}",
-        "" if one.seconds is None else f"{1000 * one.seconds:,.0f}",
-        f"{sum(one.requests.values()):.1f}" if one.answered else "",
-        "" if one.billed is None else f"{one.billed:,.0f}",
-    ]
+def _plot(found: Comparison) -> Mapping[str, Any]:
+    """Place the contestants by billed tokens (across, logarithmic) and accuracy (up), in pixels of the plot."""
+    shown = [one for one in found.standings if one.billed and one.kind != "derived"]
+    costs: Sequence[float] = [one.billed or 1.0 for one in shown] or [1.0]
+    low, high = math.log(min(costs) / 1.5), math.log(max(costs) * 2)
+    bottom = math.floor(10 * min([one.accuracy.low for one in shown], default=0)) / 10
+    top = math.ceil(10 * max([one.accuracy.high for one in shown], default=1)) / 10
 
+    def across(tokens: float) -> float:
+        return round((math.log(tokens) - low) / (high - low) * _WIDTH, 1)
 
-def difference_cells(one: PairedDifference | None) -> list[str]:
-    """The four cells of a difference: value, interval, questions won and lost, and p."""
-    if one is None or not one.counts.total:
-        return [""] * 4
-    groups = "" if one.groups is None else f" ({one.groups[0]}:{one.groups[1]})"
-    return [
-        _signed(one.value),
-        "" if one.interval is None else _interval(one.interval, signed=True),
-        f"{one.counts.won}:{one.counts.lost}{groups}",
-        p_in_words(one.p),
-    ]
+    def down(share: float) -> float:
+        return round((top - share) / (top - bottom) * _HEIGHT, 1)
 
-
-def p_in_words(value: float | None) -> str:
-    """Format a p-value with three decimals; an empty text if there is none."""
-    return "" if value is None else f"{value:.3f}" if value >= 0.0005 else "<0.001"
-
-
-def optional_columns(standings: Sequence[Standing]) -> dict[str, list[str]]:
-    """Columns that are shown only if these standings have values for them: cached tokens, price of 1,000 answers."""
-    found: dict[str, list[str]] = {}
-    if any(any(one.cached.values()) for one in standings):
-        found["cached"] = [f"{sum(one.cached.values()):,.0f}" if one.answered else "" for one in standings]
-    if any(one.money is not None for one in standings):
-        found["per 1,000"] = ["" if one.money is None else f"{1000 * one.money:,.4g}" for one in standings]
-    return found
-
-
-def failures_counted(failures: Iterable[FailedAnswer]) -> list[tuple[str, str, str]]:
-    """Group failures by contestant and reason: the contestant, the number of questions in words, and the reason."""
-    why = Counter((one.contestant, one.development, one.error) for one in failures)
-    return [
-        (name, counted(n, "question") + " that set baselines" * held, error) for (name, held, error), n in why.items()
-    ]
-
-
-def by_reason(left_out: Iterable[LeftOut]) -> dict[str, list[str]]:
-    """Map each reason to the names of the contestants that were left out for it."""
-    found: dict[str, list[str]] = {}
-    for one in left_out:
-        found.setdefault(one.reason, []).append(one.name)
-    return found
-
-
-def _percent(value: float) -> str:
-    return "" if math.isnan(value) else f"{100 * value:.1f}"
-
-
-def _signed(value: float) -> str:
-    return "" if math.isnan(value) else f"{100 * value:+z.1f}"
-
-
-def _interval(one: Estimated, *, signed: bool = False) -> str:
-    if math.isnan(one.value):
-        return ""
-    sign = "+" if signed else ""
-    return f"{100 * one.low:{sign}z.0f} to {100 * one.high:{sign}z.0f}"
-
-
-def _about_calibration(name: str, one: ModelCalibration) -> str:
-    mean, least = one.mean, one.least
-    words = f"Calibration of {with_article(name)}: mean probability {mean.confidence:.2f}, right {mean.accuracy:.2f}; "
-    words += f"expected calibration error {mean.error:.2f}"
-    if least.wrong:
-        words += f"; nowhere unsure in {least.confident_wrong} of {counted(least.wrong, 'wrong answer')}"
-    return words + "."
-
-
-def _about_places(one: Standing) -> str:
-    found = one.replaced
-    if found is None or not found.places:
-        return ""
-    words = f"  {one.name}: {found.places:,}; the assistant's text was right at {found.assistant}, the draft's at "
-    words += f"{found.draft}, neither at {found.neither}, not known at {found.unknown}; of "
-    words += f"{counted(found.answers.total, 'answer')} with one, {found.answers.won} put right"
-    return f"{words} and {found.answers.lost} spoilt"
+    taken: list[tuple[float, float]] = []
+    labels: dict[str, float] = {}
+    for one in sorted(shown, key=lambda one: -one.accuracy.value):  # labels move down until none overlaps
+        x, y = across(one.billed or 1.0), down(one.accuracy.value)
+        while any(abs(x - other) < _LABEL and abs(y - height) < _LINE for other, height in taken):
+            y += 1
+        taken.append((x, y))
+        labels[one.name] = y
+    return {
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "costs": [(across(cost), f"{cost:,.0f}") for cost in sorted({min(costs), max(costs)})],
+        "shares": [(down(tenth / 10), f"{10 * tenth} %") for tenth in range(round(10 * bottom), round(10 * top) + 1)],
+        "spots": [
+            {
+                "one": one,
+                "x": across(one.billed or 1.0),
+                "y": down(one.accuracy.value),
+                "low": down(one.accuracy.low),
+                "high": down(one.accuracy.high),
+                "label": labels[one.name],
+            }
+            for one in shown
+        ],
+    }

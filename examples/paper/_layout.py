@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass, field
 
 from _columns import Column
 from _tasks import ACCURACY, TASKS, Measure
+from scipy.stats import ttest_1samp
 
 from cosd_api import Example
 from cosd_api.comparison.journal import GradedAnswer
-from cosd_api.comparison.statistics import Estimated, mean, wilson
+from cosd_api.comparison.statistics import Estimated, wilson
 from cosd_api.version import __version__
 from cosd_api.wording import counted
 
@@ -135,7 +136,15 @@ def estimated(measure: Measure, examples: Sequence[Example], answers: Mapping[st
     """The mean of a measure over the answers to some questions, with its interval."""
     several = [(one, answers[one.key]) for one in examples if one.key in answers]
     values = [value for one, answer in several if (value := measure.of(one, answer)) is not None]
-    return wilson(sum(map(bool, values)), len(values)) if measure.share else mean(values)
+    return wilson([(bool(one), 1) for one in values]) if measure.share else mean(values)
+
+
+def mean(values: Sequence[float]) -> Estimated:
+    """The mean of values, with Student's 95 % interval, which is unbounded for fewer than two values."""
+    if len(values) < 2:
+        return Estimated(math.fsum(values) if values else math.nan, -math.inf, math.inf)
+    low, high = ttest_1samp(values, 0).confidence_interval(0.95)
+    return Estimated(math.fsum(values) / len(values), float(low), float(high))
 
 
 def added(several: Sequence[Estimated], factor: float) -> Estimated:

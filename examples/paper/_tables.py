@@ -11,7 +11,6 @@ import asyncio
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 
 from _columns import Fused, Setup
@@ -34,10 +33,11 @@ from _pairs import Pair, read_pairs
 from _tasks import TASKS
 
 from cosd_api import Example, SettingError
-from cosd_api.comparison.compare import opened
-from cosd_api.comparison.contestants import ContestantKind
+from cosd_api.comparison.compare import ComparisonRun
+from cosd_api.comparison.contestants import Alone, ContestantKind
+from cosd_api.comparison.graders import check_grader
 from cosd_api.comparison.journal import GradedAnswer
-from cosd_api.comparison.settings import ComparisonSettings, Tally
+from cosd_api.endpoints import Endpoints
 from cosd_api.methods.base import Method
 from cosd_api.training.dataset import read_examples
 from cosd_api.wording import counted
@@ -79,37 +79,36 @@ async def ask(
     stop = about.stop if all(isinstance(one.prompt, str) for one in examples) else ()
     label = f"{setup.name}, {about.title}"
     own = f"{table.name}-{task}" if table.concurrency == 1 else task  # answers of a busy server would distort the times
-    settings = ComparisonSettings.checked(
-        grader=about.judge(),
+    draft, *assistants = setup.providers
+    run = ComparisonRun(
+        examples,
+        Endpoints(draft, assistants, unit=setup.pair.unit, method=Alone()),
+        check_grader(about.judge()),
         path=setup.file("answers", own),
+        write=not args.dry_run,
         max_tokens=limit,
         stop=stop,
         seed=args.seed,
         unit=setup.pair.unit,
         concurrency=args.concurrency or table.concurrency,
         progress=Progress(label),
-        dry_run=args.dry_run,
     )
-    draft, *assistants = setup.providers
-    async with opened(examples, draft=draft, assistant=assistants, settings=settings, take_in=False) as unbounded:
-        before = unbounded.journal.billed
-        bound = args.max_billed_tokens  # does not count answers that the journal already has
-        most = None if bound is None else before + bound - found.billed
-        run = replace(unbounded, settings=replace(settings, max_billed_tokens=most))
-        asked = await run.take_in(several)
+    async with run:
+        if args.max_billed_tokens is not None:  # the bound does not count answers that the journal already has
+            run.limit.most = run.before + args.max_billed_tokens - found.billed
+        asked = await run.add(several)
         run.expect(examples, asked)
         if args.dry_run:
-            print(f"{label}, answers of up to {limit} tokens: {await run.forecast(asked, examples)}")
+            print(f"{label}, answers of up to {limit} tokens: {await run.estimate()}")
         else:
             print(f"{label}: {counted(len(asked), 'column')}, {counted(len(examples), 'question')}", file=sys.stderr)
             await run.ask(examples, asked)
-        answers = {one.name: run.known.complete(one, examples) for one in run.contestants}
-        found.billed += run.journal.billed - before
+        answers = {one.name: run.answers(one, examples, graded=True) for one in run.contestants}
+        found.billed += run.journal.billed - run.before
         found.stopped = run.stopped
         found.notes += [f"{label}: the column {one.name} is left out: {one.reason}" for one in run.left_out]
-        failed = run.failures.of({one.key for one in examples})
         for one in run.contestants:
-            found.notes += about_answers(label, one.name, answers[one.name], failed.get(one.name, {}))
+            found.notes += about_answers(label, one.name, answers[one.name], run.failures.get(one.name, {}))
         return examples, answers
 
 
@@ -131,9 +130,7 @@ class Progress:
         self._label = label
         self._tenths = 0
 
-    def __call__(self, tallies: Sequence[Tally]) -> None:
-        done = sum(one.answered + one.failed for one in tallies)
-        total = sum(one.questions for one in tallies)
+    def __call__(self, done: int, total: int) -> None:
         if total and 10 * done // total > self._tenths:
             self._tenths = 10 * done // total
             print(f"{self._label}: {done} of {total} answers", file=sys.stderr)

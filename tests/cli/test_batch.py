@@ -159,7 +159,7 @@ class _Crowded:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--prices", "draft"), "No such file or directory"),
+        (("--prices", "draft"), "'draft' is not NAME=READ,WRITTEN, as in draft=0.2,0.6"),
         (("--prices", "draft=1,2"), "the price of the assistant (large) is missing"),
         (("--concurrency", "0"), "Input should be greater than or equal to 1"),
         (("--config", "missing.yaml"), "missing.yaml: No such file or directory"),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +11,18 @@ import anyio
 import pytest
 
 from compared import examples, pair
-from cosd_api import CoSD, Example, Fusion, FusionResult, RandomVerifier, RuleVerifier, SettingError, compare
+from cosd_api import CoSD, Example, Fusion, FusionResult, GradingError, RuleVerifier, SettingError, compare
 from cosd_api.comparison import Comparison, ComparisonEstimate, Price
-from cosd_api.comparison.contestants import Contestant, LeftOut, contestants_of
-from cosd_api.comparison.graders import ExactGrader
-from cosd_api.comparison.journal import GradedAnswer, ReplacedPlace
-from cosd_api.comparison.page import comparison_page
-from cosd_api.comparison.settings import Tally
-from cosd_api.comparison.standings import _verdicts  # pyright: ignore[reportPrivateUsage]
+from cosd_api.comparison.contestants import Contestant, LeftOut
 from cosd_api.comparison.statistics import PairedCounts, wilson
-from cosd_api.methods.words import unicode_words
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
 
 TEST = ("both", "draft", "fixed", "fixed", "spoilt", "sure", "neither", "fixed")
 HELD = ("both", "fixed")
 ASKED = examples(TEST, HELD)
-SMALL = examples(("fixed",), ("both",), 0.5)
+REPEATED = "with others: if they ask for the same thing, give them one group, or the intervals are too narrow"
+SMALL = examples(("fixed",), ("both",))
 
 
 def outcomes(found: Comparison) -> dict[tuple[str, str], tuple[str, bool | None]]:
@@ -58,7 +51,7 @@ async def test_every_number_by_hand() -> None:
         "cosd": (5, 8, 0),
         "random gate": (found["random gate"].right, 8, 0),
     }
-    assert found["draft"].accuracy == wilson(3, 8)
+    assert found["draft"].accuracy == wilson([(1, 1)] * 3 + [(0, 1)] * 5)
     apart = {one.name: one.differences for one in found.standings}
     assert {name: [*of] for name, of in apart.items()} == {
         name: [model for model in ("draft", "assistant") if model != name] for name in apart
@@ -75,56 +68,11 @@ async def test_every_number_by_hand() -> None:
     assert [(one.name, one.reason.split(",")[0]) for one in found.left_out] == [
         ("self-consistency", "the better model does not draw tokens")
     ]
-    places = found["cosd"].replaced
-    assert places is not None
-    assert (places.places, places.assistant, places.draft, places.neither, places.unknown) == (4, 3, 1, 0, 0)
-    assert places.answers == PairedCounts(both=0, won=3, lost=1, neither=0)
+    assert sum(len(one.replaced) for one in found.answers_of("cosd").values()) == 4
     # Of two tokens one was replaced in four answers; the end was kept.
     assert found["cosd"].acceptance == pytest.approx((4 * 1 + 4 * 0.5) / 8)
     assert draft.open_requests == assistant.open_requests == 0
     assert found.stopped is None
-
-
-def verdicts(reference: str, *places: ReplacedPlace, text: str = "") -> list[str]:
-    answer = GradedAnswer(key="k", graded="g", contestant="c", question="q", text=text, replaced=places)
-    return _verdicts(Example(prompt="Q", answer=reference), answer)
-
-
-def test_a_word_is_not_right_for_beginning_another() -> None:
-    place = ReplacedPlace(start=0, draft=" 5", fused=" 4", word=True)
-    assert verdicts(" 4.", place) == ["assistant"]
-    assert verdicts(" 42", place) == ["neither"]
-    assert verdicts(" 42", place.model_copy(update={"word": False})) == ["assistant"]  # "2" may follow
-    assert verdicts(" 52", place) == ["unknown"]  # the draft may have been about to write it
-    assert verdicts(" 5", place) == ["draft"]
-
-
-async def test_places_are_words_where_words_are_judged() -> None:
-    found, *_ = await cosd_alone(ASKED, unit="word", baselines=False)
-    places = [one for answer in found.answers_of("cosd").values() for one in answer.replaced]
-    assert len(places) == 5 and all(one.word for one in places)
-    found, *_ = await cosd_alone(ASKED, unit="token", baselines=False)
-    assert not any(one.word for answer in found.answers for one in answer.replaced)
-
-
-def test_half_a_character_continues_a_reference() -> None:
-    place = ReplacedPlace(start=2, draft="\\xa8", fused="\\xa9", draft_raw="a8", fused_raw="a9")
-    half = place.model_copy(
-        update={"start": 0, "draft": " \\xc3", "draft_raw": "20c3", "fused": " e", "fused_raw": None}
-    )
-    assert verdicts(" é", half, place, text=" é") == ["draft", "assistant"]
-
-
-async def test_the_calibration_of_both_models_by_hand() -> None:
-    found, *_ = await cosd_alone(ASKED)
-    # The answers of the draft: right ones with 0.9 (both, draft, held both) and 0.2; wrong ones with 0.2 (three, one
-    # held) and 0.9 (sure, neither). Each has an end of probability 1.
-    mean, least = found.calibration["draft"].mean, found.calibration["draft"].least
-    assert (mean.answers, mean.wrong, least.confident_wrong) == (10, 6, 2)
-    assert mean.confidence == pytest.approx((5 * 0.95 + 5 * 0.6) / 10)
-    assert mean.error == pytest.approx(abs(3 / 5 - 0.95) / 2 + abs(1 / 5 - 0.6) / 2)
-    assert found.calibration["assistant"].least.confident_wrong == 1  # neither; draft and spoilt have less than 0.9
-    assert (found.calibration["draft"].least.alpha, found.calibration["assistant"].least.alpha) == (0.9, 0.9)
 
 
 async def test_cost_is_what_the_models_were_asked(tmp_path: Path) -> None:
@@ -216,43 +164,6 @@ async def test_a_kill_at_any_byte(tmp_path: Path) -> None:
         assert len(path.read_bytes().splitlines()) == len(data.splitlines()), size
 
 
-async def test_two_runs_at_once_pay_once(tmp_path: Path) -> None:
-    path = tmp_path / "answers.jsonl"
-    refused: list[str] = []
-    paid: list[int] = []
-
-    async def run() -> None:
-        models = pair(SMALL, request_delay=0.002)
-        try:
-            await compare(SMALL.values(), draft=models[0], assistant=models[1], methods=["cosd"], path=path)
-        except SettingError as error:
-            refused.append(str(error))
-        paid.append(sent(*models))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-        group.start_soon(run)
-    assert len(refused) == 1 and "answers.jsonl is open in another run, which writes to it" in refused[0]
-    assert min(paid) == 0 < max(paid)
-
-
-async def test_another_grader_reads_the_texts_that_are_there(tmp_path: Path) -> None:
-    path = tmp_path / "answers.jsonl"
-    draft, assistant = pair(ASKED, sampling=False)
-    options: dict[str, Any] = {"methods": ["cosd"], "max_tokens": 4, "path": path}
-    await compare(ASKED.values(), draft=draft, assistant=assistant, **options)
-    asked = sent(draft, assistant)
-
-    def wrong(example: Example, text: str) -> bool:
-        return " w" in text
-
-    again = await compare(ASKED.values(), draft=draft, assistant=assistant, grader=wrong, **options)
-    assert sent(draft, assistant) == asked  # the rate of the random gate is the same, too
-    assert (again["draft"].right, again["assistant"].right, again.spent_tokens) == (5, 3, 0)
-    back = await compare(ASKED.values(), draft=draft, assistant=assistant, **options)
-    assert (sent(draft, assistant), back["draft"].right) == (asked, 3)
-
-
 async def test_an_edited_function_never_keeps_its_old_grades(tmp_path: Path) -> None:
     """Not where the next run asks nothing, either; and a file whose grades stay does not grow."""
     path = tmp_path / "answers.jsonl"
@@ -285,8 +196,8 @@ async def test_only_the_texts_of_this_run_are_graded_again_and_few_before_it_is_
         assert len(calls) == 2 * len(held) and {*calls} == held and not shown  # both models, to choose the better one
         return False
 
-    def progress(tallies: Sequence[Tally]) -> None:
-        shown.append(sum(one.answered for one in tallies))
+    def progress(done: int, total: int) -> None:
+        shown.append(done)
 
     path = tmp_path / "answers.jsonl"
     options: dict[str, Any] = {"path": path, "models": {"sampling": False}}
@@ -308,39 +219,15 @@ async def test_known_answers_are_graded_where_a_limit_has_ended_the_run(tmp_path
     assert {*outcomes(first).items()} <= {*outcomes(again).items()}
 
 
-async def test_a_dear_grader_keeps_its_grades_under_its_identity(tmp_path: Path) -> None:
-    calls: list[str] = []
-
-    model = "one"
-
-    class Dear(ExactGrader):
-        @property
-        def identity(self) -> str:
-            return model
-
-        async def __call__(self, example: Example, text: str) -> bool:
-            calls.append(text)
-            return await super().__call__(example, text)
-
-    path = tmp_path / "answers.jsonl"
-    await cosd_alone(SMALL, path=path, grader=Dear())
-    first = len(calls)
-    await cosd_alone(SMALL, path=path, grader=Dear())
-    assert len(calls) == first > 0
-    model = "another"
-    await cosd_alone(SMALL, path=path, grader=Dear())
-    assert len(calls) == 2 * first
-
-
 async def test_other_settings_are_other_answers(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     await cosd_alone(SMALL, path=path)
     _, *providers = await cosd_alone(SMALL, path=path, max_tokens=3)
     assert sent(*providers) > 0
-    with pytest.raises(SettingError, match="holds answers with small as the draft, not other: give another folder"):
+    with pytest.raises(SettingError, match="holds answers of small and large, not of other and other: give another f"):
         await cosd_alone(SMALL, path=path, models={"name": "other"})
     draft, assistant = pair(SMALL)
-    with pytest.raises(SettingError, match="not large: swap draft and assistant, or give another folder, or move"):
+    with pytest.raises(SettingError, match="not of large and small: give the models in the same order, or give"):
         await compare(SMALL.values(), draft=assistant, assistant=draft, methods=["cosd"], path=path)
 
 
@@ -427,16 +314,6 @@ class Waiting:
         self._free.set()
 
 
-async def test_a_limit_holds_while_answers_are_graded(tmp_path: Path) -> None:
-    path = tmp_path / "answers.jsonl"
-    grader = Waiting(path)
-    async with anyio.create_task_group() as group:
-        group.start_soon(grader.let_go)
-        found, *_ = await cosd_alone(ASKED, max_billed_tokens=40, concurrency=8, grader=grader, path=path)
-        assert found.stopped is not None and found.billed_tokens <= 40
-        assert len(grader.asked) == len(found.answers) > 1
-
-
 async def test_an_answer_that_is_being_graded_is_kept_with_its_bill(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     grader = Waiting(path)
@@ -448,20 +325,6 @@ async def test_an_answer_that_is_being_graded_is_kept_with_its_bill(tmp_path: Pa
         again, *asked_again = await cosd_alone(ASKED, concurrency=4, grader=grader, path=path)
         assert again.billed_tokens == whole.billed_tokens and outcomes(again) == outcomes(whole)
         assert again.spent_tokens < whole.billed_tokens and sent(*asked_again) < sent(*asked)
-
-
-async def test_a_share_that_is_too_small_is_no_limit() -> None:
-    whole, *_ = await cosd_alone(ASKED)
-    most = round(1.3 * whole.billed_tokens)
-    found, *_ = await cosd_alone(ASKED, max_billed_tokens=most, concurrency=30, models={"request_delay": 0.001})
-    assert found.billed_tokens <= most
-    assert (found.stopped, outcomes(found)) == (None, outcomes(whole))
-
-
-async def test_a_limit_that_suffices_changes_nothing() -> None:
-    whole, *_ = await cosd_alone(ASKED)
-    found, *_ = await cosd_alone(ASKED, max_billed_tokens=10 * whole.billed_tokens)
-    assert (found.stopped, outcomes(found)) == (None, outcomes(whole))
 
 
 async def test_a_question_that_fails_is_neither_right_nor_wrong(tmp_path: Path) -> None:
@@ -597,19 +460,6 @@ async def test_a_control_whose_pilot_failed_is_left_out(monkeypatch: pytest.Monk
     assert {one.contestant for one in found.failures} == {"cosd asked everywhere"}
 
 
-async def test_nobody_is_ahead_for_the_answers_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    draft, assistant = pair(ASKED)
-    kept = {one.prompt for name, one in ASKED.items() if name in ("0 both", "held 0 both", "held 1 fixed")}
-    refuse(monkeypatch, lambda fusion, prompt: fusion.settings.method.name == "cosd" and prompt not in kept)
-    found = await compare(
-        ASKED.values(), draft=draft, assistant=assistant, methods=["cosd"], both_ways=False, max_tokens=4
-    )
-    cosd, alone = found["cosd"], found["assistant"]
-    assert (cosd.right, cosd.answered, cosd.failed) == (1, 1, 7)
-    assert alone.right == 5 and alone.on_frontier and not cosd.on_frontier
-    assert "by cosd, the best of" not in comparison_page(found)
-
-
 def test_verifiers_of_ones_own_are_known_by_their_parameters() -> None:
     class Mine(RuleVerifier):
         """A rule that may differ."""
@@ -643,28 +493,6 @@ def test_an_answer_is_known_by_the_numbers_of_its_rule_and_not_by_the_name_of_it
     assert Contestant("cosd-0.9-1", "method", default).key() == Contestant("cosd", "method", default).key()
 
 
-async def test_cosd_in_a_journal_from_before_the_default_changed_is_not_the_present_one(tmp_path: Path) -> None:
-    """As `cosd` was the paper's rule then: `cosd-paper` finds its answers there, and `cosd` those of `cosd-0.9-1`."""
-    asked = [Example(prompt=f"Q{at}:", answer=" r") for at in range(5)]
-    options: dict[str, Any] = {"path": tmp_path / "answers.jsonl", "baselines": False, "both_ways": False}
-
-    async def compared(methods: Any) -> tuple[Comparison, int]:
-        scripts: list[dict[str, Any]] = [{f"Q{at}:": [(" r", 0.95)] for at in range(5)} for _ in range(2)]
-        for script, said in zip(scripts, ((" w", 0.7), (" r", 0.8)), strict=True):
-            script["Q4:"] = [said]  # which the default rule mends, and the paper's leaves
-        draft, assistant = (ScriptedProvider.from_texts(one) for one in scripts)
-        found = await compare(asked, draft=draft, assistant=assistant, methods=methods, **options)
-        return found, sent(draft, assistant)
-
-    old, _ = await compared({"cosd": CoSD(verifier=RuleVerifier.paper())})
-    assert old["cosd"].right == 4
-    now, requests = await compared(["cosd"])
-    assert now["cosd"].right == 5 and requests > 0
-    again, requests = await compared(["cosd", "cosd-paper"])
-    assert (again["cosd"].right, again["cosd-paper"].right, requests) == (5, 4, 0)
-    assert (await compared({"cosd-0.9-1": CoSD(verifier=RuleVerifier(alpha=0.9, beta=1))}))[1] == 0
-
-
 async def test_a_grader_that_fails_costs_no_second_answer(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     calls: list[str] = []
@@ -680,6 +508,29 @@ async def test_a_grader_that_fails_costs_no_second_answer(tmp_path: Path) -> Non
     assert sent(*providers) == 0
 
 
+async def test_a_grader_that_cannot_tell_says_why() -> None:
+    def graded(example: Example, text: str) -> bool:
+        raise GradingError("no idea")
+
+    found, *_ = await cosd_alone(SMALL, grader=graded, baselines=False)
+    assert {one.error for one in found.failures} == {"it was not graded: no idea"} and len(found.failures) == 6
+
+
+async def test_answers_that_are_cut_prompts_that_repeat_and_groups_are_named() -> None:
+    asked = [Example(prompt="Q1:", answer=answer) for answer in (" r", " w")]
+    asked += [Example(prompt=f"Q{at}:", answer=" r", group="all") for at in (2, 3)]
+    draft, assistant = pair(ASKED)
+    given: dict[str, Any] = {"methods": ["cosd"], "baselines": False, "max_tokens": 1}
+    found = await compare(asked, draft=draft, assistant=assistant, **given)
+    assert found.warnings == (
+        "4 answers of 4 of the draft alone ended at max_tokens",
+        "4 answers of 4 of the assistant alone ended at max_tokens",
+        f"2 questions share their prompts {REPEATED}",
+    )
+    assert "4 test questions in 3 groups; answers of at most 1 token, seed 0" in str(found)
+    assert "The questions of a group count as one." in str(found)
+
+
 async def test_an_error_in_a_users_function_ends_the_run() -> None:
     def graded(example: Example, text: str) -> bool:
         raise KeyError("oops")
@@ -689,23 +540,6 @@ async def test_an_error_in_a_users_function_ends_the_run() -> None:
     assert "read the answer of 'draft'" in caught.value.__notes__[0]
 
 
-async def test_an_answer_that_was_paid_is_kept_whatever_its_grader_does(tmp_path: Path) -> None:
-    path = tmp_path / "answers.jsonl"
-
-    def graded(example: Example, text: str) -> bool:
-        raise KeyError("oops")
-
-    with pytest.raises(KeyError, match="oops"):
-        await cosd_alone(ASKED, path=path, grader=graded, concurrency=4)
-    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
-    assert len(lines) == 1 + 4 and not any("right" in line for line in lines)
-    again, *providers = await cosd_alone(ASKED, path=path)
-    whole, *asked = await cosd_alone(ASKED)
-    assert outcomes(again) == outcomes(whole) and again.billed_tokens == whole.billed_tokens
-    assert sent(*asked) - sent(*providers) >= 4
-    assert again.spent_tokens < again.billed_tokens
-
-
 async def test_methods_that_cannot_be_served_are_left_out() -> None:
     draft, assistant = pair(ASKED, probs=False)
     found = await compare(ASKED.values(), draft=draft, assistant=assistant, max_tokens=4)
@@ -713,43 +547,8 @@ async def test_methods_that_cannot_be_served_are_left_out() -> None:
     assert reasons["cosd"].startswith("the draft does not report the probabilities of its tokens")
     assert reasons["random gate"] == "it is made after cosd, which has not answered"
     assert reasons["defer"].startswith("the method 'defer' needs a gate, Defer(gate=...)")
-    assert found["draft"].right == 4 and found.calibration == {}
+    assert found["draft"].right == 4
     assert "steps" in [one.name for one in found.standings]
-
-
-async def test_words_of_the_models_own_are_left_out_where_none_are_known() -> None:
-    draft, assistant = pair(SMALL)
-    options: dict[str, Any] = {"methods": ["cool", "cool-align"], "baselines": False, "max_tokens": 4}
-    found = await compare(SMALL.values(), draft=draft, assistant=assistant, **options)
-    [left_out] = found.left_out
-    assert left_out.name == "cool-align"
-    assert "ends segments at each model's own words, and no model's words are known" in left_out.reason
-    assert "cool-align" not in [one.name for one in found.standings]
-    draft.words = unicode_words
-    found = await compare(SMALL.values(), draft=draft, assistant=assistant, **options)
-    assert not found.left_out and "cool-align" in [one.name for one in found.standings]
-
-
-async def test_a_verifier_that_cannot_judge_words_is_left_out_before_the_estimate() -> None:
-    seen: list[ComparisonEstimate] = []
-
-    def confirm(estimate: ComparisonEstimate) -> bool:
-        seen.append(estimate)
-        return True
-
-    draft, assistant = pair(SMALL)
-    options: dict[str, Any] = {"methods": ["cosd", "cosd-surprise"], "unit": "word", "baselines": False}
-    found = await compare(
-        SMALL.values(),
-        draft=draft,
-        assistant=assistant,
-        max_tokens=4,
-        confirm=confirm,
-        **options,
-    )
-    assert [one.name for one in found.left_out] == ["cosd-surprise", "cosd-surprise, reversed"]
-    assert "and words are judged" in found.left_out[0].reason
-    assert seen[0].answers == len(found.answers)
 
 
 # ------------------------------------------------------------------------------------------- estimate and progress
@@ -766,22 +565,14 @@ async def test_the_estimate_comes_first_and_may_be_refused() -> None:
     (estimate,) = seen
     assert sent(*providers) == 0
     assert found.stopped == "it was not confirmed"
-    assert (estimate.questions, estimate.known, estimate.answers) == (
-        10,
-        0,
-        48,
-    )  # 3 x 10, 2 x 8, and 2 of CoSD asked everywhere
-    assert set(estimate.contestants) == {
-        *("draft", "assistant", "cosd", "cosd asked everywhere", "self-consistency", "random gate")
-    }
-    assert estimate.contestants["draft"].expected == 10 * (3 + 4)
+    # 3 x 10, 2 x 8, and 2 of CoSD asked everywhere
+    assert (estimate.questions, estimate.known, estimate.answers) == (10, 0, 48)
     assert estimate.billed_tokens.low <= estimate.billed_tokens.expected <= estimate.billed_tokens.high
-    assert estimate.money is not None
-    assert estimate.money[1] == pytest.approx(estimate.billed_tokens.expected / 1e6, rel=0.01)
+    assert estimate.money == pytest.approx(estimate.billed_tokens.expected / 1e6, rel=0.01)
     assert str(estimate).startswith("48 answers to 10 questions: about ")
 
 
-async def test_a_dry_run_answers_and_keeps_nothing(tmp_path: Path) -> None:
+async def test_a_dry_run_asks_and_keeps_nothing(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     seen: list[ComparisonEstimate] = []
 
@@ -790,38 +581,15 @@ async def test_a_dry_run_answers_and_keeps_nothing(tmp_path: Path) -> None:
         return True
 
     found, *providers = await cosd_alone(ASKED, path=path, dry_run=True, confirm=confirm)
-    assert (path.exists(), seen[0].answers) == (False, 48)
-    calls = [call for provider in providers for call in provider.calls]
-    assert [call.max_tokens for call in calls if call.prompt.startswith("Q")] == [1, 1]  # which is read to measure it
-    assert {call.max_tokens for call in calls} == {1, 16} and len(calls) == 2 * (1 + 1 + 4 + 4)
+    assert (path.exists(), seen[0].answers, sent(*providers)) == (False, 48, 0)
     assert found.stopped == "no question was asked, in a dry run"
 
 
-async def test_what_is_known_costs_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "answers.jsonl"
-    await cosd_alone(ASKED, path=path, max_billed_tokens=60)
-    seen: list[ComparisonEstimate] = []
-
-    def refuse(estimate: ComparisonEstimate) -> bool:
-        seen.append(estimate)
-        return False
-
-    await cosd_alone(ASKED, path=path, confirm=refuse)
-    assert seen[0].known > 0 and seen[0].known + seen[0].answers == 48
-
-
 async def test_progress() -> None:
-    seen: list[list[tuple[str, int, int]]] = []
-
-    def show(tallies: Sequence[Tally]) -> None:
-        seen.append([(one.name, one.answered, one.questions) for one in tallies])
-
-    await cosd_alone(SMALL, progress=show)
-    assert seen[0] == [("draft", 0, 2), ("assistant", 0, 2), ("cosd", 0, 2), ("cosd asked everywhere", 0, 1)]
-    assert seen[-1] == [
-        *(("draft", 2, 2), ("assistant", 2, 2), ("cosd", 2, 2), ("cosd asked everywhere", 1, 1)),
-        *(("self-consistency", 1, 1), ("random gate", 1, 1)),
-    ]
+    seen: list[tuple[int, int]] = []
+    await cosd_alone(SMALL, progress=lambda done, total: seen.append((done, total)))
+    assert seen[0] == (0, 7)  # two questions for each model and cosd, and one of them for cosd asked everywhere
+    assert seen[-1] == (9, 9)  # the other one for self-consistency and the random gate
 
 
 # ---------------------------------------------------------------------------------------------------- what is refused
@@ -838,14 +606,12 @@ async def test_progress() -> None:
         ({"methods": ["cosd", CoSD()]}, "two contestants would be called 'cosd': give the methods names"),
         ({"methods": {"oracle": "cosd"}}, "two contestants would be called 'oracle'"),
         ({"grader": "exactly"}, "no grader is named 'exactly'; did you mean 'exact'?"),
-        ({"development": 2}, "development must be a number between 0 and 1, not 2"),
         ({"concurrency": 0}, "concurrency must be a whole number of at least 1"),
         ({"max_billed_tokens": 0}, "max_billed_tokens must be a whole number of at least 1"),
         ({"prices": {"draft": (1, 2)}}, "the price of the assistant (large) is missing: the names are draft and assis"),
         ({"prices": {"dratf": (1, 2)}}, "there is no endpoint 'dratf' that could have a price"),
         ({"prices": {"draft": (1, -2), "large": (1, 2)}}, "a price must be a number of at least 0, not -2"),
         ({"prices": {"draft": 1, "large": (1, 2)}}, "a price is two or three numbers: read, written and cached, not 1"),
-        ({"temperature": 1}, "temperature is not accepted"),
     ],
 )
 async def test_what_is_refused(options: dict[str, Any], words: str) -> None:
@@ -861,38 +627,3 @@ async def test_one_question_is_not_enough() -> None:
     several = [Example(prompt="Q", answer=" 1"), Example(prompt="R", answer=" r")]
     with pytest.raises(SettingError, match="example 2: the grader last-number needs a reference with a number"):
         await compare(several, draft=draft, assistant=assistant, grader="last-number")
-
-
-async def test_methods_as_objects_have_names() -> None:
-    draft, assistant = pair(SMALL)
-    methods = [CoSD(), CoSD(verifier=RandomVerifier(rate=1)), CoSD(verifier=RuleVerifier(alpha=1, beta=1))]
-    found = await compare(SMALL.values(), draft=draft, assistant=assistant, methods=methods, both_ways=False)
-    assert [one.name for one in found.standings if one.kind == "method"] == ["cosd", "cosd-random", "cosd-1-1"]
-    rules: list[str | CoSD] = [
-        CoSD(verifier=RuleVerifier(alpha=0.9, beta=1)),
-        "cosd-paper",
-        CoSD(verifier=RuleVerifier(alpha=0.4)),
-    ]
-    found = await compare(SMALL.values(), draft=draft, assistant=assistant, methods=rules, both_ways=False)
-    assert [one.name for one in found.standings if one.kind == "method"] == ["cosd", "cosd-paper", "cosd-rule"]
-    assert found["cosd-paper"].settings["verifier"] == RuleVerifier.paper().model_dump()
-    [paper] = contestants_of([CoSD(verifier=RuleVerifier.paper())], both_ways=False)[0]
-    assert paper.name == "cosd-paper"
-    named: dict[str, str | CoSD] = {"mine": CoSD(), "cosd": "cosd"}
-    found = await compare(SMALL.values(), draft=draft, assistant=assistant, methods={**named}, both_ways=False)
-    assert [one.name for one in found.standings if one.kind == "method"] == ["mine", "cosd"]
-    assert not math.isnan(found["mine"].accuracy.value)
-
-
-async def test_a_result_of_version_1_is_read_with_differences_of_its_answers() -> None:
-    found, *_ = await cosd_alone(ASKED)
-    old = json.loads(found.model_dump_json())
-    old |= {"schema_version": 1, "better": "draft"}
-    for one in old["standings"]:
-        one.update(differences={}, counts=None, difference=None, p=0.5, holm=1.0)
-    old["standings"].insert(2, {**old["standings"][1], "name": "best of the two", "kind": "derived"})
-    again = Comparison.model_validate_json(json.dumps(old))
-    assert again.schema_version == 2 and again.better == found.better
-    assert [one.differences for one in again.standings] == [one.differences for one in found.standings]
-    bare = Comparison.model_validate_json(json.dumps({**old, "answers": []}))
-    assert all(not one.differences for one in bare.standings) and str(bare)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cosd_api import Average, CoSD, MatchVerifier, Speculative
+from cosd_api import Average, CoSD, MatchVerifier, RuleVerifier, Speculative
 from cosd_api.comparison.contestants import VARIANTS, Contestant, contestants_of, method_of
 from cosd_api.extend import Method
 
@@ -19,9 +19,11 @@ def test_all_methods_include_forms_that_are_told_to_draw_or_to_match() -> None:
 
 
 def test_an_object_has_the_name_of_its_settings() -> None:
-    given = [Average(), Average(temperature=1), CoSD(verifier=MatchVerifier()), Speculative(temperature=1)]
+    rules = [CoSD(), *(CoSD(verifier=one) for one in (RuleVerifier.paper(), RuleVerifier(alpha=0.4)))]
+    given = [Average(), Average(temperature=1), CoSD(verifier=MatchVerifier()), Speculative(temperature=1), *rules]
     found, _ = contestants_of(given, both_ways=False)
-    assert [one.name for one in found] == ["average", "average-drawn", "cosd-match", "speculative"]
+    names = ["average", "average-drawn", "cosd-match", "speculative", "cosd", "cosd-paper", "cosd-rule"]
+    assert [one.name for one in found] == names
     assert [one.method for one in found] == given
 
 

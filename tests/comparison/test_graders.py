@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import re
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosd_api import Example, GradingError, SettingError
-from cosd_api.comparison.graders import GRADERS, FunctionGrader, check_grader, grader_named
-from cosd_api.comparison.grading import Grader
+from cosd_api.comparison.graders import (
+    GRADERS,
+    FunctionGrader,
+    Grader,
+    check_grader,
+    grader_named,
+    group_of,
+    last_number,
+    letter,
+    normalized,
+    questions_by_key,
+    repeated_prompts,
+)
 
 
 def example(answer: str, **more: Any) -> Example:
@@ -25,8 +37,7 @@ async def right(name: str, text: str, answer: str, settings: dict[str, Any] | No
     grader = grader_named(name, **(settings or {}))
     one = example(answer, **more)
     grader.check(one)
-    async with grader:
-        return await grader(one, text)
+    return await grader(one, text)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +77,7 @@ async def test_contains(text: str, answer: str, more: dict[str, Any], verdict: b
     assert await right("contains", text, answer, **more) is verdict
 
 
-async def test_last_number() -> None:
+async def test_a_last_number_is_compared() -> None:
     assert await right("last-number", "3 + 4 = 7, so $1,007.00", " #### 1007")
     assert not await right("last-number", "1007 or 1008", "1007")
     assert not await right("last-number", "none", "1007")
@@ -113,20 +124,6 @@ async def test_graders_take_any_text(name: str, text: str) -> None:
 async def test_the_reference_itself_is_right(name: str) -> None:
     answer = {"choice": " B"}.get(name, " The total is 12.")
     assert await right(name, answer, answer)
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "text", "found"),
-    [
-        ("exact", {}, " a  b ", "a b"),
-        ("exact", {"ignore_case": True}, "A", "a"),
-        ("contains", {}, "a", None),
-        ("last-number", {}, "so 1,000.0", "1000"),
-        ("choice", {}, "(c)", "C"),
-    ],
-)
-def test_what_a_grader_reads(name: str, settings: dict[str, Any], text: str, found: str | None) -> None:
-    assert grader_named(name, **settings).reads(example("x"), text) == found
 
 
 @pytest.mark.parametrize(
@@ -210,3 +207,151 @@ def test_every_grader_of_the_list_is_there() -> None:
     for name in GRADERS:
         grader = grader_named(name, **needed.get(name, {}))
         assert isinstance(grader, Grader) and grader.name.startswith(name)
+
+
+# Values in texts.
+
+
+def test_normalized_texts_differ_in_neither_spaces_nor_accents() -> None:
+    assert normalized(" Bogota\u0301 \n\t is\u00a0here ") == "Bogotá is here"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("The total is 42.", "42"),
+        ("#### 1,234,567.50", "1234567.5"),
+        ("It costs $1,000.00!", "1000"),
+        ("-$3.50", "-3.5"),
+        ("5-3", "3"),
+        ("5 - 3", "3"),
+        ("x = -3", "-3"),
+        ("(2)-1", "1"),
+        ("\u22127", "-7"),
+        ("−0.0", "0"),
+        ("+4", "4"),
+        ("１２ units", "12"),
+        (".5", "0.5"),
+        ("007", "7"),
+        ("50%", "50"),
+        ("3e3", "3000"),
+        ("1.5E-3", "0.0015"),
+        ("12,34", "34"),
+        ("1,2345", "2345"),
+        ("1.2.3", "3"),
+        ("3 eggs", "3"),
+        ("答案是42。", "42"),
+        ("between 1 and 10, then 20", "20"),
+        ("1e9999", "9999"),
+        ("The area is 25 cm².", "25"),
+        ("25 m³", "25"),
+        ("So 25 m2.", "25"),
+        ("25㎡", "25"),
+        ("25 cm^2", "25"),
+        (r"$25 \text{ cm}^{2}$", "25"),
+        ("9.8 m/s^2", "9.8"),
+        ("9.8 m·s⁻²", "9.8"),
+        ("42¹ and CO₂", "42"),
+        ("It is 3½.", "3.5"),
+        ("-1,234 ¾ cups", "-1234.75"),
+        ("½", "0.5"),
+        ("3⅓", "3"),
+        ("USD50", "50"),
+        ("2^3 = 8", "8"),
+        ("in 3 days", "3"),
+        ("room m4", "4"),
+        ("٤٢", "42"),
+        ("no number", None),
+        ("", None),
+        ("...", None),
+    ],
+)
+def test_last_number(text: str, number: str | None) -> None:
+    assert last_number(text) == number
+
+
+def test_a_digit_that_this_python_does_not_know_is_none() -> None:
+    """Python 3.14 knows this one, of Unicode 16."""
+    assert last_number("4 or \U00010d41") in ("4", "1")
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=6, min_value=-(10**12), max_value=10**12))
+def test_every_spelling_of_a_number_is_read_alike(number: Decimal) -> None:
+    spellings = {
+        last_number(f"so {spelling} apples.") for spelling in (f"{number:f}", f"{number:,f}", f"{number:f}000")
+    }
+    assert len(spellings) == 1 and Decimal(spellings.pop() or "nan") == number
+
+
+def test_a_number_that_would_fill_the_memory_is_not_written_out() -> None:
+    assert len(last_number("9" * 5000) or "") == 5000
+
+
+OPTIONS = ("Lima", "Quito", "New Lima", "La Paz")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (" B", "B"),
+        ("B.", "B"),
+        ("(b)", "B"),
+        ("b", "B"),
+        ("**C**", "C"),
+        ("C because Peru", "C"),
+        ("B) Quito", "B"),
+        ("D\n\nQuestion: what", "D"),
+        ("A", "A"),
+        ("A: Lima", "A"),
+        ("A city in Peru", None),
+        ("I think (C) is right", "C"),
+        ("I think (C) or (D)", None),
+        ("The answer is B", "B"),
+        ("The answer is (b).", "B"),
+        ("Answer: **D**", "D"),
+        ("First I said the answer is A. No: the answer is C.", "C"),
+        ("A is wrong, so the answer is B", "B"),
+        ("The answer is A or B", None),
+        ("A and B", None),
+        ("A, B", None),
+        ("The answer is a city", None),
+        ("Quito, of course", "B"),
+        ("It is new lima!", "C"),
+        ("Lima or Quito", None),
+        ("The answer is Z", None),
+        ("E", None),
+        ("", None),
+    ],
+)
+def test_letter_of_a_choice(text: str, found: str | None) -> None:
+    assert letter(text, OPTIONS) == found
+
+
+def test_letters_without_known_choices() -> None:
+    assert letter("The answer is Z") == "Z"
+    assert letter("Quito") is None
+
+
+# Questions.
+
+ONE = Example(prompt="Q", answer="a")
+
+
+def test_a_group_is_no_part_of_a_question() -> None:
+    grouped = ONE.model_copy(update={"group": "facts"})
+    assert grouped.key == ONE.key
+    assert [*questions_by_key([ONE, grouped]).values()] == [ONE]
+    twins = [one.model_copy(update={"target": "b"}) for one in (ONE, grouped)]
+    assert len({*questions_by_key([ONE, twins[0]]), *questions_by_key([ONE, twins[1]])}) == 2
+
+
+def test_questions_belong_together_by_their_group_alone() -> None:
+    several = [ONE, Example(prompt="R", answer="a", group="f"), Example(prompt="S", answer="b", group="f")]
+    assert [group_of(one) for one in several] == [ONE.key, "group f", "group f"]
+
+
+def test_prompts_that_repeat_without_a_group_are_counted() -> None:
+    several = [ONE, Example(prompt="Q", answer="b"), Example(prompt="R", answer="b")]
+    assert repeated_prompts(several) == 2
+    assert repeated_prompts([*several, Example(prompt="R", answer="c", group="f")]) == 2
+    assert repeated_prompts([Example(prompt="Q", answer=text, group="f") for text in "abc"]) == 0

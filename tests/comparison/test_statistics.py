@@ -10,20 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_api import SettingError
 from cosd_api.comparison.statistics import (
-    CalibrationBin,
+    FLIPS,
     Estimated,
+    Joint,
+    Outcomes,
     PairedCounts,
-    calibration,
-    frontier,
-    mean,
+    SignFlips,
+    bound,
+    squares_of,
     wilson,
 )
-from drawn import costly
 
-COUNTS = st.builds(PairedCounts, *[st.integers(0, 40)] * 4)
-SHARES = st.floats(0, 1)
+
+def share(right: int, total: int) -> Estimated:
+    """The interval of independent trials."""
+    return wilson([(1, 1)] * right + [(0, 1)] * (total - right))
 
 
 def ends(one: Estimated) -> tuple[float, float]:
@@ -43,32 +45,25 @@ def ends(one: Estimated) -> tuple[float, float]:
     ],
 )
 def test_wilson_as_in_the_table(right: int, total: int, low: float, high: float) -> None:
-    found = wilson(right, total)
+    found = share(right, total)
     assert found.value == right / total
     assert ends(found) == pytest.approx((low, high), abs=5e-5)
 
 
-@given(st.integers(0, 300), st.integers(1, 300), st.sampled_from([0.5, 0.9, 0.95, 0.99]))
-def test_wilson_solves_its_equation(right: int, total: int, level: float) -> None:
+@given(st.integers(0, 300), st.integers(1, 300))
+def test_wilson_solves_its_equation(right: int, total: int) -> None:
     right = min(right, total)
-    found = wilson(right, total, level)
+    found = share(right, total)
     assert 0 <= found.low <= found.value <= found.high <= 1
-    z = {0.5: 0.67448975, 0.9: 1.64485363, 0.95: 1.95996398, 0.99: 2.57582930}[level]
     for end in ends(found):
         if 0 < end < 1:
-            assert abs(found.value - end) == pytest.approx(z * math.sqrt(end * (1 - end) / total), rel=1e-6)
-
-
-def test_wilson_of_wrong_answers_is_its_mirror() -> None:
-    for right, total in [(0, 1), (3, 7), (7, 7), (1, 1000)]:
-        mirrored = wilson(total - right, total)
-        assert ends(wilson(right, total)) == pytest.approx((1 - mirrored.high, 1 - mirrored.low))
+            assert abs(found.value - end) == pytest.approx(1.95996398 * math.sqrt(end * (1 - end) / total), rel=1e-6)
 
 
 def test_wilson_covers_the_true_share_about_as_often_as_it_says() -> None:
     """Exactly, by every outcome, as in figure 5 of Brown, Cai and DasGupta: near 95 % in the mean over shares."""
     total = 40
-    intervals = [wilson(right, total) for right in range(total + 1)]
+    intervals = [share(right, total) for right in range(total + 1)]
     coverages = [
         sum(
             comb(total, right) * share**right * (1 - share) ** (total - right)
@@ -82,118 +77,131 @@ def test_wilson_covers_the_true_share_about_as_often_as_it_says() -> None:
 
 
 def test_no_trials_tell_nothing() -> None:
-    found = wilson(0, 0)
+    found = wilson([])
     assert math.isnan(found.value) and ends(found) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: wilson(3, 2), "right must be between 0 and total, not 3 of 2"),
-        (lambda: wilson(-1, 2), "right must be a whole number of at least 0, not -1"),
-        (lambda: wilson(1, 2, 95), "level must be a number between 0 and 1, such as 0.95, not 95"),
-        (lambda: mean([1.0, 2.0], 0), "level must be a number between 0 and 1, such as 0.95, not 0"),
-        (lambda: mean([1.0, math.inf]), "a mean is taken of finite numbers"),
-        (lambda: PairedCounts(1, 2, -1, 0), "lost must be a whole number of at least 0, not -1"),
-        (lambda: PairedCounts.of([True], []), "outcomes are compared in pairs, but there are 1 and 0"),
-        (lambda: calibration([(1.1, True)]), "probabilities must be between 0 and 1, not 1.1"),
-        (lambda: calibration([], bins=0), "bins must be a whole number of at least 1, not 0"),
-    ],
-)
-def test_invalid_numbers_are_refused_in_words(call: object, words: str) -> None:
-    with pytest.raises(SettingError, match=words.replace(".", r"\.")):
-        call()  # type: ignore[operator]
+def test_dependent_trials_count_as_fewer() -> None:
+    found, single = wilson([(4, 4), (0, 4), (4, 4), (0, 4)]), share(8, 16)
+    assert found.value == single.value and found.low < share(2, 4).low < single.low
+    assert ends(wilson([(8, 8)])) == ends(share(1, 1))
+    mixed = wilson([(2, 4), (2, 4), (2, 4), (2, 4)])
+    assert mixed == share(8, 16)  # groups that are more alike than chance makes them tell no more than single trials
 
 
-# Pairs.
+# Sign flips.
 
 
-def test_pairs_are_counted_question_by_question() -> None:
-    mine, theirs = [True, True, True, False, False, True], [True, False, False, True, False, True]
-    counts = PairedCounts.of(mine, theirs)
-    assert counts == PairedCounts(both=2, won=2, lost=1, neither=1)
-    assert (counts.total, counts.difference) == (6, 1 / 6)
+def naive(sums: list[int], signs: list[int]) -> float:
+    squares = sum(one * one for one in sums)
+    return sum(one * sign for one, sign in zip(sums, signs, strict=True)) / math.sqrt(squares) if squares else 0.0
 
 
-# Calibration.
+@given(st.lists(st.integers(-9, 9), min_size=7, max_size=7))
+def test_statistics_are_those_of_the_definition(sums: list[int]) -> None:
+    keys = [f"q{at}" for at in range(7)]
+    flips = SignFlips(keys)
+    units = [flips.statistics({key: 1}) for key in keys]  # the signs of each group
+    expected = [naive(sums, [int(unit[at]) for unit in units]) for at in range(FLIPS)]
+    assert flips.statistics(dict(zip(keys, sums, strict=True))) == pytest.approx(expected)
 
 
-def test_calibration_by_hand() -> None:
-    """Two answers near 0.9, of which one is right, one of 0.2 that is wrong, one of 1 that is right."""
-    found = calibration([(0.88, True), (0.82, False), (0.2, False), (1.0, True)], bins=5, alpha=0.5)
-    assert found.error == pytest.approx(0.25 * 0.2 + 0.75 * (0.9 - 2 / 3))
-    assert [one.answers for one in found.bins] == [0, 1, 0, 0, 3]
-    assert found.bins[1] == CalibrationBin(0.2, 0.4, 1, 0.2, 0.0)
-    assert found.bins[0] == CalibrationBin(0.0, 0.2, 0, None, None)
-    assert (found.wrong, found.confident_wrong) == (2, 1)
-    assert (found.answers, found.accuracy) == (4, 0.5) and found.confidence == pytest.approx(0.725)
+def test_signs_are_fair_independent_and_a_matter_of_the_group_alone() -> None:
+    keys = [f"q{at}" for at in range(40)]
+    sums = dict.fromkeys(keys, 1)
+    found = SignFlips([*keys, *keys]).statistics(sums)
+    assert len(found) == FLIPS and found.mean() == pytest.approx(0, abs=4 / math.sqrt(FLIPS))
+    assert found.var() == pytest.approx(1, abs=4 * math.sqrt(2 / FLIPS))
+    few = dict.fromkeys(keys[:20], 1)
+    assert SignFlips(keys[:20]).statistics(few) == pytest.approx(SignFlips(keys).statistics(few))
+    assert squares_of(few) == 20 and SignFlips([]).statistics({}).tolist() == [0.0] * FLIPS
 
 
-def test_calibration_of_nothing() -> None:
-    found = calibration([])
-    assert found.answers == 0 and all(math.isnan(one) for one in (found.error, found.confidence, found.accuracy))
+def test_too_few_flips_for_a_level_exceed_nothing() -> None:
+    assert bound([1.0] * 19, 0.04) == math.inf and bound([1.0] * 19, 0.05) == 1.0
 
 
-@given(st.lists(st.tuples(SHARES, st.booleans()), min_size=1), st.integers(1, 20), SHARES)
-def test_calibration_by_its_definition(answers: list[tuple[float, bool]], bins: int, alpha: float) -> None:
-    found = calibration(answers, bins=bins, alpha=alpha)
-    error = 0.0
-    for at in range(bins):
-        low, high = at / bins, (at + 1) / bins
-        inside = [(p, right) for p, right in answers if low <= p < high or (p == high == 1)]
-        assert found.bins[at].answers == len(inside)
-        if inside:
-            accuracy = sum(right for _, right in inside) / len(inside)
-            error += len(inside) / len(answers) * abs(accuracy - sum(p for p, _ in inside) / len(inside))
-    assert found.error == pytest.approx(error, abs=1e-9) and 0 <= found.error <= 1 + 1e-9
-    assert found.confident_wrong == sum(p >= alpha for p, right in answers if not right)
+# Differences that hold together.
 
 
-def test_a_calibrated_model_has_nearly_no_error() -> None:
-    chance = random.Random(1)
-    said = [chance.random() for _ in range(4000)]
-    assert calibration((p, chance.random() < p) for p in said).error < 0.03
-    assert calibration((p, chance.random() < 0.5) for p in said).error > 0.2
+def outcomes(right: dict[str, str], **more: dict[str, str] | dict[str, float] | dict[str, set[str]]) -> Outcomes:
+    """Outcomes written as digits, a question each; a dot has failed. `a` and `b` are the models."""
+    several = {name: {str(at): one == "1" for at, one in enumerate(of) if one != "."} for name, of in right.items()}
+    failed = {name: {str(at) for at, one in enumerate(of) if one == "."} for name, of in right.items()}
+    questions = [str(at) for at in range(max(map(len, right.values())))]
+    return Outcomes(("a", "b"), questions, several, failed, **more)  # type: ignore[arg-type]
 
 
-# Means.
+def test_a_difference_by_hand() -> None:
+    joint = Joint(outcomes({"a": "0" * 8, "b": "0" * 8, "way": "1" * 8}), ["way"])
+    found = joint.difference("way", "a")
+    assert found.counts == PairedCounts(0, 8, 0, 0) and found.bounded is None
+    assert found.p == pytest.approx(2 / 2**8, abs=0.006)  # all signs are equal in two of 256 flips
+    assert found.interval is not None and found.interval.value == 1 and 0 < found.interval.low < 0.5
+    turned = joint.difference("a", "b")
+    assert turned.p == 1 and turned.interval == Estimated(0, -turned.interval.high, turned.interval.high)  # type: ignore[union-attr]
+    assert turned.interval.high > 0.2  # no question differs, which does not prove that none will
 
 
-@pytest.mark.parametrize(
-    ("freedom", "quantile"),  # two-sided 95 %, of every textbook
-    [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (9, 2.2622), (30, 2.0423), (120, 1.9799)],
-)
-def test_mean_takes_the_quantile_of_the_table(freedom: int, quantile: float) -> None:
-    values = [1.0, -1.0] * ((freedom + 1) // 2) + [0.0] * ((freedom + 1) % 2)
-    found = mean(values)
-    spread = math.sqrt(sum(value**2 for value in values) / freedom)
-    assert found.value == 0.0
-    assert found.high == -found.low == pytest.approx(quantile * spread / math.sqrt(freedom + 1), rel=2e-5)
+def test_questions_of_a_group_are_one() -> None:
+    groups = {str(at): f"{at // 4}" for at in range(16)}
+    right = {"a": "0" * 16, "b": "0" * 16, "way": "1" * 16}
+    apart, together = (
+        Joint(one, ["way"]).difference("way", "a") for one in (outcomes(right), outcomes(right, groups=groups))
+    )
+    assert apart.p is not None and apart.p < 0.01 and together.p is not None
+    assert together.p == pytest.approx(2 / 2**4, abs=0.03)
+    assert together.interval is not None and together.interval.low == 0
 
 
-def test_mean_of_one_and_of_none() -> None:
-    assert mean([3.0]) == Estimated(3.0, -math.inf, math.inf)
-    assert math.isnan(mean([]).value)
+def test_failures_bound_a_difference() -> None:
+    given = outcomes({"a": "0" * 9 + ".", "b": "0" * 10, "way": "." + "1" * 9})
+    found = Joint(given, ["way"]).difference("way", "a")
+    assert found.counts.total == 8 and found.interval is not None and found.bounded is not None
+    assert found.bounded.low < found.interval.low and found.low == found.bounded.low
 
 
-def test_mean_covers_the_truth_as_often_as_it_says() -> None:
-    chance = random.Random(5)
-    inside = 0
-    for _ in range(1000):
-        found = mean([chance.gauss(2, 3) for _ in range(6)])
-        inside += found.low <= 2 <= found.high
-    assert inside == pytest.approx(950, abs=3 * math.sqrt(47.5))
+def test_an_interval_leaves_out_0_exactly_where_p_is_small() -> None:
+    draw = random.Random(2)
+    seen: set[bool] = set()
+    for size in (6, 12, 40):
+        for _ in range(6):
+            right = {
+                name: "".join(str(int(draw.random() < rate)) for _ in range(size))
+                for name, rate in (("a", 0.4), ("b", 0.5), ("one", 0.5), ("other", 0.9))
+            }
+            joint = Joint(outcomes(right), ["one", "other"])
+            for way in ("one", "other"):
+                for model in ("a", "b"):
+                    found = joint.difference(way, model)
+                    assert found.interval is not None and found.p is not None
+                    out = found.interval.low > 0 or found.interval.high < 0
+                    assert out == (found.p <= 0.05)
+                    seen.add(out)
+    assert seen == {True, False}
 
 
-# The frontier.
+def standard_error(counts: PairedCounts) -> float:
+    return math.sqrt(counts.won + counts.lost - (counts.won - counts.lost) ** 2 / counts.total) / counts.total
 
 
-@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12))
-@costly(50)
-def test_frontier_keeps_exactly_what_nothing_beats(points: list[tuple[float, float]]) -> None:
-    def beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
-        return one != other and one[0] <= other[0] and one[1] >= other[1]
+def test_intervals_hold_all_together() -> None:
+    """In at most about 5 % of comparisons any of 25 intervals misses; single 95 % intervals miss in most of them."""
+    draw = random.Random(5)
+    ways = {f"way {at}": 0.45 + at / 60 for at in range(12)}
+    rates = {"a": 0.5, "b": 0.4, **ways}
+    missed = single = 0
+    for _ in range(80):
+        right = {name: "".join(str(int(draw.random() < rate)) for _ in range(60)) for name, rate in rates.items()}
+        joint = Joint(outcomes(right), ways)
+        several = [(joint.difference(way, model), rates[way] - rates[model]) for way in ways for model in ("a", "b")]
+        assert all(found.interval is not None for found, _ in several)
+        missed += any(not found.interval.low <= true <= found.interval.high for found, true in several)  # type: ignore[union-attr]
+        single += any(abs(found.value - true) > 1.96 * standard_error(found.counts) for found, true in several)
+    assert missed <= 9 < 20 < single
 
-    kept = frontier(points)
-    assert set(kept) == {at for at, point in enumerate(points) if not any(beats(other, point) for other in points)}
-    assert [points[at][0] for at in kept] == sorted(points[at][0] for at in kept)
+
+def test_the_better_model_is_the_cheaper_of_two_that_are_as_good() -> None:
+    right = {"a": "011", "b": "110", "way": "111"}
+    assert outcomes(right).best_model() == "a"
+    assert outcomes(right, billed={"a": 2.0, "b": 1.0}).best_model() == "b"

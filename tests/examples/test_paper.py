@@ -19,7 +19,6 @@ from _layout import Table
 
 from cosd_api import CoSD, Example
 from cosd_api.comparison.graders import ChoiceGrader
-from cosd_api.comparison.journal import GradedAnswer, ReplacedPlace
 from cosd_api.comparison.statistics import Estimated
 from cosd_api.demo.questions import DemoQuestion, sample
 from cosd_api.demo.servers import Three
@@ -259,19 +258,6 @@ def test_short_answers_by_exact_match_and_f1() -> None:
     assert _tasks.f1(example, "a white cat") == 1
     assert _tasks.f1(example, "black cat") == 0.5  # one word of two, one of two
     assert _tasks.f1(example, "") == 0
-
-
-def test_rounds_are_one_more_than_the_replacements_after_which_the_draft_wrote_on() -> None:
-    def rounds(text: str, *places: tuple[int, str]) -> float | None:
-        replaced = tuple(ReplacedPlace(start=start, draft="x", fused=fused) for start, fused in places)
-        fields: dict[str, Any] = {"key": "k", "graded": "g", "contestant": "c", "question": "q"}
-        answer = GradedAnswer(**fields, text=text, replaced=replaced, acceptance=0.5)
-        return _tasks.iterations(Example(prompt="q", answer="a"), answer)
-
-    assert rounds("one two three") == 1
-    assert rounds("one two three", (0, "one"), (3, " two")) == 3
-    assert rounds("one two three", (3, " two"), (7, " three")) == 2  # the last one ends the answer
-    assert rounds("one", (3, "")) == 1  # an end of sequence
 
 
 def test_sums_have_the_joined_interval() -> None:

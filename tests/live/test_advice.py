@@ -15,10 +15,11 @@ EXAMPLES = [Example(prompt=one.prompt, answer=one.answer) for one in sample("mix
 
 async def test_the_pair_is_fused(pair: Pair) -> None:
     asked = compare(EXAMPLES, draft=pair.sums, assistant=pair.facts, methods=["cosd"], baselines=False, max_tokens=40)
-    found = (await asked).advice()
+    compared = await asked
+    found = compared.advice()
     assert found.decision == "fuse"  # neither answers such a question alone
-    assert found.gain is not None and found.gain.low > 0
-    assert found.right["fused"] > found.questions / 2 > found.right[found.model]
+    assert found.gain is not None and found.gain.low > 0 and found.way is not None
+    assert compared[found.way].right > compared.questions / 2 > compared[found.model].right
 
 
 async def test_a_model_and_itself_are_not_and_few_questions_do_not_show_it(pair: Pair) -> None:
@@ -32,5 +33,5 @@ async def test_a_model_and_itself_are_not_and_few_questions_do_not_show_it(pair:
         max_tokens=40,
     )
     found = (await asked).advice()
-    assert (found.decision, found.model, found.questions) == ("undecided", "draft", 30)
+    assert (found.decision, found.model) == ("undecided", "draft")
     assert "at most" in str(found)
