@@ -90,8 +90,8 @@ from cosd_api.wording import counted, duration, in_words, paragraph, with_articl
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Alive
 from cosd_providers.deferred import deferred, outdated
-from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.http.clients import EventLoop, http_stack
+from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.messages import ChatProvider, OnSpecialTokens, after_own, checked_messages
 from cosd_providers.suggestions import nearest, suggestion
 from cosd_providers.text import first_character, last_character, readable
