@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias, cast
 import anyio
 import httpx
 
-__all__ = ["Clients", "EventLoop", "carrier", "event_loop", "http_stack"]
+__all__ = ["EventLoop", "HttpClients", "carrier", "event_loop", "http_stack"]
 
 EventLoop: TypeAlias = Literal["asyncio", "uvloop"]
 
@@ -47,7 +47,7 @@ def event_loop() -> EventLoop:
     return "asyncio" if _off() or not _installed("uvloop") else "uvloop"
 
 
-class Clients:
+class HttpClients:
     """The HTTP clients for one server, one for each event loop. A client is closed when its last user leaves.
 
     Args:

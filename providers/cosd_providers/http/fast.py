@@ -5,7 +5,7 @@ aiohttp, as observed in version 3.14:
 
 - aiohttp has no time limit for writing a request, no time limit after an interim answer such as `100 Continue`, and no
   limit on the number of idle connections. This module enforces all three limits.
-- Its read timeout runs on while nobody reads. So it is used only until an answer begins.
+- Its read timeout also runs while the reader is busy. So it is used only until an answer begins.
 - If a packet contains only a chunk that aiohttp cannot parse, it closes the connection, but the waiting reader receives
   no error before the read timeout.
 - After a lost connection, its stream hides bytes that have already arrived. `_Body` yields these bytes first.

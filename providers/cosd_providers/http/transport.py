@@ -23,7 +23,7 @@ import httpx
 from pydantic_core import PydanticSerializationError, to_json
 
 from cosd_providers.errors import InvalidRequestError, ProviderError
-from cosd_providers.http.clients import Clients
+from cosd_providers.http.clients import HttpClients
 from cosd_providers.http.errors import FIXED_WAIT, Errors, is_no_http
 from cosd_providers.http.httpx2_client import behind_httpx, is_httpx2
 from cosd_providers.http.keys import checked_headers, checked_url, only_keys
@@ -112,10 +112,10 @@ class Transport:
         if not isinstance(timeout, httpx.Timeout):
             timeout = httpx.Timeout(timeout, connect=min(timeout, 5.0), pool=None)
         self._timeout = timeout
-        self._clients = Clients(base_url, timeout, idle)
+        self._clients = HttpClients(base_url, timeout, idle)
         self._limiter = Limiter(limits)
         if http_client is None:
-            Clients.prepare()
+            HttpClients.prepare()
 
     def __repr__(self) -> str:
         return f"Transport({self.endpoint!r})"
@@ -125,7 +125,7 @@ class Transport:
         gone: dict[str, Any] = {"http_client": None, "_own_timeout": False, "_headers": {}}
         fresh = {
             "_errors": Errors(self.endpoint),
-            "_clients": Clients(self.endpoint, self._timeout, self.idle),
+            "_clients": HttpClients(self.endpoint, self._timeout, self.idle),
             "_limiter": Limiter(self.limits),
         }
         return {**self.__dict__, **gone, **fresh}
