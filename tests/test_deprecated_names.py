@@ -30,8 +30,7 @@ from cosd_api import (
 )
 from cosd_api.comparison.contestants import contestants_of, method_of
 from cosd_api.extend import Method
-from cosd_api.forcing.samples import DeferralSample, ExampleSamples
-from cosd_api.forcing.states import state_in_text
+from cosd_api.forcing.samples import DeferralSample, ExampleSamples, state_in_text
 from cosd_api.integrations.arguments import FusionArguments
 from cosd_api.integrations.langchain import ChatCoSD
 from cosd_api.methods.base import method_from_text, method_named
