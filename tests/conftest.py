@@ -25,11 +25,10 @@ _QUIET = [HealthCheck.too_slow, HealthCheck.differing_executors, HealthCheck.fil
 # Explaining a failure traces every line, at ten times the price: a failure would be told as a timeout.
 _PHASES = [phase for phase in Phase if phase is not Phase.explain]
 settings.register_profile(
-    "default", max_examples=15, deadline=None, suppress_health_check=_QUIET, print_blob=True, phases=_PHASES
+    "default", max_examples=5, deadline=None, suppress_health_check=_QUIET, print_blob=True, phases=_PHASES
 )
-settings.register_profile("ci", settings.get_profile("default"), max_examples=15, derandomize=True, database=None)
+settings.register_profile("ci", settings.get_profile("default"), max_examples=30, derandomize=True, database=None)
 settings.register_profile("deep", settings.get_profile("default"), max_examples=5000)
-settings.register_profile("quick", settings.get_profile("default"), max_examples=5)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 _LOOPBACK = {None, "", "0.0.0.0", "127.0.0.1", "::", "::1", "localhost"}

@@ -7,6 +7,7 @@ patterns of GPT-2 and Llama 3. What they write alone is asked of their servers w
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,7 +44,10 @@ class Pages:
         return self._alone[prompt]
 
 
-@pytest.fixture(scope="module", params=["pages-gpt2", "pages-llama3"])
+TOKENIZERS = ["pages-llama3", "pages-gpt2"]
+
+
+@pytest.fixture(scope="module")
 def pages(request: pytest.FixtureRequest) -> Iterator[Pages]:
     path = MODELS / f"{request.param}.gguf"
     with serve(path, slots=4) as draft, serve(path, slots=4) as assistant:
@@ -92,7 +96,14 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("strategy", partly(["singles", "list"]))
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("pages", "way"),
+    [
+        *product(TOKENIZERS[:1], WAYS),
+        *(pytest.param(*case, marks=pytest.mark.extended) for case in product(TOKENIZERS[1:], WAYS)),
+    ],
+    indirect=["pages"],
+)
 async def test_a_model_with_itself_writes_what_it_writes_alone(
     pages: Pages, way: str, strategy: Literal["singles", "list"]
 ) -> None:
@@ -103,6 +114,7 @@ async def test_a_model_with_itself_writes_what_it_writes_alone(
 @pytest.mark.extended
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("way", ["rule", "everywhere"])
+@pytest.mark.parametrize("pages", TOKENIZERS, indirect=True)
 async def test_all_pages(pages: Pages, way: str) -> None:
     assert await fused(pages, len(PROMPTS), **WAYS[way]) == 0
 
@@ -120,6 +132,7 @@ class TextOnly(Forwarding):
         return await self._provider.score(context, usage=usage, **options)
 
 
+@pytest.mark.parametrize("pages", partly(TOKENIZERS[::-1]), indirect=True)
 async def test_after_cut_texts_it_contradicts_itself(pages: Pages) -> None:
     """The control of the control: these pages hold places at which a cut text is no context of the model's own."""
     contradicted = 0
