@@ -233,6 +233,7 @@ def test_a_journal_comes_back_where_there_is_none(tmp_path: Path) -> None:
     assert journal.read_text(encoding="utf-8") == "a\n"
 
 
+@pytest.mark.extended
 def test_kept_results_are_of_these_questions() -> None:
     for path in RESULTS.glob("*.json.xz"):
         known = {one.key for one in CELLS[path.name.rsplit("-", 1)[0]].questions(1.0)}
