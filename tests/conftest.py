@@ -33,7 +33,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 _LOOPBACK = {None, "", "0.0.0.0", "127.0.0.1", "::", "::1", "localhost"}
 _SETTINGS = ("COSD_", "OPENAI_", "SSL_CERT_")
-_LEARNING = {"test_fit.py", "test_fit_deferral.py", "test_train_tree.py"}  # import scikit-learn, as some live tests do
+_LEARNING = {"test_fit.py", "test_fit_deferral.py", "test_real_pair.py", "test_train_tree.py"}
+"""Files whose tests import scikit-learn, as some live tests do."""
 _PROXIES = {"all_proxy", "ftp_proxy", "http_proxy", "https_proxy", "no_proxy"}
 
 
