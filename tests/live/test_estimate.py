@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from cosd_api.demo.servers import Three
-from drawn import partly
 from every_method import LINES, PROMPTS, Line
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
@@ -20,10 +19,12 @@ METHODS = {getattr(line.method, "name", line.method): line for line in reversed(
 """The first line of each method."""
 
 
-@pytest.mark.parametrize("count", partly([3, 6]))
 @pytest.mark.parametrize(
-    "line",
-    [line if line in METHODS.values() else pytest.param(line, marks=pytest.mark.extended) for line in SERVED],
+    ("line", "count"),
+    [
+        *((line, 3) for line in METHODS.values()),
+        *(pytest.param(line, len(PROMPTS), marks=pytest.mark.extended) for line in SERVED),
+    ],
     ids=str,
 )
 async def test_a_token_bills_about_what_was_forecast(line: Line, count: int, three: Three) -> None:
