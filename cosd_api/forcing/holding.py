@@ -74,7 +74,6 @@ async def hold_on_paths(
         Encoder(_remembered(by_ids(turn.on_path).encode), turn.lead) if takes else None
         for turn, takes in zip(turns, takes_ids, strict=True)
     ]
-
     mine, theirs = [None if one is None else await one.upto(text, len(text)) for one in encoders]
     if takes_ids[0] and mine is None:  # the draft's tokenizer changes the text, so it has no encoding of the reference
         return ExampleSamples(example=example, samples=(), skipped=1)
