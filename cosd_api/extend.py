@@ -97,8 +97,14 @@ if TYPE_CHECKING:
     from cosd_api.config.faults import config_error, config_errors
     from cosd_api.config.shape import ServerConfig, ServerLimitsConfig
     from cosd_api.forcing.holding import WantedSamples, hold_by_tokens, hold_on_paths
-    from cosd_api.forcing.samples import DeferralSample, ExampleSamples, Label, Strict, sha256_of
-    from cosd_api.forcing.states import state_from_text
+    from cosd_api.forcing.samples import (
+        DeferralSample,
+        ExampleSamples,
+        Label,
+        Strict,
+        sha256_of,
+        state_from_text,
+    )
     from cosd_providers.probe import PROBE_PROMPT, definition_of
     from cosd_providers.probe.report import in_digits
 
@@ -251,6 +257,6 @@ if not TYPE_CHECKING:
             "in_digits": "cosd_providers.probe.report",
             "read_document": "cosd_api.config.document",
             "sha256_of": "cosd_api.forcing.samples",
-            "state_from_text": "cosd_api.forcing.states",
+            "state_from_text": "cosd_api.forcing.samples",
         },
     )

@@ -25,16 +25,16 @@ _QUIET = [HealthCheck.too_slow, HealthCheck.differing_executors, HealthCheck.fil
 # Explaining a failure traces every line, at ten times the price: a failure would be told as a timeout.
 _PHASES = [phase for phase in Phase if phase is not Phase.explain]
 settings.register_profile(
-    "default", max_examples=15, deadline=None, suppress_health_check=_QUIET, print_blob=True, phases=_PHASES
+    "default", max_examples=5, deadline=None, suppress_health_check=_QUIET, print_blob=True, phases=_PHASES
 )
-settings.register_profile("ci", settings.get_profile("default"), max_examples=15, derandomize=True, database=None)
+settings.register_profile("ci", settings.get_profile("default"), max_examples=30, derandomize=True, database=None)
 settings.register_profile("deep", settings.get_profile("default"), max_examples=5000)
-settings.register_profile("quick", settings.get_profile("default"), max_examples=5)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 _LOOPBACK = {None, "", "0.0.0.0", "127.0.0.1", "::", "::1", "localhost"}
 _SETTINGS = ("COSD_", "OPENAI_", "SSL_CERT_")
-_LEARNING = {"test_fit.py", "test_fit_deferral.py", "test_train_tree.py"}  # import scikit-learn, as some live tests do
+_LEARNING = {"test_fit.py", "test_fit_deferral.py", "test_real_pair.py", "test_train_tree.py"}
+"""Files whose tests import scikit-learn, as some live tests do."""
 _PROXIES = {"all_proxy", "ftp_proxy", "http_proxy", "https_proxy", "no_proxy"}
 
 

@@ -549,6 +549,7 @@ async def test_limits_are_checked_in_words(setting: dict[str, Any], words: str) 
         await fuse("Q:", draft=draft(), assistant=assistant(), **setting)
 
 
+@pytest.mark.usefixtures("no_waiting")
 async def test_what_is_sent_again_over_http_counts_too() -> None:
     server = FakeLlamaCpp(TextModel({"Q:": [" The", " capital"]}))
     sent_out = 0

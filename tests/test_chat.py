@@ -24,7 +24,7 @@ from cosd_providers import (
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import ScriptedProvider
-from drawn import costly
+from drawn import costly, partly
 from lima import ASSISTANT, DRAFT, FUSED, assistant, draft
 
 HELLO: list[Mapping[str, Any]] = [{"role": "user", "content": "Capital?"}]
@@ -146,7 +146,7 @@ class Leads(ScriptedProvider):
 
 @pytest.mark.parametrize("unit", ["token", "word", "literal"])
 @pytest.mark.parametrize(
-    "more", [{}, {"draft_length": 1}, {"draft_length": 3}, {"tuning": Tuning(hedge=2)}, {"ask": "all"}]
+    "more", partly([{}, {"draft_length": 1}, {"draft_length": 3}, {"tuning": Tuning(hedge=2)}, {"ask": "all"}], 2)
 )
 @pytest.mark.parametrize(("alone", "tells"), [(False, True), (True, True), (True, False)])
 async def test_white_space_that_one_template_writes(unit: Any, more: Any, alone: bool, tells: bool) -> None:

@@ -25,7 +25,7 @@ from cosd_providers.contract import Context
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import Model, ScriptedProvider, TableModel
 from cosd_providers.text import sendable
-from drawn import costly, examples
+from drawn import costly, examples, partly
 from gated import gated
 from ngrams import NGram, learned
 
@@ -245,7 +245,7 @@ async def test_equal_to_the_reference(task: Task, way: dict[str, Any], places: i
     assert result.trace.replay() == result.text
 
 
-@pytest.mark.parametrize("lead", LEADS)
+@pytest.mark.parametrize("lead", partly(LEADS, 2))
 async def test_watches_and_assistants_that_take_text_only(lead: str) -> None:
     """The draft's white space is nobody else's, and an assistant's own is not the answer's."""
     draft, assistant = learned("gpt2", 0), learned("llama3", 1)

@@ -88,6 +88,7 @@ def test_programs_are_there() -> None:
 
 
 @pytest.mark.live
+@pytest.mark.usefixtures("no_waiting")
 def test_what_goes_wrong_is_caught_by_the_program_that_shows_it(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     (program,) = (block for _, block in FENCE.findall(TEXTS["docs/errors.md"]) if "except ProviderError" in block)
     for url, timeout, words in (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from cosd_api.paths import Encoded
@@ -15,8 +15,7 @@ from cosd_providers.same_ids import by_given_ids, by_ids
 from cosd_providers.text import last_character
 from cosd_providers.usage import Usage
 
-__all__ = ["END", "PathReading", "TextReading", "ask_after", "read", "read_draft", "read_text"]
-
+__all__ = ["END", "HeldModel", "ReferenceReading"]
 
 END = Token(b"", None, end=True)
 """The end of sequence after a reference answer."""
@@ -24,41 +23,22 @@ _LISTED = 2  # number of tokens to list at each place in a path; the path's own 
 
 
 @dataclass(frozen=True, slots=True)
-class PathReading:
-    """The tokens that a model finds most probable along a reference answer that it is sent as ids.
+class ReferenceReading:
+    """The tokens that a model finds most probable along a reference answer.
 
     Attributes:
-        choices: the model's most probable token at the place of each token of the path, and after the last token; None
-            if it is unknown.
-        scores: the tokens of the path and the end of sequence, with their probabilities and alternatives; empty if the
-            server does not score ids.
-    """
-
-    choices: tuple[Token | None, ...]
-    scores: tuple[Token, ...] = ()
-
-    def answers(self, ids: Sequence[int]) -> dict[tuple[int, ...], Token | None]:
-        """Return the known choices, each indexed by the ids before it."""
-        return {tuple(ids[:count]): one for count, one in enumerate(self.choices) if one is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class TextReading:
-    """The tokens that a model finds most probable along a reference answer that it is sent as text.
-
-    Attributes:
-        tokens: the tokens of the model's own encoding of the text, joined to whole characters, followed by the end of
-            sequence. They have no ids and no probabilities.
-        starts: byte offset of each token.
+        tokens: the tokens of the model's own encoding of the reference, followed by the end of sequence, all without
+            probabilities. If the model is sent text, they are joined to whole characters and have no ids.
         choices: the token that the model would write at the place of each token; None if it is unknown.
+        scores: the tokens of the reference with their probabilities and alternatives; empty if they were not scored.
     """
 
     tokens: tuple[Token, ...]
-    starts: tuple[int, ...]
     choices: tuple[Token | None, ...]
+    scores: tuple[Token, ...] = ()
 
     @classmethod
-    def of(cls, text: bytes, proposals: Sequence[Proposal | None]) -> TextReading:
+    def of(cls, text: bytes, proposals: Sequence[Proposal | None]) -> ReferenceReading:
         """Create the reading of a text from a model's proposals at all boundaries of its own encoding."""
         known: dict[int, Token | None] = {0: None, len(text): None}
         last = 0
@@ -66,16 +46,30 @@ class TextReading:
             if proposal is not None:
                 last = proposal.start
                 known[last] = proposal.tokens[0]
-            elif at < len(
-                proposals
-            ):  # without a proposal, the offset of a boundary is unknown, except that the last is the text's end
+            elif at < len(proposals):  # the offset of this boundary is unknown; the last boundary is the text's end
                 known[last] = None
         starts = sorted(known)
         tokens = [Token(text[start:end], None) for start, end in pairwise(starts)]
-        return cls((*tokens, END), tuple(starts), tuple([known[start] for start in starts]))
+        return cls((*tokens, END), tuple([known[start] for start in starts]))
 
-    def certain(self) -> TextReading:
-        """Return the reading without the choices at places that follow white space.
+    @property
+    def starts(self) -> list[int]:
+        """The byte offset of each token."""
+        return [*accumulate((len(token.data) for token in self.tokens[:-1]), initial=0)]
+
+    @property
+    def at(self) -> dict[int, Token]:
+        """The known choices, by byte offset."""
+        return {start: one for start, one in zip(self.starts, self.choices, strict=True) if one is not None}
+
+    @property
+    def answers(self) -> dict[tuple[int, ...], Token | None]:
+        """The known choices of a model that is sent ids, by the ids before the place."""
+        ids = [token.id or 0 for token in self.tokens]
+        return {tuple(ids[:count]): one for count, one in enumerate(self.choices) if one is not None}
+
+    def certain(self) -> ReferenceReading:
+        """Return the reading of a text without the choices at places that follow white space.
 
         At each place, the model was asked to continue the text up to that place. If this text ends in white space, the
         model may encode the white space differently from how it would write it.
@@ -88,16 +82,16 @@ class TextReading:
 
     def questions(self) -> dict[int, Question]:
         """Return questions about the places after white space, indexed by the place at which each question begins."""
-        found, first = dict[int, Question](), 0
+        found, first, starts = dict[int, Question](), 0, self.starts
         for at in range(1, len(self.tokens)):
             if not self._is_doubtful(at):
                 first = at
                 continue
             data = [token.data or b" " for token in self.tokens[first : at + 1]]  # a space represents the end
-            found[first] = Question(self.starts[first], tuple(data), word=True)
+            found[first] = Question(starts[first], tuple(data), word=True)
         return found
 
-    def with_answers(self, answers: Mapping[int, Proposal | None]) -> TextReading:
+    def with_answers(self, answers: Mapping[int, Proposal | None]) -> ReferenceReading:
         """Return `certain()` with choices from the answers to `questions`.
 
         The choices after an answer's first token that differs from the text are not used.
@@ -113,91 +107,86 @@ class TextReading:
         return replace(self, choices=tuple(choices))
 
 
-async def read_text(turn: RenderedPrompt, text: bytes, *, listed: int = 0, usage: Usage) -> list[Proposal | None]:
-    """Request a model's proposals at all boundaries of its own encoding of a text.
+@dataclass(frozen=True, slots=True)
+class HeldModel:
+    """A model that is asked about a reference. All methods raise `ProviderError` if the server fails.
 
-    Args:
+    Attributes:
         turn: the model and its prompt.
-        text: the text.
-        listed: number of alternative tokens to list with each proposal.
         usage: record to which requests and tokens are added.
-
-    Raises:
-        ProviderError: the server failed.
+        ends: further ids that end an answer, because they end an answer of the other model.
     """
-    also: dict[str, Any] = {"alternatives": listed} if listed else {}  # some providers do not accept the keyword
-    return await turn.provider.propose(Context(turn.prompt, text), None, usage=usage, **also)
 
+    turn: RenderedPrompt
+    usage: Usage
+    ends: frozenset[int] = frozenset()
 
-async def read_draft(turn: RenderedPrompt, text: bytes, *, usage: Usage) -> TextReading:
-    """Read a text with a draft that is sent text. Places after white space need one more request.
+    async def propose(
+        self, text: bytes, questions: Sequence[Question] | None = None, *, listed: int = 0
+    ) -> list[Proposal | None]:
+        """Ask a model that is sent text; by default, at all boundaries of its own encoding of the text."""
+        also: dict[str, Any] = {"alternatives": listed} if listed else {}  # some providers do not accept the keyword
+        return await self.turn.provider.propose(Context(self.turn.prompt, text), questions, usage=self.usage, **also)
 
-    Raises:
-        ProviderError: the server failed.
-    """
-    reading = TextReading.of(text, await read_text(turn, text, usage=usage))
-    questions = reading.questions()
-    if not questions:
-        return reading
-    answers = await turn.provider.propose(Context(turn.prompt, text), [*questions.values()], usage=usage)
-    return reading.with_answers(dict(zip(questions, answers, strict=True)))
+    async def read_text(self, text: bytes) -> ReferenceReading:
+        """Read a text with a model that is sent text. Places after white space need one more request."""
+        reading = ReferenceReading.of(text, await self.propose(text))
+        questions = reading.questions()
+        if not questions:
+            return reading
+        answers = await self.propose(text, [*questions.values()])
+        return reading.with_answers(dict(zip(questions, answers, strict=True)))
 
+    async def read(self, text: bytes, path: Encoded, *, end: bool, listed: int | None = None) -> ReferenceReading:
+        """Read a path in one scoring request, or place by place if the server does not score ids.
 
-async def read(
-    turn: RenderedPrompt, text: bytes, path: Encoded, *, end: bool, listed: int | None = None, usage: Usage
-) -> PathReading:
-    """Read a path in one scoring request, or place by place if the server does not score ids.
+        Args:
+            text: the text of the path.
+            path: the model's own ids of the text.
+            end: whether the place after the text is read, too.
+            listed: number of tokens to list with each token of the path; if given, the server must score ids.
 
-    Args:
-        turn: the model and its prompt.
-        text: the text of the path.
-        path: the model's own ids of the text.
-        end: whether the place after the text is read, too.
-        listed: number of tokens to list with each token of the path; if given, the server must score ids.
-        usage: record to which requests and tokens are added.
-
-    Raises:
-        UnsupportedError: `listed` is given, but the server does not score ids.
-        ProviderError: the server failed.
-    """
-    provider = turn.on_path
-    can = (await provider.describe()).capabilities
-    # Unless the server reports the end's probability, its lists do not show whether the end is the most probable token.
-    able = isinstance(provider, IdScores) and can.score and can.score_top_k >= _LISTED and can.end_prob
-    if able or listed is not None:
-        try:
-            context = Context(turn.prompt, text, path.ids)
-            found = await by_given_ids(provider).score_ids(
-                context, 0, alternatives=max(_LISTED, listed or 0), end=end, usage=usage
-            )
-        except UnsupportedError:  # a wrapper has the method even if the provider that it wraps does not
-            if listed is not None:
-                raise
-        else:
-            if [token.id for token in found[: len(path.ids)]] != [*path.ids] or len(found) != len(path.ids) + end:
+        Raises:
+            UnsupportedError: `listed` is given, but the server does not score ids.
+        """
+        provider, scores = self.turn.on_path, None
+        can = (await provider.describe()).capabilities
+        data = [text[path.offset(at) : path.offset(at + 1)] for at in range(len(path.ids))]
+        # Unless the server reports the end's probability, its lists do not show whether the end is the most probable.
+        able = isinstance(provider, IdScores) and can.score and can.score_top_k >= _LISTED and can.end_prob
+        if able or listed is not None:
+            try:
+                scores = await by_given_ids(provider).score_ids(
+                    Context(self.turn.prompt, text, path.ids),
+                    0,
+                    alternatives=max(_LISTED, listed or 0),
+                    end=end,
+                    usage=self.usage,
+                )
+            except UnsupportedError:  # a wrapper has the method even if the provider that it wraps does not
+                if listed is not None:
+                    raise
+        if scores is not None:
+            if [one.id for one in scores[: len(data)]] != [*path.ids] or len(scores) != len(data) + end:
                 words = "score_ids() gave other tokens than the ids that it was asked about"
                 raise ResponseError(words, endpoint=provider.name)
-            pieces = [text[path.offset(at) : path.offset(at + 1)] for at in range(len(path.ids))]
-            scores = [replace(token, data=data) for token, data in zip(found, pieces, strict=False)]
-            scores += found[len(scores) :]
-            choices = [_chosen(token) for token in scores]
-            return PathReading((*choices, *([] if end else [None])), tuple(scores))
-    places = {path.ids[:count]: text[: path.offset(count)] for count in range(len(path.ids) + end)}
-    answers = await ask_after(turn, places, usage=usage)
-    return PathReading((*answers.values(), *([] if end else [None])))
+            scores = [*(replace(one, data=own) for one, own in zip(scores, data, strict=False)), *scores[len(data) :]]
+            choices = [self._known(_chosen(one)) for one in scores]
+        else:
+            places = {path.ids[:count]: text[: path.offset(count)] for count in range(len(data) + end)}
+            choices = [*(await self.next_tokens(places)).values()]
+        tokens = [Token(own, None, id=one) for own, one in zip(data, path.ids, strict=True)]
+        return ReferenceReading((*tokens, END), (*choices, *([] if end else [None])), tuple(scores or ()))
 
+    async def next_tokens(self, places: Mapping[tuple[int, ...], bytes]) -> dict[tuple[int, ...], Token | None]:
+        """Ask for the most probable token after each sequence of ids; `places` maps the ids to their text."""
+        contexts = [Context(self.turn.prompt, text, ids) for ids, text in places.items()]
+        found = await by_ids(self.turn.on_path).next_tokens(contexts, usage=self.usage)
+        return dict(zip(places, map(self._known, found), strict=True))
 
-async def ask_after(
-    turn: RenderedPrompt, places: Mapping[tuple[int, ...], bytes], *, usage: Usage
-) -> dict[tuple[int, ...], Token | None]:
-    """Ask a model for its most probable token after each sequence of ids; `places` maps the ids to their text.
-
-    Raises:
-        ProviderError: the server failed.
-    """
-    contexts = [Context(turn.prompt, text, ids) for ids, text in places.items()]
-    found = await by_ids(turn.on_path).next_tokens(contexts, usage=usage)
-    return dict(zip(places, found, strict=True))
+    def _known(self, token: Token | None) -> Token | None:
+        """Return the token; an id that ends an answer becomes an end of sequence."""
+        return replace(token, data=b"", end=True) if token is not None and token.id in self.ends else token
 
 
 def _chosen(token: Token) -> Token | None:

@@ -1,22 +1,42 @@
 """Samples of a reference text: the tokens of two models at each place (section 3.2 of the CoSD paper).
 
 An example is a prompt and its reference answer. At each place in the reference, each model would write some token next,
-with some probability. A decision sample records both probabilities, and which model is right.
+with some probability. A decision sample records both probabilities, and which model is right. Hidden states in samples
+are encoded as base64, which is a third longer than the 32-bit numbers that it encodes.
 """
 
 from __future__ import annotations
 
+import binascii
 import hashlib
 import json
+import struct
+import sys
+from array import array
+from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator
 
 from cosd_api.checks import check_prompt
+from cosd_api.errors import SettingError
+from cosd_providers.contract import State
 from cosd_providers.messages import Message
 
-__all__ = ["DeferralSample", "Example", "ExampleSamples", "Label", "Sample", "Strict", "sha256_of"]
+__all__ = [
+    "DeferralSample",
+    "Example",
+    "ExampleSamples",
+    "Label",
+    "Sample",
+    "Strict",
+    "sha256_of",
+    "state_from_text",
+    "state_in_text",
+]
+
+_SIZE = 4  # bytes of a number in a state
 
 Label = Literal[0, 1]
 """0 if the draft's word is right, 1 if only the assistant's word is right."""
@@ -115,7 +135,7 @@ class DeferralSample:
         p: the draft's probability of the reference's token.
         q: the assistant's probability of the reference's token.
         handed: whether the assistant would have written the reference's token and the draft would not.
-        state: the draft's last hidden state at this position, in base64 (see `states.state_in_text`); None if hidden
+        state: the draft's last hidden state at this position, in base64 (see `state_in_text`); None if hidden
             states were not collected.
     """
 
@@ -152,3 +172,27 @@ class ExampleSamples(Strict):
 def sha256_of(value: object) -> str:
     """Return the SHA-256 digest (hex) of a value's JSON without spaces."""
     return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()
+
+
+def state_in_text(state: State) -> str:
+    """Encode a state: the base64 encoding of its numbers as little-endian 32-bit IEEE 754 floats."""
+    return b64encode(struct.pack(f"<{len(state)}f", *state)).decode()
+
+
+def state_from_text(text: str, width: int) -> State:
+    """Decode the text of a state to an array of 32-bit numbers.
+
+    Raises:
+        SettingError: the text is not base64, or the state does not have `width` numbers.
+    """
+    try:
+        data = b64decode(text, validate=True)
+    except binascii.Error:
+        raise SettingError("the state of a sample is not base64: the file is broken") from None
+    if len(data) != _SIZE * width:
+        words = f"the state of a sample has {len(data) // _SIZE} numbers, and the header of its file says {width}"
+        raise SettingError(f"{words}: the file is broken")
+    state = array("f", data)
+    if sys.byteorder == "big":
+        state.byteswap()
+    return state

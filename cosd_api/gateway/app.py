@@ -21,7 +21,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cosd_api import Fusion, SettingError
-from cosd_api.extend import DRAFT, callers_context
+from cosd_api.extend import callers_context
 from cosd_api.gateway.answering import Answering, StopSignal
 from cosd_api.gateway.api_errors import ApiError, api_error
 from cosd_api.gateway.bodies import Asked, read_chat, read_completion
@@ -31,7 +31,6 @@ from cosd_api.gateway.config import ClientKey, GatewayLimits
 from cosd_api.gateway.exchange import Exchange, request_id
 from cosd_api.gateway.fields import check_ignored
 from cosd_api.gateway.metrics import GatewayMetrics
-from cosd_api.gateway.openapi import openapi
 from cosd_api.gateway.readiness import Readiness
 from cosd_api.gateway.upstreams import Upstreams
 
@@ -86,6 +85,7 @@ class Gateway:
 
     Attributes:
         limits: limits on requests.
+        ignore: names of the request fields to ignore.
 
     Raises:
         SettingError: `ignore` contains a field that cannot be ignored.
@@ -101,7 +101,7 @@ class Gateway:
         ignore: Collection[str] = (),
     ) -> None:
         self._fusions = dict(fusions)
-        self._ignore = check_ignored(ignore)
+        self.ignore = check_ignored(ignore)
         self.limits = limits or GatewayLimits()
         self._clients = Clients(keys or {}, self.limits.concurrency)
         self._readiness = Readiness(self._fusions)
@@ -118,7 +118,6 @@ class Gateway:
             Route("/health", self._health),
             Route("/ready", self._ready),
             Route("/metrics", self._page_of_metrics),
-            Route("/openapi.json", self._openapi),
         ]
         self._paths = frozenset(route.path for route in routes)
         self._router = Router(routes, redirect_slashes=False, lifespan=self._lifespan)
@@ -289,8 +288,8 @@ class Gateway:
     async def _read(self, data: bytes, read: Callable[[bytes, GatewayLimits, Collection[str]], Asked]) -> Asked:
         """Check a body. A long body is checked in a thread, so that the event loop can serve other requests."""
         if len(data) <= _SHORT:
-            return read(data, self.limits, self._ignore)
-        return await to_thread.run_sync(read, data, self.limits, self._ignore)
+            return read(data, self.limits, self.ignore)
+        return await to_thread.run_sync(read, data, self.limits, self.ignore)
 
     def _most(self, path: str) -> BodyLimit:
         """Return the limit on the size of a body for one of the routes."""
@@ -364,14 +363,6 @@ class Gateway:
     async def _page_of_metrics(self, request: Request) -> Response:  # noqa: ARG002
         return Response(self._metrics.page(), media_type=None, headers={"content-type": self._metrics.content_type})
 
-    async def _openapi(self, request: Request) -> Response:  # noqa: ARG002
-        drawn = {fusion.settings.temperature for fusion in self._fusions.values()}
-        names = dict.fromkeys(name for one in self._fusions.values() for name in (DRAFT, *one.endpoints.names))
-        sizes = {path: self._most(path).bytes for path in _ANSWERS}
-        taken = self._ignore
-        document = openapi([*self._fusions], drawn, names, self.limits, sizes, taken, secured=self._clients.secured)
-        return JSONResponse(document)
-
 
 def _check_framing(scope: Scope) -> None:
     """Refuse a request that states its length in two ways (RFC 9112, 6.1), because a proxy may use the other length.
@@ -400,5 +391,5 @@ def _of_route(error: HTTPException, scope: Scope) -> ApiError:
         return ApiError("a request has either content-length or transfer-encoding, not both")
     path = scope["path"].rstrip("/")
     meant = next((route for end, route in _MEANT.items() if path.endswith(end)), None)
-    words = "/openapi.json lists them" if meant is None else f"{meant} is the right one"
+    words = f"{', '.join(_ANSWERS)} and /v1/models are served" if meant is None else f"{meant} is the right one"
     return ApiError(f"there is no such route; {words}", status=error.status_code, code="not_found")

@@ -12,7 +12,6 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    WithJsonSchema,
 )
 from pydantic_core import ErrorDetails, from_json
 
@@ -33,63 +32,13 @@ from cosd_api.gateway.config import GatewayLimits
 from cosd_api.gateway.fields import FIELDS, OF_METHOD, changes_nothing, is_ignorable
 from cosd_providers import Message
 
-__all__ = ["LONGEST_NAME", "Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion"]
+__all__ = ["Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion"]
 
 _MOST_STOPS = 16
 _MOST_VALUES = 100_000  # maximum number of JSON values in a body, because parsing a million takes seconds
 _VALUES = 10  # JSON values per message or prompt; if the limits allow many, the maximum may exceed _MOST_VALUES
-LONGEST_NAME = 40
-"""Maximum number of characters in the name of a field."""
-
+_LONGEST_NAME = 40  # maximum number of characters in the name of a field
 _SEEDS = 2**31  # number of seeds that a fusion accepts; a client's seed is taken modulo this number
-
-_PART = {
-    "anyOf": [
-        {"type": "string"},
-        {
-            "type": "object",
-            "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-            "required": ["text"],
-        },
-    ]
-}
-
-
-def _message(*roles: str, **more: Any) -> dict[str, Any]:
-    """Return the JSON schema of a message with one of these roles; `more` adds properties."""
-    return {
-        "type": "object",
-        "properties": {
-            "role": {"enum": [*roles]},
-            "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]},
-            **more,
-        },
-        "required": ["role", "content"],
-    }
-
-
-_MESSAGES = {
-    "type": "array",
-    "minItems": 1,
-    "description": "The conversation. At least one message is the user's; a last one of the assistant is continued.",
-    "items": _message("system", "developer", "user", "assistant", name={"type": ["string", "null"]}),
-    "contains": {"type": "object", "properties": {"role": {"const": "user"}}, "required": ["role"]},
-}
-_OWN = {
-    "type": ["object", "null"],
-    "description": "Messages of single models, by the endpoint's name. They come before the conversation, and only "
-    "that model reads them. Text is a system message; of several messages only the first may be one.",
-    "additionalProperties": {
-        "anyOf": [
-            {"type": ["string", "null"]},
-            {
-                "type": "array",
-                "prefixItems": [_message("system", "developer", "user", "assistant")],
-                "items": _message("user", "assistant"),
-            },
-        ]
-    },
-}
 
 _REASONS: Mapping[str, str] = {
     "temperature": "give 0, or leave it out: the fusion's method decides whether tokens are drawn",
@@ -150,8 +99,8 @@ class RequestBody(BaseModel):
 class ChatBody(RequestBody):
     """The body of `POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Any], WithJsonSchema(_MESSAGES)]
-    own: Annotated[Any, WithJsonSchema(_OWN)] = None
+    messages: list[Any]
+    own: Any = None
     logprobs: bool | None = None
     top_logprobs: _UpToTwenty | None = None
 
@@ -321,7 +270,7 @@ def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:
     """
     if isinstance(given, dict):
         several = cast("dict[str, object]", given)
-        if longest := next((name for name in several if len(name) > LONGEST_NAME), None):
+        if longest := next((name for name in several if len(name) > _LONGEST_NAME), None):
             raise ApiError(f"own has messages for a name of {len(longest)} characters", param="own")
         lists = (cast("list[object]", one) for one in several.values() if isinstance(one, list))
         count = len(several) + sum(max(0, len(one) - 1) for one in lists)
@@ -365,7 +314,7 @@ def _read(
     if not isinstance(given, dict):
         raise ApiError("the body must be a JSON object")
     fields = cast("dict[str, object]", given)
-    if longest := next((name for name in fields if len(name) > LONGEST_NAME), None):
+    if longest := next((name for name in fields if len(name) > _LONGEST_NAME), None):
         raise ApiError(f"unknown field of {len(longest)} characters")
     meant = {name: value for name, value in fields.items() if not changes_nothing(name, value, fields)}
     passed_over = {name: meant.pop(name) for name in [*meant] if name in (ignore or ())}

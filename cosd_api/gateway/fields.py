@@ -1,8 +1,7 @@
 """The fields of a request: the values that are accepted, the reasons for refusing others, and what may be ignored.
 
-This table is the check of every body, a part of the OpenAPI document, and the table in docs/gateway.md. It has the
-fields of OpenAI's two routes, of llama.cpp's server and web client, of vLLM and of Open WebUI. A field that is null
-counts as absent, whatever its name.
+This table is the check of every body, and the table in docs/gateway.md. It has the fields of OpenAI's two routes, of
+llama.cpp's server and web client, of vLLM and of Open WebUI. A field that is null counts as absent, whatever its name.
 """
 
 from __future__ import annotations

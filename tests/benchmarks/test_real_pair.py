@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Sequence
+from functools import cache
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -43,23 +44,23 @@ from cosd_api.comparison.contestants import REVERSED
 from cosd_api.demo.real import QUESTIONS, real_questions, tells_all
 from sample_comparison import sample_comparison
 
-TEST, DEVELOPMENT = questions("test"), questions("development")
+asked = cache(questions)  # it takes seconds
 
 
 def test_the_questions_are_those_of_the_protocol() -> None:
-    count = {family: sum(family_of(one) == family for one in TEST) for family in FAMILIES}
+    count = {family: sum(family_of(one) == family for one in asked("test")) for family in FAMILIES}
     assert {name: count[name] for name in FAMILIES[:3]} == {name: COUNTS[name] for name in FAMILIES[:3]}
     assert count["general"] == 22
-    assert [one.key for one in TEST] == [one.key for one in questions("test")]
-    assert not {one.group for one in TEST} & {one.group for one in DEVELOPMENT}
+    assert [one.key for one in asked("test")] == [one.key for one in questions("test")]
+    assert not {one.group for one in asked("test")} & {one.group for one in asked("development")}
 
 
 @pytest.mark.parametrize("specialist", MIXTURES)
 def test_no_training_has_read_what_a_test_asks(specialist: str) -> None:
     read_by = {one.question for one in islice(documents(specialist, 1), 6000)}
-    later = [question_of(one) for one in [*TEST, *DEVELOPMENT]]
+    later = [question_of(one) for one in [*asked("test"), *asked("development")]]
     assert not read_by & set(later)
-    alone = [question_of(one) for one in TEST if family_of(one) == "numbers"]
+    alone = [question_of(one) for one in asked("test") if family_of(one) == "numbers"]
     assert not [text for text in alone for one in list(read_by)[:500] if text in one]
 
 
@@ -85,9 +86,9 @@ def test_calculations_are_right(kind: str) -> None:
 
 
 def test_a_right_answer_is_right_and_another_one_is_not() -> None:
-    for one in TEST:
+    for one in asked("test"):
         assert is_right(one, one.answer)
-    by_family = {family: [one for one in TEST if family_of(one) == family] for family in FAMILIES}
+    by_family = {family: [one for one in asked("test") if family_of(one) == family] for family in FAMILIES}
     for several in by_family.values():
         wrong = sum(is_right(one, other.answer) for one, other in pairwise(several))
         assert wrong < 0.2 * len(several)
@@ -105,7 +106,11 @@ def test_names_are_different_and_there_are_enough() -> None:
 def test_the_router_tells_both_families_apart() -> None:
     assert {*training_questions(100).values()} == {"facts", "numbers"}
     chosen = router()
-    right = [chosen(question_of(one)) == (family_of(one) == "facts") for one in TEST if family_of(one) in FAMILIES[:2]]
+    right = [
+        chosen(question_of(one)) == (family_of(one) == "facts")
+        for one in asked("test")
+        if family_of(one) in FAMILIES[:2]
+    ]
     assert sum(right) > 0.95 * len(right)
 
 
@@ -233,6 +238,7 @@ def test_a_journal_comes_back_where_there_is_none(tmp_path: Path) -> None:
     assert journal.read_text(encoding="utf-8") == "a\n"
 
 
+@pytest.mark.extended
 def test_kept_results_are_of_these_questions() -> None:
     for path in RESULTS.glob("*.json.xz"):
         known = {one.key for one in CELLS[path.name.rsplit("-", 1)[0]].questions(1.0)}

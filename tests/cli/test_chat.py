@@ -305,7 +305,7 @@ def test_on_a_terminal(tmp_path: Path) -> None:
 
 @posix
 def test_a_wait_is_shown_and_what_is_typed_meanwhile_is_the_next_message() -> None:
-    with terminal(draft=["request_delay=2.5"]) as screen:
+    with terminal(draft=["request_delay=1.6"]) as screen:
         screen.until("\n> ")
         screen.type("Q\n")
         screen.until("waiting for the first word: 1 s")

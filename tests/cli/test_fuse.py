@@ -747,6 +747,7 @@ def test_live_wrong_model(pair: Pair) -> None:
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.usefixtures("no_waiting")
 def test_unreachable_server() -> None:
     with socket.socket() as closed:  # bound, and nobody listens
         closed.bind(("127.0.0.1", 0))

@@ -194,6 +194,7 @@ def test_on_live_servers_of_two_models(pair: Pair) -> None:
 
 
 @pytest.mark.live
+@pytest.mark.usefixtures("no_waiting")
 def test_a_server_that_is_not_there() -> None:
     result = cosd("probe", "http://127.0.0.1:9")
     assert (result.exit_code, result.stdout) == (1, "")

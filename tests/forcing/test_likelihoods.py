@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import toys
 from cosd_api import Defer, Samples, SettingError, collect, fuse, train_deferral
-from cosd_api.forcing.samples import DeferralSample
-from cosd_api.forcing.states import state_from_text
+from cosd_api.forcing.samples import DeferralSample, state_from_text
 from cosd_providers import UnsupportedError
 from cosd_providers.contract import ServerInfo
 from cosd_providers.testing import ScriptedProvider

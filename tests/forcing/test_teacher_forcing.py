@@ -11,10 +11,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
-from cosd_api.forcing.reading import TextReading
-from cosd_api.forcing.samples import Label, Sample
-from cosd_api.forcing.teacher_forcing import TeacherForcing
-from cosd_providers.contract import Context, Proposal, Question, Token
+from cosd_api.forcing.holding import WantedSamples, hold_by_tokens, questions_inside, token_samples
+from cosd_api.forcing.reading import ReferenceReading
+from cosd_api.forcing.samples import Example, Label, Sample
+from cosd_providers.contract import Proposal, Question, Token
+from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.usage import Usage
 from drawn import costly
@@ -84,14 +85,13 @@ def forced(draw: st.DrawFn) -> tuple[toys.ToyModel, toys.ToyModel, bytes, bytes,
 async def found_by(
     draft: toys.ToyModel, assistant: toys.ToyModel, prompt: bytes, answer: bytes, *, ends: bool
 ) -> tuple[list[Row], int]:
-    providers = [ScriptedProvider(toys.Heard(model), end_prob=not model.hides_end) for model in (draft, assistant)]
-    context = Context(prompt.decode(), answer)
-    told = [TextReading.of(answer, await one.propose(context, None, usage=Usage())) for one in providers]
-    forcing = TeacherForcing(*told, ends=ends)
-    if forcing.missing:
-        forcing.add_answers(await providers[1].propose(context, forcing.missing, usage=Usage()))
-    samples, skipped = forcing.samples()
-    return rows(samples), skipped
+    turns = [
+        RenderedPrompt(ScriptedProvider(toys.Heard(model), end_prob=not model.hides_end), prompt.decode())
+        for model in (draft, assistant)
+    ]
+    example = Example(prompt=prompt.decode(), answer=answer.decode(), ends=ends)
+    found = await hold_by_tokens((turns[0], turns[1]), example, WantedSamples("token"), (Usage(), Usage()))
+    return rows(found.samples), found.skipped
 
 
 def silent_within(*models: toys.ToyModel) -> bool:
@@ -122,9 +122,9 @@ def told(*tokens: tuple[int, str | None, float | None]) -> list[Proposal | None]
 
 def aligned(answer: bytes, draft: Any, assistant: Any, *, ends: bool = True) -> tuple[Any, int]:
     """What comes of it where nothing has to be asked beside."""
-    forcing = TeacherForcing(TextReading.of(answer, draft), TextReading.of(answer, assistant), ends=ends)
-    assert forcing.missing == []
-    return forcing.samples()
+    own, choices = ReferenceReading.of(answer, draft), ReferenceReading.of(answer, assistant).at
+    assert questions_inside(own, choices, ends=ends) == []
+    return token_samples(own, [choices.get(start) for start in own.starts], ends=ends)
 
 
 def test_the_four_kinds_of_a_place() -> None:
@@ -147,13 +147,12 @@ def test_behind_an_answer_that_does_not_end_nothing_counts() -> None:
 
 
 def test_a_place_inside_the_assistants_token_is_asked_about() -> None:
-    draft = TextReading.of(b" Multi", told((0, " Mul", 0.9), (4, "ti", 0.4), (6, None, 1.0)))
-    assistant = TextReading.of(b" Multi", told((0, " Multi", 0.7), (6, None, 1.0)))
-    forcing = TeacherForcing(draft, assistant)
-    assert forcing.missing == [Question(4, (b"ti",))]
-    assert forcing.samples()[1] == 1
-    forcing.add_answers([Proposal(4, (Token(b"ply", 0.2), Token(b" it", 0.9)))])
-    assert forcing.samples() == (
+    draft = ReferenceReading.of(b" Multi", told((0, " Mul", 0.9), (4, "ti", 0.4), (6, None, 1.0)))
+    known = ReferenceReading.of(b" Multi", told((0, " Multi", 0.7), (6, None, 1.0))).at
+    assert questions_inside(draft, known, ends=True) == [Question(4, (b"ti",))]
+    samples, skipped = token_samples(draft, [known[0], None, known[6]], ends=True)
+    assert ([one.start for one in samples], skipped) == ([0, 6], 1)
+    assert token_samples(draft, [known[0], Token(b"ply", 0.2), known[6]], ends=True) == (
         (
             Sample(0.9, 0.7, 0, False, 0, " Mul", " Multi", " Mul"),
             Sample(0.4, 0.2, 0, False, 4, "ti", "ply", "ti"),
@@ -161,8 +160,6 @@ def test_a_place_inside_the_assistants_token_is_asked_about() -> None:
         ),
         0,
     )
-    forcing.add_answers([None])
-    assert [one.start for one in forcing.samples()[0]] == [0, 6]
 
 
 def test_a_beginning_of_what_the_other_writes_is_another_token() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,7 +45,10 @@ class Pages:
         return self._alone[prompt]
 
 
-@pytest.fixture(scope="module", params=["pages-gpt2", "pages-llama3"])
+TOKENIZERS = ["pages-llama3", "pages-gpt2"]
+
+
+@pytest.fixture(scope="module")
 def pages(request: pytest.FixtureRequest) -> Iterator[Pages]:
     path = MODELS / f"{request.param}.gguf"
     with serve(path, slots=4) as draft, serve(path, slots=4) as assistant:
@@ -92,18 +96,28 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("strategy", partly(["singles", "list"]))
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("pages", "way", "strategy", "count"),
+    [
+        *product(TOKENIZERS[:1], WAYS, ["singles"], [2]),
+        *(
+            pytest.param(*case, marks=pytest.mark.extended)
+            for case in product(TOKENIZERS, WAYS, ["singles", "list"], [3])
+        ),
+    ],
+    indirect=["pages"],
+)
 async def test_a_model_with_itself_writes_what_it_writes_alone(
-    pages: Pages, way: str, strategy: Literal["singles", "list"]
+    pages: Pages, way: str, strategy: Literal["singles", "list"], count: int
 ) -> None:
     assistant = connect(pages.assistant, engine="llama.cpp", strategy=strategy)
-    assert await fused(pages, 3, assistant=assistant, **WAYS[way]) == 0
+    assert await fused(pages, count, assistant=assistant, **WAYS[way]) == 0
 
 
 @pytest.mark.extended
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("way", ["rule", "everywhere"])
+@pytest.mark.parametrize("pages", TOKENIZERS, indirect=True)
 async def test_all_pages(pages: Pages, way: str) -> None:
     assert await fused(pages, len(PROMPTS), **WAYS[way]) == 0
 
@@ -121,6 +135,7 @@ class TextOnly(Forwarding):
         return await self._provider.score(context, usage=usage, **options)
 
 
+@pytest.mark.parametrize("pages", partly(TOKENIZERS[::-1]), indirect=True)
 async def test_after_cut_texts_it_contradicts_itself(pages: Pages) -> None:
     """The control of the control: these pages hold places at which a cut text is no context of the model's own."""
     contradicted = 0

@@ -13,6 +13,7 @@ from batches import input_file, run
 from cosd_api import Fusion
 from cosd_api.demo.servers import Pair
 from cosd_providers import Provider, connect
+from drawn import partly
 from every_method import LINES, Line
 from visits import opened, visit
 
@@ -51,9 +52,18 @@ async def answer(fusion: Fusion, line: Line, **own: Any) -> None:
         await fusion.generate(ASKED, max_tokens=12, **line.answer, **own)
 
 
-@pytest.mark.parametrize("way", ["connect", "answer"])
 @pytest.mark.parametrize("line", PAIRS, ids=str)
-async def test_the_document_reaches_one_server_alone(line: Line, way: str, pair: Pair, recorded: Recorded) -> None:
+async def test_the_document_reaches_one_server_alone(line: Line, pair: Pair, recorded: Recorded) -> None:
+    await check(line, "answer", pair, recorded)
+
+
+@pytest.mark.parametrize("line", partly(PAIRS), ids=str)
+async def test_the_document_of_a_connection_does_too(line: Line, pair: Pair, recorded: Recorded) -> None:
+    await check(line, "connect", pair, recorded)
+
+
+async def check(line: Line, way: str, pair: Pair, recorded: Recorded) -> None:
+    """The document is in the requests to one server, and in none to the other."""
     messages: Any = {"system": f"The password is {DOCUMENT}."} if way == "connect" else {}
     draft = connect(pair[line.models[0]], http_client=recorded.draft)
     assistant = connect(pair[line.models[1]], http_client=recorded.assistant, **messages)

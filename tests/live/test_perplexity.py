@@ -129,7 +129,7 @@ async def test_segments_end_at_the_words_of_the_models_own_tokenizers(
     assert common != own
 
 
-@pytest.mark.parametrize("method", ["route", "rerank"])
+@pytest.mark.parametrize("method", partly(["route", "rerank"]))
 async def test_the_estimate_holds_the_prompts_by_which_a_text_is_scored(three: Three, method: str) -> None:
     expected = billed = 0
     async with Fusion(models=[three["sums"], three["facts"]], method=method) as first:

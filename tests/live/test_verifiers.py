@@ -48,7 +48,7 @@ def models(pair: Pair) -> Iterator[dict[str, naive.HttpModel]]:
         yield {name: naive.HttpModel(url, client) for name, url in pair.items()}
 
 
-@pytest.mark.parametrize("count", partly([4, 20]))
+@pytest.mark.parametrize("count", partly([3, 20]))
 @pytest.mark.parametrize(
     "verifier",
     [
@@ -59,7 +59,7 @@ def models(pair: Pair) -> Iterator[dict[str, naive.HttpModel]]:
     ],
     ids=lambda one: one.kind,
 )
-@pytest.mark.parametrize("direction", [("sums", "facts"), ("facts", "sums")])
+@pytest.mark.parametrize("direction", partly([("sums", "facts"), ("facts", "sums")]))
 async def test_the_naive_reference_writes_the_same(
     pair: Pair, models: dict[str, naive.HttpModel], direction: tuple[str, str], verifier: Verifier, count: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""The gateway, asked by LangChain, llm, lm-evaluation-harness (as docs/gateway.md shows) and Schemathesis."""
+"""The gateway, asked by LangChain, llm and lm-evaluation-harness (as docs/gateway.md shows)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from commands import start, start_scripted
+from commands import start
 from cosd_api.demo.servers import Pair
 from shipped import ROOT
 
@@ -55,12 +55,3 @@ def test_lm_eval(desk: Any, url: str, kind: str) -> None:
         command = command.replace("local-completions", kind).replace("/completions", "/chat/completions")
         command += " --apply_chat_template"
     assert "|capitals|" in desk.run(*shlex.split(command))
-
-
-def test_schemathesis(desk: Any) -> None:
-    """It finds no answer that is not as our own document says, over scripted models: there are hundreds of answers."""
-    with start_scripted("--port", "0", command=["serve"]) as process:  # whose log nobody reads
-        url = process.stdout.readline().decode().strip()
-        document = f"{url.removesuffix('/v1')}/openapi.json"
-        desk.run("schemathesis", "run", document, "--max-examples", "10", "--seed", "1")
-        process.send_signal(signal.SIGTERM)

@@ -138,6 +138,7 @@ async def test_headers_that_do_not_end_are_not_waited_for() -> None:
                 await anext(stream)
 
 
+@pytest.mark.usefixtures("no_waiting")
 async def test_an_answer_behind_an_interim_one_is_not_waited_for() -> None:
     """The limit holds behind a `100 Continue`, too, after which the server is silent."""
 

@@ -674,6 +674,7 @@ async def test_a_timeout_without_a_limit(slept: list[float]) -> None:
         await found.get("/props")
 
 
+@pytest.mark.usefixtures("no_waiting")
 async def test_what_needs_no_generating_waits_no_longer_than_a_minute() -> None:
     for timeout, small in ((600, 60), (httpx.Timeout(None), 60), (3, 3)):
         found, requests = transport(httpx.Response(200, json=1), timeout=timeout)

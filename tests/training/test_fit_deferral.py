@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosd_api import CoLLMVerifier, DeferralVerifier, Example, Samples, SettingError, train_deferral
-from cosd_api.forcing.samples import DeferralSample, ExampleSamples
-from cosd_api.forcing.states import state_from_text, state_in_text
+from cosd_api.forcing.samples import DeferralSample, ExampleSamples, state_from_text, state_in_text
 from cosd_api.training import DeferralTraining
 from cosd_api.training.fit_deferral import PENALTIES, PENALTY, marginal, youden
 from cosd_providers.contract import Token
