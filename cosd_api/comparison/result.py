@@ -258,7 +258,7 @@ class Comparison(Record):
     def fusion(
         self, name: str, *, draft: str | Provider, assistant: str | Provider | Sequence[str | Provider]
     ) -> Fusion:
-        """Create the fusion that a contestant stands for, with the limits of its answers; no request is sent yet.
+        """Create the fusion of a contestant, with the limits of its answers; no request is sent yet.
 
         Args:
             name: name of the contestant, such as `Advice.way`.

@@ -250,7 +250,7 @@ def verifier_kinds() -> Mapping[str, type[BaseModel]]:
 
 @dataclass(frozen=True, slots=True)
 class _NamedShape:
-    """The type of a mapping whose field `tag` names one of several shapes. The name alone stands for the defaults.
+    """The type of a mapping whose field `tag` names one of several shapes. A name alone means the defaults.
 
     The type is created at its first use, because that imports every method.
     """

@@ -176,12 +176,11 @@ def _told(sample: DeferralSample) -> list[object]:
 # Files of examples.
 
 
-def read_examples(path: str | Path, *, hint: str = "") -> list[Example]:
+def read_examples(path: str | Path) -> list[Example]:
     """Read a file of examples, one per line, such as `{"prompt": ..., "answer": ...}`.
 
     Args:
         path: the file.
-        hint: text that is added to the error message if a line has no prompt or no answer.
 
     Raises:
         OSError: the file cannot be read.
@@ -195,8 +194,7 @@ def read_examples(path: str | Path, *, hint: str = "") -> list[Example]:
         try:
             examples.append(Example.model_validate(line.fields))
         except ValidationError as error:
-            more = "" if {"prompt", "answer"} <= line.fields.keys() else hint
-            raise line_error(path, line.number, problem(error, [*Example.model_fields]) + more) from None
+            raise line_error(path, line.number, problem(error, [*Example.model_fields])) from None
     if not examples:
         raise SettingError(f"{path} is empty: give {_EXAMPLE_LINES}")
     return examples

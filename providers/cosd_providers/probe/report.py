@@ -45,7 +45,7 @@ _SHOWN = 4  # maximum number of models to name
 class Words:
     """The name, the title and the question of a line, and its words for True, for False and for any other known value.
 
-    In the words, `{value}` stands for the value and `{seen}` for the server's reaction. A line without a title is only
+    In the words, `{value}` is the value and `{seen}` for the server's reaction. A line without a title is only
     part of the JSON.
     """
 

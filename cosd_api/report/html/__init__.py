@@ -1,1 +1,0 @@
-"""Elements of the page about a comparison."""
