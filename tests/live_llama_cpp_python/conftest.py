@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from llama_cpp_python.servers import LlamaCppPythonServer, serve
+from llama_cpp_python.servers import serve
 from no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 from plain import PlainLlamaCppPython, get
-from served import START_SECONDS
+from served import START_SECONDS, Served
 
 #: Read here: no test sees a COSD_ variable (see tests/conftest.py).
 ENVIRONMENT = os.environ.get("COSD_LLAMA_CPP_PYTHON_ENV")
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def served(trio: Mapping[str, str]) -> Iterator[Mapping[str, LlamaCppPythonServer]]:
+def served(trio: Mapping[str, str]) -> Iterator[Mapping[str, Served]]:
     """The three small models, with the contexts that llama.cpp's own server gives them."""
     if not ENVIRONMENT:
         pytest.fail("these tests need COSD_LLAMA_CPP_PYTHON_ENV: run `make test-llama-cpp-python`")
@@ -36,6 +36,6 @@ def served(trio: Mapping[str, str]) -> Iterator[Mapping[str, LlamaCppPythonServe
 
 
 @pytest.fixture(scope="session")
-def plain(served: Mapping[str, LlamaCppPythonServer], trio: Mapping[str, str]) -> Mapping[str, PlainLlamaCppPython]:
+def plain(served: Mapping[str, Served], trio: Mapping[str, str]) -> Mapping[str, PlainLlamaCppPython]:
     """The servers, each with llama.cpp's own for the same model, which is asked plainly in its place."""
     return {name: PlainLlamaCppPython(server.url, trio[name]) for name, server in served.items()}

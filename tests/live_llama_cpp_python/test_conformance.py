@@ -13,8 +13,8 @@ from conformance import ENDLESS, PROMPTS, Conformance, Subject, leave
 from cosd_providers import Token, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines import OpenAICompatible
-from llama_cpp_python.servers import LlamaCppPythonServer
 from plain import MODELS, PlainLlamaCppPython, Raw
+from served import Served
 
 
 class TestOpenAICompatible(Conformance):
@@ -24,7 +24,7 @@ class TestOpenAICompatible(Conformance):
     def given(
         self,
         plain: Mapping[str, PlainLlamaCppPython],
-        served: Mapping[str, LlamaCppPythonServer],
+        served: Mapping[str, Served],
         request: pytest.FixtureRequest,
     ) -> Callable[[str], Subject]:
         self.served = served

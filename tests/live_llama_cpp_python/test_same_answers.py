@@ -15,9 +15,9 @@ from cosd_api import FusionResult
 from cosd_api.demo.servers import Pair
 from cosd_providers import Provider
 from cosd_providers.engines import OpenAICompatible
-from llama_cpp_python.servers import LlamaCppPythonServer
 from plain import MODELS
 from same_answers import MAY_DIFFER, compared, fused
+from served import Served
 
 
 @pytest.fixture(scope="module", params=[("sums", "facts"), ("facts", "sums")], ids="-".join)
@@ -34,7 +34,7 @@ async def expected(direction: tuple[str, str], pair: Pair) -> list[FusionResult]
 
 @pytest.mark.parametrize("strategy", [None, "singles", "echo"])
 async def test_fifty_questions(
-    served: Mapping[str, LlamaCppPythonServer],
+    served: Mapping[str, Served],
     pair: Pair,
     expected: list[FusionResult],
     direction: tuple[str, str],
@@ -52,7 +52,7 @@ async def test_fifty_questions(
 
 
 async def test_fifty_questions_on_it_alone(
-    served: Mapping[str, LlamaCppPythonServer], expected: list[FusionResult], direction: tuple[str, str]
+    served: Mapping[str, Served], expected: list[FusionResult], direction: tuple[str, str]
 ) -> None:
     """Both by their URLs: it is recognised."""
     draft, assistant = direction

@@ -11,8 +11,8 @@ import pytest
 from cosd_providers import Question, Usage, connect
 from cosd_providers.contract import Context
 from cosd_providers.engines import OpenAICompatible
-from llama_cpp_python.servers import LlamaCppPythonServer
 from plain import CLOSE, PlainLlamaCppPython
+from served import Served
 
 PROMPT = "Q: What is the capital of Peru?\nA:"
 
@@ -24,14 +24,14 @@ def complete(url: str, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["sums", "facts", "reciter"])
-async def test_it_is_recognised(served: Mapping[str, LlamaCppPythonServer], name: str) -> None:
+async def test_it_is_recognised(served: Mapping[str, Served], name: str) -> None:
     async with connect(served[name].url) as provider:
         info = await provider.describe()
     assert (info.engine, info.model) == ("llama-cpp-python", name)
     assert (info.capabilities.probs, info.capabilities.end_prob) == (True, False)
 
 
-async def test_an_echo_is_shifted_without_a_beginning(served: Mapping[str, LlamaCppPythonServer]) -> None:
+async def test_an_echo_is_shifted_without_a_beginning(served: Mapping[str, Served]) -> None:
     """And then it says nothing of how probable the text's own tokens are."""
     for name, shifted in (("sums", True), ("facts", False)):
         async with OpenAICompatible(served[name].url, dialect="llama-cpp-python") as provider:
@@ -48,25 +48,23 @@ async def test_an_echo_is_shifted_without_a_beginning(served: Mapping[str, Llama
         assert count == read  # without a beginning the written token has no entry, with one the beginning has none
 
 
-def test_lists_fail(served: Mapping[str, LlamaCppPythonServer]) -> None:
+def test_lists_fail(served: Mapping[str, Served]) -> None:
     response = httpx.post(f"{served['sums'].url}/v1/completions", json={"prompt": ["a", "b"]}, headers=CLOSE)
     assert response.status_code == 500
 
 
-def test_zero_is_unlimited(served: Mapping[str, LlamaCppPythonServer]) -> None:
+def test_zero_is_unlimited(served: Mapping[str, Served]) -> None:
     assert complete(served["facts"].url, prompt=PROMPT, max_tokens=0)["usage"]["completion_tokens"] > 3
 
 
-def test_the_end_has_no_entry(
-    served: Mapping[str, LlamaCppPythonServer], plain: Mapping[str, PlainLlamaCppPython]
-) -> None:
+def test_the_end_has_no_entry(served: Mapping[str, Served], plain: Mapping[str, PlainLlamaCppPython]) -> None:
     answer = complete(served["facts"].url, prompt=PROMPT, max_tokens=60, logprobs=5)
     raws = plain["facts"].after(PROMPT, 60)
     assert raws[-1].end and answer["choices"][0]["finish_reason"] == "stop"
     assert len(answer["choices"][0]["logprobs"]["tokens"]) == len(raws) - 1
 
 
-def test_a_stream_hides_characters_of_several_tokens(served: Mapping[str, LlamaCppPythonServer]) -> None:
+def test_a_stream_hides_characters_of_several_tokens(served: Mapping[str, Served]) -> None:
     fields: Any = {"prompt": "Recite 2:", "max_tokens": 12, "logprobs": 1, "temperature": 0}
     whole = complete(served["reciter"].url, **fields)["choices"][0]["text"]
     body = {**fields, "stream": True}

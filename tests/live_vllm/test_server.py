@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from cosd_api.demo.servers import Pair
-from vllm_cpu.install import RECIPE
+from environments import RECIPES
 from vllm_cpu.servers import CONTEXT, MODELS
 
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
@@ -85,7 +85,7 @@ def facts(vllm_pair: Pair) -> Server:
 
 
 def test_version_and_model(server: Server) -> None:
-    assert server.get("/version")["version"] == RECIPE.version
+    assert server.get("/version")["version"] == RECIPES["vllm"].version
     [model] = server.get("/v1/models")["data"]
     assert (model["id"], model["max_model_len"], model["owned_by"]) == (server.name, CONTEXT, "vllm")
     answer = server.post("/v1/completions", model="gpt-9", prompt="Q")

@@ -1,14 +1,13 @@
-"""Real SGLang servers on loopback, for tests. `install.py` makes the folder that SGLang is taken from."""
+"""Real SGLang servers on loopback, for tests. `environments.py` makes the folder that SGLang is taken from."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from plain import MODELS
-from served import Served, ServedError
+from served import Served, python_of, serving
 
 START_SECONDS = 600.0
 CONTEXT = 512
@@ -30,30 +29,12 @@ SETTINGS = {
 }
 
 
-class SglangServer(Served):
-    """One SGLang server: several processes, and one that watches over them."""
+def serve(environment: Path, names: Sequence[str]) -> AbstractContextManager[dict[str, Served]]:
+    """Serve models of `tests/models` while the block lasts; each is several processes, and one that watches them."""
 
-    def __init__(self, environment: Path, name: str) -> None:
-        python = environment / "bin" / "python"
-        if not python.exists():
-            raise ServedError(f"there is no SGLang in {environment}; `make test-sglang` installs it")
-        command = [str(python), "-m", "sglang.launch_server", "--model-path", str((MODELS / name).resolve())]
-        seen = {"PATH": os.environ.get("PATH", os.defpath)} | SETTINGS
-        super().__init__(name, [*command, "--served-model-name", name, *OPTIONS], seen)
+    def start(name: str) -> Served:
+        command = [python_of(environment, "SGLang", "test-sglang"), "-m", "sglang.launch_server"]
+        model = ["--model-path", str((MODELS / name).resolve()), "--served-model-name", name]
+        return Served(name, [*command, *model, *OPTIONS], SETTINGS)
 
-
-@contextmanager
-def serve(environment: Path, names: Sequence[str]) -> Iterator[dict[str, SglangServer]]:
-    """Serve models of `tests/models`, one after the other started, while the block lasts.
-
-    Raises:
-        ServedError: one cannot be started; the message shows the end of its log.
-    """
-    with ExitStack() as stack:
-        servers: dict[str, SglangServer] = {}
-        for name in names:
-            servers[name] = SglangServer(environment, name)
-            stack.callback(servers[name].stop)
-        for server in servers.values():
-            server.wait_until_ready(START_SECONDS)
-        yield servers
+    return serving(start, names, START_SECONDS)

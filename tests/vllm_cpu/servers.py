@@ -1,20 +1,19 @@
 """Real vLLM servers on loopback, for tests: started by `pair`, or one by one by `serve`.
 
 A server is stopped when its block is left, and also when the process that started it is gone, however that ended.
-`vllm_cpu/install.py` makes the folder that vLLM is taken from.
+`environments.py` makes the folder that vLLM is taken from.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from cosd_api.demo.servers import Pair
-from served import CHILD, START_SECONDS, Served, ServedError
+from served import CHILD, START_SECONDS, Served, python_of, serving
 
-__all__ = ["CHILD", "MODELS", "START_SECONDS", "VllmServer", "VllmServerError", "pair", "serve"]
+__all__ = ["CHILD", "MODELS", "START_SECONDS", "VllmServer", "pair", "serve"]
 
 MODELS = Path(__file__).parent.parent / "models"
 CONTEXT = 512
@@ -38,52 +37,31 @@ SETTINGS = {
 }
 
 
-class VllmServerError(ServedError):
-    """A vLLM server could not be started, or has ended by itself; the message shows the last lines of its log."""
-
-
 class VllmServer(Served):
     """One vLLM server: several processes, and one that watches over them. Made by `serve`."""
 
-    error = VllmServerError
-
-    def __init__(self, environment: Path, model: Path, name: str, options: Sequence[str]) -> None:
-        python = environment / "bin" / "python"
-        if not python.exists():
-            raise VllmServerError(f"there is no vLLM in {environment}; `make test-vllm` puts it there")
-        command = [str(python), "-m", "vllm.entrypoints.cli.main", "serve", str(model.resolve())]
-        seen = {"PATH": os.environ.get("PATH", os.defpath), "VLLM_CACHE_ROOT": str(environment / "cache")} | SETTINGS
-        super().__init__(name, [*command, "--served-model-name", name, *OPTIONS, *options], seen, CHILD)
+    def __init__(self, environment: Path, model: Path, name: str, options: Sequence[str] = ()) -> None:
+        command = [python_of(environment, "vLLM", "test-vllm"), "-m", "vllm.entrypoints.cli.main", "serve"]
+        seen = {"VLLM_CACHE_ROOT": str(environment / "cache"), **SETTINGS}
+        own = [str(model.resolve()), "--served-model-name", name]
+        super().__init__(name, [*command, *own, *OPTIONS, *options], seen, CHILD)
 
 
-@contextmanager
-def serve(environment: Path, names: Sequence[str], options: Sequence[str] = ()) -> Iterator[dict[str, VllmServer]]:
-    """Serves models of `tests/models`, started together, while the block lasts.
+def serve(
+    environment: Path, names: Sequence[str], options: Sequence[str] = ()
+) -> AbstractContextManager[dict[str, VllmServer]]:
+    """Serve models of `tests/models` while the block lasts; their names are also their ids on the servers.
 
     Args:
         environment: the folder that vLLM is installed in.
-        names: of the models, which are also their ids on the servers.
+        names: of the models.
         options: more of `vllm serve`, for each.
-
-    Raises:
-        VllmServerError: one cannot be started; the message says why.
     """
-    with ExitStack() as stack:
-        servers: dict[str, VllmServer] = {}
-        for name in names:
-            servers[name] = VllmServer(environment, MODELS / name, name, options)
-            stack.callback(servers[name].stop)
-        for server in servers.values():
-            server.wait_until_ready()
-        yield servers
+    return serving(lambda name: VllmServer(environment, MODELS / name, name, options), names)
 
 
 @contextmanager
 def pair(environment: Path) -> Iterator[Pair]:
-    """Serves two bundled models, and the one that writes emoji and the like, while the block lasts.
-
-    Raises:
-        VllmServerError: one cannot be started; the message says why.
-    """
+    """Two bundled models, and the one that writes emoji and the like, while the block lasts."""
     with serve(environment, ["sums", "facts", "reciter"]) as servers:
         yield Pair(servers)
