@@ -196,81 +196,12 @@ async def test_nothing_is_sent_beyond_the_billed_tokens(options: dict[str, Any],
     assert (sum(provider.requests for provider in watched) == 0) == (most <= prompt)
 
 
-_BASE = (
-    b"\n",
-    b" ",
-    b",",
-    b"1",
-    b"a",
-    b"b",
-    b"\x80",
-    b"\x98",
-    b"\x9f",
-    b"\xa9",
-    b"\xb8",
-    b"\xc3",
-    b"\xe4",
-    b"\xf0",
-    b"\xff",
+_BASE = tuple(bytes([byte]) for byte in b"\n ,1ab\x80\x98\x9f\xa9\xb8\xc3\xe4\xf0\xff")
+_WORDS = tuple(
+    b"a\xc3\xa9|b1|\xe4|,|\xa9|a1b|\xf0| | ab| a|ba|  |\x9f|\n|\xc3|\xb8| 1|a|b a|\x80|"
+    b" \xc3\xa9|b|aa|\x98|11|\xff|ab||\xc3\xa9|1|aba| b|a ".split(b"|")
 )
-_WORDS = (
-    *(
-        b"a\xc3\xa9",
-        b"b1",
-        b"\xe4",
-        b",",
-        b"\xa9",
-        b"a1b",
-        b"\xf0",
-        b" ",
-        b" ab",
-        b" a",
-        b"ba",
-        b"  ",
-        b"\x9f",
-        b"\n",
-        b"\xc3",
-    ),
-    *(
-        b"\xb8",
-        b" 1",
-        b"a",
-        b"b a",
-        b"\x80",
-        b" \xc3\xa9",
-        b"b",
-        b"aa",
-        b"\x98",
-        b"11",
-        b"\xff",
-        b"ab",
-        b"",
-        b"\xc3\xa9",
-        b"1",
-    ),
-    *(b"aba", b" b", b"a "),
-)
-_SHUFFLED = (
-    *(
-        b"\n",
-        b"\xff",
-        b"\xe4",
-        b"\xa9",
-        b"1",
-        b"\n",
-        b",",
-        b"\x9f",
-        b"\n",
-        b"a",
-        b"b",
-        b" ",
-        b"\xb8",
-        b"\x98",
-        b"\xc3",
-        b"\x80",
-    ),
-    *(b"", b"\xf0"),
-)
+_SHUFFLED = tuple(b"\n|\xff|\xe4|\xa9|1|\n|,|\x9f|\n|a|b| |\xb8|\x98|\xc3|\x80||\xf0".split(b"|"))
 
 
 async def test_no_word_is_replaced_before_the_surest_assistant_was_asked() -> None:
