@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Mapping
 from typing import Any
+
+import pytest
 
 from cosd_api import Speculative
 from cosd_providers.testing import ScriptedProvider, ScriptToken
@@ -46,3 +48,18 @@ def sampled() -> dict[str, Any]:
     draft, assistant = (ScriptedProvider.from_texts(script) for script in scripts)
     settings = {"method": Speculative(temperature=1), "unit": "token", "seed": 1}
     return {"draft": draft, "assistant": assistant, **settings}
+
+
+async def before_error(
+    items: AsyncIterable[Any], error: type[Exception], words: str | None = None
+) -> tuple[list[str], Any]:
+    """The texts that come before an error of this kind and with these words, and the error."""
+    texts: list[str] = []
+
+    async def read() -> None:
+        async for one in items:
+            texts.append(str(getattr(one, "text", one)))  # noqa: PERF401 - what came before the error counts
+
+    with pytest.raises(error, match=words) as caught:
+        await read()
+    return texts, caught.value

@@ -28,7 +28,7 @@ from cosd_providers import (
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
 from drawn import costly
 from fake_llama_cpp import FakeLlamaCpp
-from lima import DRAFT, FUSED, assistant, draft
+from lima import DRAFT, FUSED, assistant, before_error, draft
 
 
 def sent(result: FusionResult) -> int:
@@ -254,27 +254,16 @@ async def test_a_limit_that_no_answer_can_keep_is_refused(kind: Any, least: int,
 
 async def test_a_limit_raises_with_what_is_verified() -> None:
     async with Fusion(draft=draft(), assistant=assistant()) as fusion, fusion.stream("Q:", max_requests=1) as stream:
-        texts: list[str] = []
-
-        async def read() -> None:
-            async for token in stream:
-                texts.append(token.text)  # noqa: PERF401 - what came before the error counts
-
-        with pytest.raises(BudgetError, match=r"^max_requests=1 is reached \(1 were sent\)") as caught:
-            await read()
-    partial = caught.value.partial
+        texts, error = await before_error(stream, BudgetError, r"^max_requests=1 is reached \(1 were sent\)")
+    partial = error.partial
     assert isinstance(partial, FusionResult)
     assert (partial.text, partial.finish_reason, partial.stop_reason) == (" The capital is", "budget", "max_requests")
     assert "".join(texts) == partial.text
     assert (partial.draft_requests, partial.assistant_requests, sent(partial)) == (1, 0, 1)
     assert partial.settings.max_requests == 1
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert (type(again), again.limit, again.partial, str(again)) == (
-        BudgetError,
-        "max_requests",
-        partial,
-        str(caught.value),
-    )
+    again = pickle.loads(pickle.dumps(error))
+    told = (type(again), again.limit, again.partial, str(again))
+    assert told == (BudgetError, "max_requests", partial, str(error))
 
 
 class BillsLate(ScriptedProvider):
@@ -452,14 +441,7 @@ async def test_map_gives_errors_in_their_place() -> None:
         results = [one async for one in fusion.map(prompts, concurrency=1, on_error="return")]
         assert [one.text if isinstance(one, FusionResult) else one for one in results] == [" 0", error, " 2", " 3"]
         writer.faults = [Fault(error, request=6)]
-        seen: list[str] = []
-
-        async def read() -> None:
-            async for one in fusion.map(prompts, concurrency=1):
-                seen.append(one.text)  # noqa: PERF401 - what came before the error counts
-
-        with pytest.raises(ServerError):
-            await read()
+        seen, _ = await before_error(fusion.map(prompts, concurrency=1), ServerError)
         assert seen == [" 0"]
 
 

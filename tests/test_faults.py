@@ -53,7 +53,10 @@ from drawn import partly
 from fake_llama_cpp import FakeLlamaCpp
 from fake_openai import FakeOpenAI
 from fake_vllm import FakeVllm
-from faults import (
+from faulty import (
+    Exchange,
+    Fault,
+    FaultyServer,
     cut,
     dawdles,
     edited,
@@ -62,13 +65,14 @@ from faults import (
     hangs_up,
     misjudged,
     noted,
+    nothing_left,
     page,
     recut,
     redirects,
     refuses,
+    serve,
     values,
 )
-from faulty import Exchange, Fault, FaultyServer, nothing_left, serve
 from faulty import sane as no_fault
 from stand_in_tgi import StandInTgi
 

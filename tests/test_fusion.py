@@ -67,7 +67,7 @@ from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableMo
 from drawn import costly
 from fake_llama_cpp import FakeLlamaCpp
 from fake_openai import FakeOpenAI
-from lima import ASSISTANT, DRAFT, FUSED, assistant, draft
+from lima import ASSISTANT, DRAFT, FUSED, assistant, before_error, draft
 
 
 async def test_fuse_says_where_every_token_comes_from() -> None:
@@ -284,15 +284,9 @@ async def test_an_error_in_the_prompts_of_a_map_comes_in_its_turn(order: Literal
         yield "Q:"
         raise OSError("the file is gone")
 
-    results: list[str] = []
     async with Fusion(draft=draft(), assistant=assistant()) as fusion:
-
-        async def read() -> None:
-            async for result in fusion.map(prompts(), order=order, on_error="return"):
-                results.append(str(result))  # noqa: PERF401
-
-        with pytest.raises(OSError, match="the file is gone"):
-            await read()
+        answers = fusion.map(prompts(), order=order, on_error="return")
+        results, _ = await before_error(answers, OSError, "the file is gone")
     assert results == ([FUSED] if order == "given" else [])
 
 
@@ -341,14 +335,7 @@ async def test_an_error_in_a_stream_comes_after_the_tokens_that_were_final() -> 
     error = ServerError("the server broke", status=500)
     async with Fusion(draft=draft(), assistant=assistant(faults=[Fault(error)])) as fusion:
         async with fusion.stream("Q:") as stream:
-            texts: list[str] = []
-
-            async def read() -> None:
-                async for token in stream:
-                    texts.append(token.text)  # noqa: PERF401 - what came before the error counts
-
-            with pytest.raises(ServerError):
-                await read()
+            texts, _ = await before_error(stream, ServerError)
         assert "".join(texts) == " The capital is"
 
 
@@ -660,14 +647,7 @@ async def test_a_draft_that_breaks_where_the_answer_needs_it() -> None:
     error = ServerError("the server broke", status=500)
     writer = draft(faults=[Fault(error, tokens=3)])
     async with Fusion(draft=writer, assistant=assistant()) as fusion, fusion.stream("Q:") as stream:
-        texts: list[str] = []
-
-        async def read() -> None:
-            async for token in stream:
-                texts.append(token.text)  # noqa: PERF401 - what came before the error counts
-
-        with pytest.raises(ServerError):
-            await read()
+        texts, _ = await before_error(stream, ServerError)
     assert "".join(texts) == " The"  # " capital" is a word that was not ended yet
 
 
@@ -772,14 +752,7 @@ async def test_a_stream_that_was_left_is_no_stream_that_ended() -> None:
     async with Fusion(draft=draft(token_delay=0.01), assistant=assistant()) as fusion:
         async with fusion.stream("Q:") as stream:
             await anext(stream)
-        left = [stream]
-
-        async def read() -> None:
-            async for _ in left[0]:
-                pass
-
-        with pytest.raises(FusionClosedError, match="left before its end"):
-            await read()
+        await before_error(stream, FusionClosedError, "left before its end")
         with pytest.raises(FusionClosedError):
             _ = stream.result
 

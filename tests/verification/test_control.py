@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 import lima
 import reference
 import schedules
 import toys
-from cosd_api import FusionResult, RandomVerifier, RuleVerifier, SettingError, TraceError, Tuning, fuse
-from cosd_api.extend import Place, Verifier
-from cosd_api.verification import needs_of, verifier_at
+from cosd_api import FusionResult, RandomVerifier, SettingError, TraceError, Tuning, fuse
+from cosd_api.extend import Place
 from scheduled import NONE, check, choosers, expected, failures, tasks
 
 PROBS = st.floats(0, 1)
@@ -84,23 +81,6 @@ def test_without_a_place_nothing_is_decided() -> None:
 def test_the_words_are_true(rate: float, number: float) -> None:
     _, shown, sign, bound = RandomVerifier(rate=rate).at(Place(coin=number)).explain(0.5, math.nan).split(" ")
     assert (float(shown) < float(bound)) == (sign == "<") == (number < rate)
-
-
-@pytest.mark.parametrize("bad", [{}, {"rate": -0.1}, {"rate": 1.1}, {"rate": math.nan}, {"rate": 0.5, "seed": 0.5}])
-def test_bad_numbers_are_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        RandomVerifier(**bad)
-
-
-def test_there_and_back() -> None:
-    verifier = RandomVerifier(rate=0.25, seed=3)
-    assert RandomVerifier.model_validate_json(verifier.model_dump_json()) == verifier
-    assert verifier.model_dump() == {"kind": "random", "rate": 0.25, "seed": 3}
-    assert pickle.loads(pickle.dumps(verifier)) == verifier
-    assert isinstance(verifier, Verifier)
-    assert isinstance(verifier.at(Place(coin=0.5)), Verifier)
-    assert not needs_of(verifier).q
-    assert verifier_at(RuleVerifier(), Place()) == RuleVerifier()
 
 
 # A fusion.

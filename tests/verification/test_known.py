@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import math
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +13,21 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from typer import Typer
 from typer.testing import CliRunner
 
 import lima
-from cosd_api import Fusion, FusionResult, fuse
+from cosd_api import (
+    AgreementVerifier,
+    DiffVerifier,
+    Fusion,
+    FusionResult,
+    RandomVerifier,
+    RuleVerifier,
+    SurpriseVerifier,
+    fuse,
+)
 from cosd_api.cli.options import SharedOptions, with_options
 from cosd_api.cli.verifier_options import NUMBERS, VERIFIERS
 from cosd_api.extend import Place, Verifier
@@ -70,6 +81,45 @@ async def test_a_result_holds_it_and_a_report_shows_it(kind: str) -> None:
     assert result.trace.replay() == result.text
     assert isinstance(verifier, KINDS[kind])
     assert condition_of(verifier) in html.unescape(page(result))
+
+
+@pytest.mark.parametrize(
+    "verifier",
+    [
+        *map(sample_verifier, KINDS),
+        RuleVerifier(alpha=0.25, beta=math.inf),
+        AgreementVerifier(alpha=0.25),
+        AgreementVerifier(alpha=0.75),
+        DiffVerifier(tau=0.25),
+        RandomVerifier(rate=0.25, seed=3),
+        SurpriseVerifier(gamma=0.25, beta=math.inf, window=3),
+    ],
+)
+def test_it_goes_through_json_and_pickle(verifier: Any) -> None:
+    text = verifier.model_dump_json()
+    assert type(verifier).model_validate_json(text) == verifier
+    assert ("Infinity" in text) == (math.inf in verifier.model_dump().values())
+    assert pickle.loads(pickle.dumps(verifier)) == verifier
+
+
+def test_its_fields_are_what_is_written() -> None:
+    assert AgreementVerifier(alpha=0.25).model_dump() == {"kind": "agreement", "alpha": 0.25}
+    assert RandomVerifier(rate=0.25, seed=3).model_dump() == {"kind": "random", "rate": 0.25, "seed": 3}
+
+
+BAD: dict[str, list[dict[str, Any]]] = {
+    "rule": [{"alpha": -0.1}, {"beta": math.nan}, {"gamma": 1}],
+    "agreement": [{"alpha": -0.1}, {"alpha": math.nan}, {"alpha": math.inf}, {"beta": 1}],
+    "diff": [{"tau": -0.1}, {"tau": 1.1}, {"tau": math.nan}, {"alpha": 0.5}],
+    "random": [{}, {"rate": -0.1}, {"rate": 1.1}, {"rate": math.nan}, {"rate": 0.5, "seed": 0.5}],
+    "surprise": [{"gamma": 0}, {"gamma": 1.1}, {"gamma": math.nan}, {"beta": -1}, {"window": 0}],
+}
+
+
+@pytest.mark.parametrize(("kind", "fields"), [(kind, one) for kind, several in BAD.items() for one in several])
+def test_bad_numbers_are_refused(kind: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        KINDS[kind](**fields)
 
 
 class Plain(BaseModel):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 import reference
 import schedules
@@ -28,7 +26,7 @@ from cosd_api import (
 )
 from cosd_api.alignment import most_probable
 from cosd_api.decoding.commands import Ask, StartDraft
-from cosd_api.extend import Place, Verifier
+from cosd_api.extend import Place
 from cosd_api.methods.cosd import CoSDDecoder
 from cosd_api.verification import needs_of
 from cosd_providers import UnsupportedError
@@ -78,23 +76,6 @@ def test_without_a_place_nothing_is_decided() -> None:
     assert (
         verifier.at(Place(b"", 0)).explain(0.5, 0.5) == "the assistant's probability of the draft's text is not known"
     )
-
-
-@pytest.mark.parametrize("bad", [{"gamma": 0}, {"gamma": 1.1}, {"gamma": math.nan}, {"beta": -1}, {"window": 0}])
-def test_bad_numbers_are_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        SurpriseVerifier(**bad)
-
-
-def test_there_and_back() -> None:
-    verifier = SurpriseVerifier(gamma=0.25, beta=math.inf, window=3)
-    assert SurpriseVerifier.model_validate_json(verifier.model_dump_json()) == verifier
-    assert "Infinity" in verifier.model_dump_json()
-    assert pickle.loads(pickle.dumps(verifier)) == verifier
-    assert isinstance(verifier, Verifier)
-    assert isinstance(verifier.at(Place(draft_q=0.5)), Verifier)
-    assert needs_of(verifier).q
-    assert (needs_of(verifier).alternatives, needs_of(RuleVerifier()).alternatives) == (4, 0)
 
 
 # The list.
