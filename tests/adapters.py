@@ -37,21 +37,6 @@ from stand_in_ollama import StandInOllama
 from stand_in_sglang import StandInSglang
 from stand_in_tgi import StandInTgi
 
-__all__ = [
-    "ENGINES",
-    "TEXT",
-    "TOY",
-    "Case",
-    "Engine",
-    "Local",
-    "Sglang",
-    "TextOnly",
-    "Tidy",
-    "across",
-    "parted",
-    "ways",
-]
-
 TEXT = "ab a b1 11 ab, a b a1b ba 1 a b aa 1b"
 DRAWN = 40
 """Tokens of a prompt and a draft that is drawn, at most, with those of the draft that continues it."""

@@ -12,8 +12,6 @@ from cosd_api.batch.job import BatchJob
 from cosd_api.batch.summary import BatchSummary
 from cosd_providers.testing import ScriptedProvider
 
-__all__ = ["PROMPTS", "Nowhere", "batch_form", "fusion", "input_file", "pair", "read", "run", "texts"]
-
 PROMPTS = [f"{one}:" for one in ("a", "b", "c", "d", "e", "f")]
 
 

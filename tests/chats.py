@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cosd_providers.testing import Model, ScriptToken, TextModel
 
-__all__ = ["SPECIALS", "ChatModel", "Messages", "RefusedError", "Template", "chatml", "mistral", "parsed"]
-
 Messages = Sequence[Mapping[str, str]]
 Template = Callable[[Messages], str]
 

@@ -21,21 +21,6 @@ from typer.testing import CliRunner, Result
 from cosd_api.cli.app import app
 from cosd_providers.testing import ScriptedProvider
 
-__all__ = [
-    "ANSWER",
-    "HEADER",
-    "SERVERS",
-    "TEXTS",
-    "Process",
-    "Scripted",
-    "cosd",
-    "gone",
-    "lines",
-    "start",
-    "start_scripted",
-    "words",
-]
-
 #: Any warning would be printed to standard error, and seen.
 PYTHON = [sys.executable, "-W", "error"]
 

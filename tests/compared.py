@@ -12,8 +12,6 @@ from cosd_api import Example
 from cosd_api.comparison.compare import split
 from cosd_providers.testing import ScriptedProvider
 
-__all__ = ["KINDS", "TRIO_KINDS", "examples", "in_turn", "pair", "trio"]
-
 KINDS: Mapping[str, tuple[tuple[str, float], tuple[str, float]]] = {
     "both": ((" r", 0.9), (" r", 0.9)),
     "draft": ((" r", 0.9), (" w", 0.7)),

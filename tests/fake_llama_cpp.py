@@ -17,8 +17,7 @@ from typing import Any
 import httpx
 
 from cosd_providers.testing import Model
-
-__all__ = ["FakeLlamaCpp", "incomplete"]
+from stand_in import StandIn, event_stream
 
 NAMES = ("</s>", "<|eot_id|>", "<|im_end|>")
 """Names of the tokens that end a generation."""
@@ -34,7 +33,7 @@ def incomplete(data: bytes) -> bool:
     return False
 
 
-class FakeLlamaCpp:
+class FakeLlamaCpp(StandIn):
     """Answers like the server; `client()` is an httpx client that talks to it.
 
     Attributes:
@@ -69,10 +68,6 @@ class FakeLlamaCpp:
         self.physical = 512
         self.pooled = False
         self.banned = sorted(model.end_ids)
-
-    def client(self) -> httpx.AsyncClient:
-        """A client whose every request is answered here."""
-        return httpx.AsyncClient(transport=httpx.MockTransport(self.handle))
 
     def handle(self, request: httpx.Request) -> httpx.Response:
         """One request, answered."""
@@ -154,9 +149,7 @@ class FakeLlamaCpp:
                 return httpx.Response(400, json={"error": error})
         runs = [list(self._run(ids, body, index)) for index, ids in enumerate(asked)]
         if body.get("stream"):
-            events = [event for run in runs for event in run]
-            lines = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
-            return httpx.Response(200, text=lines, headers={"content-type": "text/event-stream"})
+            return event_stream((event for run in runs for event in run), done=False)
         answers = [self._joined(run) for run in runs]
         return httpx.Response(200, json=answers if len(answers) > 1 else answers[0])
 

@@ -18,8 +18,7 @@ from chats import RefusedError, Template
 from cosd_providers.testing import Model
 from cosd_providers.text import whole
 from splits import split
-
-__all__ = ["FakeOpenAI"]
+from stand_in import StandIn, event_stream
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Shown:
 
 
 @dataclass
-class FakeOpenAI:
+class FakeOpenAI(StandIn):
     """Answers like a server; `client()` is an httpx client that talks to it.
 
     Attributes:
@@ -113,10 +112,6 @@ class FakeOpenAI:
     drawn: list[bytes] = field(default_factory=list)
     requests: list[tuple[str, Any]] = field(default_factory=list)
 
-    def client(self) -> httpx.AsyncClient:
-        """A client whose every request is answered here."""
-        return httpx.AsyncClient(transport=httpx.MockTransport(self.handle))
-
     @property
     def bodies(self) -> list[Any]:
         """The bodies of all generation requests."""
@@ -131,8 +126,7 @@ class FakeOpenAI:
         if body is not None and (refused := self._refusal(body)) is not None:
             if not (self.late and body.get("stream")):
                 return refused
-            text = f"data: {refused.text}\n\ndata: [DONE]\n\n"
-            return httpx.Response(200, text=text, headers={"content-type": "text/event-stream"})
+            return event_stream([refused.json()])
         match request.url.path.rsplit("/", 2):
             case [*_, "models"] if self.listed is not None:
                 return httpx.Response(200, json={"data": self.listed})
@@ -209,8 +203,7 @@ class FakeOpenAI:
             return httpx.Response(200, json={"choices": choices, "usage": usage})
         if body.get("stream_options", {}).get("include_usage"):
             events.append({"choices": [], "usage": usage})
-        lines = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
-        return httpx.Response(200, text=lines, headers={"content-type": "text/event-stream"})
+        return event_stream(events)
 
     @staticmethod
     def _count(body: dict[str, Any]) -> int:

@@ -20,16 +20,15 @@ import httpx
 
 from chats import RefusedError, Template, parsed
 from cosd_providers.testing import Model
+from plain import ALPHABET
 from splits import split
-
-__all__ = ["FakeVllm"]
+from stand_in import StandIn, event_stream, rendered
 
 _LOST = "\ufffd"
-_VISIBLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-_HIDDEN = [byte for byte in range(256) if byte not in _VISIBLE]
+_SHOWN = {byte: letter for letter, byte in ALPHABET.items()}
 
 
-class FakeVllm:
+class FakeVllm(StandIn):
     """Answers like the server; `client()` is an httpx client that talks to it. Its BOS has the id after the model's.
 
     Attributes:
@@ -73,10 +72,6 @@ class FakeVllm:
         self.drawn: list[list[int]] = []
         self.models: list[dict[str, Any]] = [{"id": "toy", "root": "/toy", "parent": None}]
 
-    def client(self) -> httpx.AsyncClient:
-        """A client whose every request is answered here."""
-        return httpx.AsyncClient(transport=httpx.MockTransport(self.handle))
-
     def handle(self, request: httpx.Request) -> httpx.Response:
         """One request, answered."""
         body: Any = json.loads(request.content) if request.content else None
@@ -104,13 +99,10 @@ class FakeVllm:
             if self.template is None:
                 return _refused("default chat template is no longer allowed, so you must provide a chat template")
             special = False
-            if isinstance(self.template, tuple):
-                text = self.template[0] + body["messages"][0]["content"] + self.template[1]
-            else:
-                try:
-                    text = self.template(body["messages"])
-                except RefusedError as error:
-                    return _refused(str(error))
+            try:
+                text = rendered(self.template, body["messages"])
+            except RefusedError as error:
+                return _refused(str(error))
         else:
             text, special = body["prompt"], body.get("add_special_tokens", True)
         ids = self._encode(text, special=special)
@@ -148,8 +140,7 @@ class FakeVllm:
         if self.spaces:
             text = self._decode([n], specials=True)
             return f"<0x{self._bytes(n)[0]:02X}>" if _LOST in text else text.replace(" ", "\u2581")
-        shown = [chr(b) if b in _VISIBLE else chr(0x100 + _HIDDEN.index(b)) for b in self._bytes(n)]
-        return self._special(n) or "".join(shown)
+        return self._special(n) or "".join(_SHOWN[byte] for byte in self._bytes(n))
 
     def _bytes(self, n: int) -> bytes:
         return b"" if n in self.beginning or n == self._unknown else self.model.tokens[n]
@@ -206,9 +197,7 @@ class FakeVllm:
         runs = [list(self._run(ids, body, index)) for index, ids in enumerate(asked)]
         usage = _usage(sum(map(len, asked)), sum(len(step["token_ids"]) for run in runs for step in run))
         if body.get("stream"):
-            events = list(self._events(runs, asked, body))
-            lines = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
-            return httpx.Response(200, text=lines, headers={"content-type": "text/event-stream"})
+            return event_stream(self._events(runs, asked, body))
         choices = [self._joined(run, ids, body) for run, ids in zip(runs, asked, strict=True)]
         return httpx.Response(200, json=self.change({"choices": choices, "usage": usage}))
 

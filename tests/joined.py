@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from cosd_api.records import EndpointUsage, FusedToken, Request, Timings, TokenDecision
 from cosd_api.result import FusionResult
 
-__all__ = ["joined"]
-
 
 def joined(results: Sequence[FusionResult]) -> FusionResult:
     """One answer after another, counted on: their units, rounds, requests and times are those of one long answer."""

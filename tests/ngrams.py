@@ -18,6 +18,8 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, trainers
 from tokenizers import models as bpe
 
+from plain import ALPHABET
+
 ROOT = Path(__file__).parents[1]
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3 = (
@@ -138,20 +140,10 @@ class Pieces:
         return [*found]
 
 
-def _bytes_of_letters() -> dict[str, int]:
-    """The letters that stand for bytes in byte-level tokenizers."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {chr(256 + at): byte for at, byte in enumerate(hidden)}
-
-
-LETTERS = _bytes_of_letters()
-
-
 def spelled(piece: str, *, with_spaces: bool) -> bytes:
     """The bytes of a piece; `with_spaces`: as SentencePiece writes it, else as byte-level tokenizers do."""
     if not with_spaces:
-        return bytes(LETTERS[one] for one in piece)
+        return bytes(ALPHABET[one] for one in piece)
     if piece.startswith("<0x"):
         return bytes([int(piece[3:5], 16)])
     return piece.replace("▁", " ").encode()

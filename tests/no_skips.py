@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["mark_live", "pytest_make_collect_report", "pytest_runtest_makereport"]
-
 
 def mark_live(items: list[pytest.Item], conftest: str, seconds: float) -> None:
     """Mark the tests of a conftest's folder as live, and give each so many seconds."""

@@ -10,8 +10,6 @@ from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.testing import TextModel
 from fake_openai import FakeOpenAI
 
-__all__ = ["QUESTIONS", "SCRIPT", "URL", "fake"]
-
 URL = "http://gpu:8000/v1"
 QUESTIONS = [Question(0, (b" a",)), Question(2, (b" x",)), Question(4, (b" c",))]
 SCRIPT: dict[str, list[Any]] = {"Q": [" a", (" b", 0.5), " c"]}

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 
@@ -248,20 +248,54 @@ class PlainLlamaCppPython(PlainLlamaCpp):
         raise NotImplementedError("it does not tell")
 
 
-class PlainVllm(Plain):
-    """vLLM's server, by generated tokens only: no prompt is ever scored."""
+class PlainModel(Plain):
+    """A server with one of our own models, by generated tokens only: no prompt is ever scored.
 
-    engine = "vllm"
+    Its bytes are taken from the model's own file: a server's strings are not right for parts of characters.
+    """
+
+    tokenize: ClassVar[str] = "/tokenize"
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
         [model] = self.get("/v1/models")["data"]
         self.name, self.context = model["id"], int(model["max_model_len"])
-        self.asked = 0
-        # Its bytes are taken from the model's own file: the server's strings are not right for parts of characters.
         vocabulary = json.loads((MODELS / self.name / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
         self.ends = _ends(self.name)
         self.tokens = {n: bytes(ALPHABET[one] for one in string) for string, n in vocabulary.items()}
+
+    def ids(self, text: str) -> list[int]:
+        return list(self.post(self.tokenize, {"model": self.name, "prompt": text})["tokens"])
+
+    def scores(self, prompt: str, text: str) -> list[Raw]:
+        ids, raws = self.ids(prompt + text), list[Raw]()
+        for at in range(len(self.ids(prompt)), len(ids)):
+            raws.append(Raw(self.tokens[ids[at]], math.exp(self.logprob(ids[:at], ids[at]))))
+        assert b"".join(raw.data for raw in raws).decode() == text, "the prompt's last token lies across the border"
+        return raws
+
+    @abstractmethod
+    def logprob(self, before: list[int], n: int) -> float:
+        """The logarithm of the probability of one token after others."""
+
+    def figure(self, name: str, label: str = "") -> int:
+        """A count of the server's."""
+        lines = self.client.get(f"{self.url}/metrics").text.splitlines()
+        named = [line for line in lines if line.startswith(f"{self.engine}:{name}{{") and label in line]
+        return sum(int(float(line.rpartition(" ")[2])) for line in named)
+
+    def _raw(self, n: int, value: float) -> Raw:
+        return Raw(b"" if n in self.ends else self.tokens[n], math.exp(value), n in self.ends)
+
+
+class PlainVllm(PlainModel):
+    """vLLM's server."""
+
+    engine = "vllm"
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.asked = 0
 
     def complete(self, prompt: str | list[int], **fields: object) -> Any:
         body = {"model": self.name, "prompt": prompt, "temperature": 0, **fields}
@@ -279,64 +313,41 @@ class PlainVllm(Plain):
     def choices(self, text: str, count: int) -> list[list[Raw]]:
         count = min(count, self.context - len(self.ids(text)))
         found = self.complete(text, max_tokens=count, logprobs=LISTED, return_tokens_as_token_ids=True)
-        steps = list[list[Raw]]()
-        for entries in found["logprobs"]["top_logprobs"]:
-            ranked = sorted(entries.items(), key=lambda item: -item[1])
-            ids = [(int(name.removeprefix("token_id:")), math.exp(value)) for name, value in ranked]
-            steps.append([Raw(b"" if n in self.ends else self.tokens[n], prob, n in self.ends) for n, prob in ids])
-        return steps
+        ranked = (sorted(one.items(), key=lambda item: -item[1]) for one in found["logprobs"]["top_logprobs"])
+        return [[self._raw(int(name.removeprefix("token_id:")), value) for name, value in one] for one in ranked]
 
-    def ids(self, text: str) -> list[int]:
-        return list(self.post("/tokenize", {"model": self.name, "prompt": text})["tokens"])
-
-    def scores(self, prompt: str, text: str) -> list[Raw]:
-        ids, raws = self.ids(prompt + text), list[Raw]()
-        for at in range(len(self.ids(prompt)), len(ids)):
-            options = {"logprobs": 1, "logprob_token_ids": [ids[at]], "return_tokens_as_token_ids": True}
-            [entries] = self.complete(ids[:at], max_tokens=1, **options)["logprobs"]["top_logprobs"]
-            raws.append(Raw(self.tokens[ids[at]], math.exp(entries[f"token_id:{ids[at]}"])))
-        assert b"".join(raw.data for raw in raws).decode() == text, "the prompt's last token lies across the border"
-        return raws
+    def logprob(self, before: list[int], n: int) -> float:
+        options = {"logprobs": 1, "logprob_token_ids": [n], "return_tokens_as_token_ids": True}
+        [entries] = self.complete(before, max_tokens=1, **options)["logprobs"]["top_logprobs"]
+        return float(entries[f"token_id:{n}"])
 
     def busy(self) -> bool:
-        before = self._written()
+        before = self.figure("generation_tokens_total")
         self.complete("a", max_tokens=1)  # the figures are of the last step that the engine made: let it make one
         self.asked += 1
-        return self._written() != before + 1
+        return self.figure("generation_tokens_total") != before + 1
 
     def written(self) -> int:
-        return self._written() - self.asked
-
-    def _written(self) -> int:
-        lines = self.client.get(f"{self.url}/metrics").text.splitlines()
-        [value] = [line.rpartition(" ")[2] for line in lines if line.startswith("vllm:generation_tokens_total{")]
-        return int(float(value))
+        return self.figure("generation_tokens_total") - self.asked
 
 
-class PlainSglang(Plain):
-    """SGLang's server, by generated tokens only: no prompt is ever scored."""
+class PlainSglang(PlainModel):
+    """SGLang's server; its counts are those of streams, which rise when one has ended."""
 
     engine = "sglang"
+    tokenize = "/v1/tokenize"
+    streamed = 'is_streaming="true"'
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        [model] = self.get("/v1/models")["data"]
-        self.name, self.context = model["id"], int(model["max_model_len"])
-        folder = MODELS / self.name
-        vocabulary = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-        ends = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))["eos_token_id"]
-        self.ends = {*ends} if isinstance(ends, list) else {ends}
-        self.tokens = {n: bytes(ALPHABET[one] for one in string) for string, n in vocabulary.items()}
         self._ended = 0
 
     def generate(self, ids: list[int], count: int, **fields: object) -> Any:
-        sampling = {"temperature": 0, "max_new_tokens": count}
         body = {
             "input_ids": ids,
-            "sampling_params": sampling,
+            "sampling_params": {"temperature": 0, "max_new_tokens": count},
             "return_logprob": True,
             "logprob_start_len": -1,
-            **fields,
         }
         return self.post("/generate", body | fields)["meta_info"]
 
@@ -350,35 +361,19 @@ class PlainSglang(Plain):
         found = self.generate(ids, min(count, self.context - len(ids) - 2), top_logprobs_num=LISTED)
         return [[self._raw(n, value) for value, n, *_ in step] for step in found["output_top_logprobs"]]
 
-    def _raw(self, n: int, value: float) -> Raw:
-        return Raw(b"" if n in self.ends else self.tokens[n], math.exp(value), n in self.ends)
-
-    def ids(self, text: str) -> list[int]:
-        return list(self.post("/v1/tokenize", {"model": self.name, "prompt": text})["tokens"])
-
-    def scores(self, prompt: str, text: str) -> list[Raw]:
-        ids, raws = self.ids(prompt + text), list[Raw]()
-        for at in range(len(self.ids(prompt)), len(ids)):
-            [[[value, *_]]] = self.generate(ids[:at], 1, token_ids_logprob=[ids[at]])["output_token_ids_logprobs"]
-            raws.append(Raw(self.tokens[ids[at]], math.exp(value)))
-        assert b"".join(raw.data for raw in raws).decode() == text, "the prompt's last token lies across the border"
-        return raws
+    def logprob(self, before: list[int], n: int) -> float:
+        [[[value, *_]]] = self.generate(before, 1, token_ids_logprob=[n])["output_token_ids_logprobs"]
+        return float(value)
 
     def busy(self) -> bool:
-        return self._figure("num_requests_total") == self._ended
+        return self.figure("num_requests_total", self.streamed) == self._ended
 
     def written(self) -> int:
-        return self._figure("generation_tokens_total")
+        return self.figure("generation_tokens_total", self.streamed)
 
     def before(self, prompt: str) -> int:
-        self._ended = self._figure("num_requests_total")
+        self._ended = self.figure("num_requests_total", self.streamed)
         return self.written()
-
-    def _figure(self, name: str) -> int:
-        """A count of the streams, which rises when one has ended."""
-        lines = self.client.get(f"{self.url}/metrics").text.splitlines()
-        named = [line for line in lines if line.startswith(f"sglang:{name}{{") and 'is_streaming="true"' in line]
-        return sum(int(float(line.rpartition(" ")[2])) for line in named)
 
 
 def _alphabet() -> dict[str, int]:

@@ -9,8 +9,6 @@ from typing import Any
 from cosd_providers import ProbeReport, probe
 from plain import Plain
 
-__all__ = ["printed", "probed", "shape"]
-
 TEXT = Path(__file__).parents[1] / "docs/probe.md"
 
 #: What the small models answer shortly.

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stand_in_tgi import served
+from stand_in import served
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 

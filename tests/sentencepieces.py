@@ -8,8 +8,6 @@ from functools import cached_property
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-__all__ = ["Marked", "sentencepiece_like"]
-
 BYTES = 3  # the id of the first byte
 
 

@@ -10,8 +10,6 @@ from asked import draft
 from cosd_providers import Provider, Usage
 from cosd_providers.testing import TextModel
 
-__all__ = ["check_every_split", "in_turn", "split", "splits"]
-
 _T = TypeVar("_T")
 
 

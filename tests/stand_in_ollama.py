@@ -9,18 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Literal
 
-import httpx
-
 from cosd_providers.testing import Model
 from cosd_providers.text import whole
-from stand_in_tgi import Answer, Handler, served
-
-__all__ = ["StandInOllama"]
+from stand_in import Answer, StandIn
 
 FIELDS: Mapping[str, type] = {
     **dict.fromkeys(("model", "prompt", "suffix", "system", "template"), str),
@@ -47,7 +42,7 @@ class Shown:
 
 
 @dataclass
-class StandInOllama:
+class StandInOllama(StandIn):
     """Answers as Ollama does; `client()` is an httpx client that talks to it, `serve()` puts it on loopback.
 
     Attributes:
@@ -90,6 +85,9 @@ class StandInOllama:
     def bodies(self) -> list[Any]:
         """What generation was asked."""
         return [body for path, body in self.requests if path == "/api/generate"]
+
+    def written(self, event: Mapping[str, Any]) -> str:
+        return json.dumps(event) + "\n"
 
     def answer(self, method: str, path: str, body: Any) -> Answer:
         """One request, answered."""
@@ -218,38 +216,6 @@ class StandInOllama:
             named: dict[str, Any] = {"token": data.decode("utf-8", "replace"), "logprob": _log(probs[n])}
             return {**named, "bytes": list(data)} if data else named
         return {"token": data[: whole(data)].decode("utf-8", "replace"), "logprob": _log(probs[n])}
-
-    # In front of it.
-
-    def handle(self, request: httpx.Request) -> httpx.Response:
-        """For `httpx.MockTransport`."""
-        answer = self.answer(request.method, request.url.path, json.loads(request.content) if request.content else None)
-        if answer.events is None:
-            return httpx.Response(answer.status, json=answer.body)
-        text = "".join(map(_line, answer.events))
-        return httpx.Response(answer.status, text=text, headers={"content-type": "application/x-ndjson"})
-
-    def client(self) -> httpx.AsyncClient:
-        """A client whose every request is answered here."""
-        return httpx.AsyncClient(transport=httpx.MockTransport(self.handle))
-
-    @contextmanager
-    def serve(self) -> Iterator[str]:
-        """A real HTTP server on loopback; gives its URL."""
-        with served(type("Handler", (_Handler,), {"stand_in": self})) as url:
-            yield url
-
-
-class _Handler(Handler):
-    kind = "application/x-ndjson"
-
-    @staticmethod
-    def written(event: Mapping[str, Any]) -> str:
-        return _line(event)
-
-
-def _line(event: Mapping[str, Any]) -> str:
-    return json.dumps(event) + "\n"
 
 
 def _error(status: int, words: str) -> Answer:

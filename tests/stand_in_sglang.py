@@ -13,18 +13,13 @@ import json
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-
-import httpx
 
 from chats import RefusedError, Template, parsed
 from cosd_providers.testing import Model
 from splits import split
-from stand_in_tgi import Answer, Handler, served
-
-__all__ = ["StandInSglang"]
+from stand_in import Answer, StandIn, rendered
 
 LOST = "\ufffd"
 SAMPLING = {
@@ -40,8 +35,8 @@ class RefusalError(ValueError):
 
 
 @dataclass
-class StandInSglang:
-    """Answers as SGLang does; `client()` is an httpx client that talks to it, `serve()` puts it on loopback.
+class StandInSglang(StandIn):
+    """Answers as SGLang does.
 
     Attributes:
         model: what is asked for tokens.
@@ -101,6 +96,9 @@ class StandInSglang:
     gone: list[int] = field(default_factory=list)
     finished: int = 0
 
+    def written(self, event: Mapping[str, Any]) -> str:
+        return f"data: {json.dumps(event) if event else '[DONE]'}\n\n"
+
     def answer(self, method: str, path: str, body: Any) -> Answer:
         """One request, answered."""
         self.requests.append((path, body))
@@ -129,13 +127,10 @@ class StandInSglang:
 
     def _tokenize(self, body: Mapping[str, Any]) -> Answer:
         if "messages" in body and self.template is not None:
-            if isinstance(self.template, tuple):
-                text = self.template[0] + body["messages"][0]["content"] + self.template[1]
-            else:
-                try:
-                    text = self.template(body["messages"])
-                except RefusedError as error:
-                    return Answer(400, {"object": "error", "message": str(error), "type": "BadRequest", "code": 400})
+            try:
+                text = rendered(self.template, body["messages"])
+            except RefusedError as error:
+                return Answer(400, {"object": "error", "message": str(error), "type": "BadRequest", "code": 400})
             return Answer(200, {"tokens": self._encode(text, special=False)})
         if "prompt" not in body:
             return Answer(400, {"object": "error", "message": "Field required: prompt", "type": "Bad Request"})
@@ -312,26 +307,6 @@ class StandInSglang:
             seen, text, sent = meta["completion_tokens"], event["text"], sent + 1
         yield DONE
 
-    # In front of it.
-
-    def client(self) -> httpx.AsyncClient:
-        """A client whose every request is answered here."""
-        return httpx.AsyncClient(transport=httpx.MockTransport(self.handle))
-
-    def handle(self, request: httpx.Request) -> httpx.Response:
-        """For `httpx.MockTransport`."""
-        answer = self.answer(request.method, request.url.path, json.loads(request.content) if request.content else None)
-        if answer.events is None:
-            return httpx.Response(answer.status, json=answer.body)
-        text = "".join(map(_Handler.written, answer.events))
-        return httpx.Response(answer.status, text=text, headers={"content-type": "text/event-stream"})
-
-    @contextmanager
-    def serve(self) -> Iterator[str]:
-        """A real HTTP server on loopback; gives its URL."""
-        with served(type("Handler", (_Handler,), {"stand_in": self})) as url:
-            yield url
-
 
 def _heated(probs: Sequence[float], temperature: float) -> Sequence[float]:
     """Of a temperature above 0 what is told is scaled; what is taken is the most probable token all the same."""
@@ -339,9 +314,3 @@ def _heated(probs: Sequence[float], temperature: float) -> Sequence[float]:
         return probs
     scaled = [prob ** (1 / temperature) for prob in probs]
     return [value / sum(scaled) for value in scaled]
-
-
-class _Handler(Handler):
-    @staticmethod
-    def written(event: Mapping[str, Any]) -> str:
-        return f"data: {json.dumps(event) if event else '[DONE]'}\n\n"

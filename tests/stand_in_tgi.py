@@ -10,15 +10,11 @@ from __future__ import annotations
 import copy
 import json
 import math
-import select
 import struct
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +23,7 @@ import jsonschema  # type: ignore[import-untyped]  # its types are a package of 
 
 from chats import SPECIALS, RefusedError, Template, parsed
 from cosd_providers.testing import Model
-
-__all__ = ["VIOLATIONS", "Answer", "Handler", "LlamaModel", "StandInTgi", "served"]
+from stand_in import Answer, StandIn, rendered
 
 VIOLATIONS: list[str] = []
 
@@ -125,17 +120,8 @@ def _check_answer(method: str, path: str, status: int, kind: str, body: object) 
 
 
 @dataclass
-class Answer:
-    """What is sent: one body, or events."""
-
-    status: int
-    body: object = None
-    events: Iterator[dict[str, Any]] | None = None
-
-
-@dataclass
-class StandInTgi:
-    """Answers as TGI does; `client()` is an httpx client that talks to it, `serve()` puts it on loopback.
+class StandInTgi(StandIn):
+    """Answers as TGI does.
 
     Attributes:
         model: what is asked for tokens.
@@ -184,6 +170,9 @@ class StandInTgi:
     requests: list[tuple[str, Any]] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
     finished: int = 0
+
+    def written(self, event: Mapping[str, Any]) -> str:
+        return f"data:{json.dumps(event)}\n\n"
 
     def answer(self, method: str, path: str, body: Any) -> Answer:
         """One request, answered; what breaks the document is answered with 500."""
@@ -292,13 +281,10 @@ class StandInTgi:
     def _chat_tokenize(self, body: Any) -> Answer:
         if self.template is None:
             return Answer(422, {"error": "Template error: no chat template", "error_type": "template_error"})
-        if isinstance(self.template, tuple):
-            text = self.template[0] + body["messages"][0]["content"] + self.template[1]
-        else:
-            try:
-                text = self.template(body["messages"])
-            except RefusedError as error:
-                raise RefusalError("template_error", f"Template error: {error}") from None
+        try:
+            text = rendered(self.template, body["messages"])
+        except RefusedError as error:
+            raise RefusalError("template_error", f"Template error: {error}") from None
         return Answer(200, {"tokenize_response": self._tokenize(text), "templated_text": text})
 
     # Generation.
@@ -414,125 +400,6 @@ class StandInTgi:
                     details = {"finish_reason": last, "generated_tokens": len(tokens), "input_length": len(ids)}
                     event["details"] = {**details, "seed": None}
             yield event
-
-    # In front of it.
-
-    def handle(self, request: httpx.Request) -> httpx.Response:
-        """For `httpx.MockTransport`."""
-        answer = self.answer(request.method, request.url.path, json.loads(request.content) if request.content else None)
-        if answer.events is None:
-            return (
-                httpx.Response(answer.status)
-                if answer.body is None
-                else httpx.Response(answer.status, json=answer.body)
-            )
-        text = "".join(map(_sent, answer.events))
-        return httpx.Response(answer.status, text=text, headers={"content-type": "text/event-stream"})
-
-    def client(self, change: Callable[[httpx.Response], httpx.Response] | None = None) -> httpx.AsyncClient:
-        """A client whose every request is answered here; `change` may spoil an answer."""
-
-        def handle(request: httpx.Request) -> httpx.Response:
-            response = self.handle(request)
-            return change(response) if change else response
-
-        return httpx.AsyncClient(transport=httpx.MockTransport(handle))
-
-    @contextmanager
-    def serve(self) -> Iterator[str]:
-        """A real HTTP server on loopback; gives its URL."""
-        with served(type("Handler", (Handler,), {"stand_in": self})) as url:
-            yield url
-
-
-class _Server(ThreadingHTTPServer):
-    """Says nothing of clients that leave: many tests do."""
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
-
-
-@contextmanager
-def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """A real HTTP server on loopback; gives its URL."""
-    server = _Server(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Speaks HTTP for a stand-in; sees when a client leaves.
-
-    Attributes:
-        stand_in: what answers.
-        kind: the content type of its events.
-    """
-
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else the body of a small answer waits 40 ms, until the client has its head
-    stand_in: Any
-    kind = "text/event-stream"
-
-    @staticmethod
-    def written(event: Mapping[str, Any]) -> str:
-        """An event as it is sent."""
-        return _sent(event)
-
-    def do_GET(self) -> None:
-        self._respond("GET", None)
-
-    def do_POST(self) -> None:
-        self._respond("POST", json.loads(self.rfile.read(int(self.headers["content-length"]))))
-
-    def _respond(self, method: str, body: Any) -> None:
-        answer = self.stand_in.answer(method, self.path, body)
-        self.send_response(answer.status)
-        if answer.events is not None:
-            self.send_header("content-type", self.kind)
-            self.send_header("transfer-encoding", "chunked")
-            self.end_headers()
-            self._send_events(answer.events)
-            return
-        content = b"" if answer.body is None else json.dumps(answer.body).encode()
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def _send_events(self, events: Iterator[dict[str, Any]]) -> None:
-        sent = 0
-        try:
-            for event in events:
-                if self._left(self.stand_in.pace if sent else 0.0):
-                    raise ConnectionResetError
-                data = self.written(event).encode()
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-                sent += 1
-            self.wfile.write(b"0\r\n\r\n")
-            self.stand_in.finished += 1
-        except OSError:
-            self.stand_in.gone.append(sent)
-            self.close_connection = True
-
-    def _left(self, seconds: float) -> bool:
-        """True if the client is gone, or goes within these seconds: there is something to read, and it is the end."""
-        readable, _, _ = select.select([self.connection], [], [], seconds)
-        return bool(readable) and not self.connection.recv(1, 2)  # 2: only to look (MSG_PEEK)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the standard library
-        """Says nothing."""
-
-
-def _sent(event: Mapping[str, Any]) -> str:
-    return f"data:{json.dumps(event)}\n\n"
 
 
 def _text(tokens: Sequence[Mapping[str, Any]]) -> str:

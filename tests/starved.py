@@ -24,8 +24,6 @@ from cosd_providers.messages import RenderedPrompt
 from cosd_providers.usage import Usage
 from virtual_time import VirtualTime
 
-__all__ = ["Client", "Outcome", "outcome"]
-
 FIRST, RATE, VERIFY = 0.05, 60.0, 0.06
 """Seconds to a draft's first token, its tokens a second, and the seconds of a verdict."""
 

@@ -12,8 +12,6 @@ from typing import Any, TypeVar, TypeVarTuple
 
 import anyio
 
-__all__ = ["BACKEND", "VirtualTime", "run"]
-
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 

@@ -27,8 +27,6 @@ from stand_in_ollama import StandInOllama
 from stand_in_sglang import StandInSglang
 from stand_in_tgi import StandInTgi
 
-__all__ = ["ANSWER", "HELLO", "KEY", "OTHER", "SUBJECTS", "Subject", "Wire"]
-
 KEY = "sk-secret"
 Scripts = Mapping[str, Sequence[ScriptToken]]
 
