@@ -48,37 +48,22 @@ def metadata(wheel: zipfile.Path) -> str:
 @pytest.mark.extended
 def test_wheel_holds_the_two_packages_and_nothing_else(wheel: zipfile.Path) -> None:
     tops = {name.partition("/")[0] for name in names(wheel)}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"cosd_api", "cosd_providers"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {*FACES}
+    for package, base in (("cosd_api", ROOT), ("cosd_providers", ROOT / "providers")):
+        modules = {path.relative_to(base).as_posix() for path in (base / package).rglob("*.py")}
+        assert modules
+        assert modules | {f"{package}/py.typed"} <= names(wheel)
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(("package", "folder"), [("cosd_api", "."), ("cosd_providers", "providers")])
-def test_wheel_holds_every_module(wheel: zipfile.Path, package: str, folder: str) -> None:
-    base = ROOT / folder
-    modules = {path.relative_to(base).as_posix() for path in (base / package).rglob("*.py")}
-    assert modules
-    assert modules <= names(wheel)
-
-
-@pytest.mark.extended
-def test_wheel_says_that_it_is_typed(wheel: zipfile.Path) -> None:
-    assert {"cosd_api/py.typed", "cosd_providers/py.typed"} <= names(wheel)
-
-
-@pytest.mark.extended
-def test_wheel_carries_the_small_models(wheel: zipfile.Path) -> None:
-    shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "cosd_api/demo/models").glob("*.gguf")}
-    assert {Path(name).stem for name in shipped} == set(BUNDLED)
-    assert shipped <= names(wheel)
-    assert all((ROOT / name).stat().st_size <= 2_500_000 for name in shipped)
-    assert all(wheel.joinpath(name).read_bytes()[:4] == b"GGUF" for name in shipped)
-
-
-@pytest.mark.extended
-def test_wheel_carries_the_files_of_the_report_and_the_questions_of_the_demo(wheel: zipfile.Path) -> None:
+def test_wheel_carries_the_small_models_and_the_data(wheel: zipfile.Path) -> None:
+    models = {path.relative_to(ROOT).as_posix() for path in (ROOT / "cosd_api/demo/models").glob("*.gguf")}
+    assert {Path(name).stem for name in models} == set(BUNDLED)
+    assert all((ROOT / name).stat().st_size <= 2_500_000 for name in models)
     report = {f"cosd_api/report/page.{kind}" for kind in ("css", "js", "html.jinja")}
     demo = {f"cosd_api/demo/{name}" for name in ("questions.json", "world.json", "models/smollm2/questions.jsonl")}
-    assert report | demo <= names(wheel)
+    assert models | report | demo <= names(wheel)
+    assert all(wheel.joinpath(name).read_bytes()[:4] == b"GGUF" for name in models)
 
 
 @pytest.mark.extended
@@ -109,18 +94,16 @@ def canonical(requirement: str) -> str:
 
 @pytest.mark.extended
 def test_sdist_can_be_tested(sdist: Path) -> None:
-    for name in [
-        "tests/conftest.py",
-        "examples",
-        "benchmarks",
+    files = (
         "README.md",
-        "docs/probe.md",
-        "providers/README.md",
         "constraints.txt",
         "Makefile",
         "mkdocs.yml",
         "LICENSE",
-    ]:
+        "docs/probe.md",
+        "providers/README.md",
+    )
+    for name in ("tests/conftest.py", "examples", "benchmarks", *files):
         assert (sdist / name).exists(), name
 
 
