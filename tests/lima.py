@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Mapping
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
-from cosd_api import Speculative
+from cosd_api import Fusion, Speculative
+from cosd_providers import Piece, UnsupportedError, Usage
 from cosd_providers.testing import ScriptedProvider, ScriptToken
 
 DRAFT: dict[str, list[ScriptToken]] = {
@@ -27,6 +29,27 @@ def draft(**options: Any) -> ScriptedProvider:
 
 def assistant(**options: Any) -> ScriptedProvider:
     return ScriptedProvider.from_texts(ASSISTANT, **options)
+
+
+def fusion(**settings: Any) -> Fusion:
+    return Fusion(draft=draft(), assistant=assistant(), **settings)
+
+
+class Unheard(ScriptedProvider):
+    """Encodes nothing for us."""
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        raise UnsupportedError("it does not encode")
+
+
+class TellsNoPrompt(ScriptedProvider):
+    """Tells what it has written, and nothing of what it has read."""
+
+    async def generate(self, *args: Any, usage: Usage, **kwargs: Any) -> Any:
+        async with aclosing(super().generate(*args, usage=usage, **kwargs)) as stream:
+            async for item in stream:
+                usage.prompt_tokens = 0
+                yield item
 
 
 def scripted(script: Mapping[str, list[ScriptToken]], prompt: str) -> ScriptedProvider:

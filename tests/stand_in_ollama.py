@@ -86,6 +86,8 @@ class StandInOllama(StandIn):
         """What generation was asked."""
         return [body for path, body in self.requests if path == "/api/generate"]
 
+    kind = "application/x-ndjson"
+
     def written(self, event: Mapping[str, Any]) -> str:
         return json.dumps(event) + "\n"
 

@@ -20,15 +20,13 @@ from cosd_api.budget import Budget
 from cosd_providers import (
     BudgetError,
     BudgetTimeoutError,
-    Piece,
     ServerError,
-    UnsupportedError,
     Usage,
 )
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
 from drawn import costly
 from fake_llama_cpp import FakeLlamaCpp
-from lima import DRAFT, FUSED, assistant, before_error, draft
+from lima import DRAFT, FUSED, TellsNoPrompt, Unheard, assistant, before_error, draft
 
 
 def sent(result: FusionResult) -> int:
@@ -223,13 +221,6 @@ async def test_no_word_is_replaced_before_the_surest_assistant_was_asked() -> No
         check_prefix(await answered(max_billed_tokens=most, on_budget="end"), whole, "max_billed_tokens")
 
 
-class Unheard(ScriptedProvider):
-    """Encodes nothing for us."""
-
-    async def tokenize(self, text: str) -> list[Piece]:
-        raise UnsupportedError("it does not encode")
-
-
 @pytest.mark.parametrize(
     ("kind", "least", "reads"), [(ScriptedProvider, 41, "40 tokens"), (Unheard, 11, "about 10 tokens")]
 )
@@ -300,16 +291,6 @@ async def test_what_a_draft_reads_counts_before_it_is_billed() -> None:
         await fuse(prompt, draft=writer, assistant=asked, unit="token", max_billed_tokens=401)
     assert asked.requests == 0
     assert caught.value.partial.usage["draft"].billed_tokens == 401
-
-
-class TellsNoPrompt(ScriptedProvider):
-    """Tells what it has written, and nothing of what it has read."""
-
-    async def generate(self, *args: Any, usage: Usage, **kwargs: Any) -> Any:
-        async with aclosing(super().generate(*args, usage=usage, **kwargs)) as stream:
-            async for item in stream:
-                usage.prompt_tokens = 0
-                yield item
 
 
 async def test_what_a_server_does_not_tell_is_estimated_and_said() -> None:

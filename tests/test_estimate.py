@@ -25,11 +25,11 @@ from cosd_api.decoding.schedule import Pace
 from cosd_api.extend import Method, Verifier
 from cosd_api.methods.cost import Plan, Reading, draft_cost
 from cosd_api.types import EndpointEstimate, Estimate, Range
-from cosd_providers import Piece, UnsupportedError
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel
 from drawn import costly
 from fake_llama_cpp import FakeLlamaCpp
+from lima import Unheard
 
 
 class Always(RuleVerifier):
@@ -226,12 +226,8 @@ async def test_what_is_not_watched_is_estimated_by_singles() -> None:
 
 
 async def test_a_prompt_that_nobody_counts_is_guessed() -> None:
-    class Silent(ScriptedProvider):
-        async def tokenize(self, text: str) -> list[Piece]:
-            raise UnsupportedError("it does not encode")
-
     prompt = "Q: What? " * 10
-    async with Fusion(draft=Silent(TextModel(SCRIPT)), assistant=ScriptedProvider.from_texts(SCRIPT)) as fusion:
+    async with Fusion(draft=Unheard(TextModel(SCRIPT)), assistant=ScriptedProvider.from_texts(SCRIPT)) as fusion:
         estimate = await fusion.estimate(prompt, max_tokens=1)
         result = await fusion.generate(prompt, max_tokens=1)
     one = estimate.endpoints["draft"]

@@ -54,7 +54,6 @@ from cosd_providers import (
     InvalidRequestError,
     Message,
     ModelChoiceError,
-    Piece,
     ProviderError,
     ResponseError,
     ServerError,
@@ -67,7 +66,7 @@ from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableMo
 from drawn import costly
 from fake_llama_cpp import FakeLlamaCpp
 from fake_openai import FakeOpenAI
-from lima import ASSISTANT, DRAFT, FUSED, assistant, before_error, draft
+from lima import ASSISTANT, DRAFT, FUSED, Unheard, assistant, before_error, draft
 
 
 async def test_fuse_says_where_every_token_comes_from() -> None:
@@ -1108,12 +1107,8 @@ async def test_a_model_that_takes_shorter_prompts_than_fit_its_context() -> None
 
 
 async def test_a_text_that_cannot_be_encoded_to_the_byte_is_not_counted() -> None:
-    class Normalizing(ScriptedProvider):
-        async def tokenize(self, text: str) -> list[Piece]:
-            raise UnsupportedError("its bytes are not known")
-
     prompt = "Q:" + "x" * 40
-    made = Normalizing(TextModel({prompt: [" a"]}), context=50, token_ids=False)
+    made = Unheard(TextModel({prompt: [" a"]}), context=50, token_ids=False)
     async with Fusion(draft=made, assistant=assistant(), unit="word") as fusion:
         assert (await fusion.generate(prompt)).text == " a"
 

@@ -410,15 +410,6 @@ async def test_a_server_that_breaks_in_midstream_ends_in_an_error_and_not_in_an_
     assert all(one["choices"][0]["finish_reason"] is None for one in chunks)
 
 
-async def test_one_of_several_answers_that_fails_ends_them_all() -> None:
-    for stream in (False, True):
-        models = pair({"faults": [Fault(ConnectError("refused"), request=2)], "token_delay": 0.001})
-        async with opened(fused(models)) as app:
-            reply = await visit(app, TEXT, body(prompt=["Q:", "Q: The"], stream=stream))
-            assert reply.error["code"] == "upstream_unreachable"
-        assert [one.open_requests for one in models] == [0, 0]
-
-
 async def test_the_first_error_of_several_answers_ends_them_all() -> None:
     models = endless(token_delay=0.0005, faults=[Fault(ConnectError("refused"), request=2)]), endless()
     for stream in (False, True):

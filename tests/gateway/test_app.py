@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import threading
-from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -15,19 +14,15 @@ import pytest
 from cosd_api import Fusion, SettingError
 from cosd_api.gateway import ClientKey, bodies
 from cosd_api.gateway.metrics import GatewayMetrics
-from cosd_providers import ConnectError, Usage
+from cosd_providers import ConnectError
 from cosd_providers.testing import ScriptedProvider, TextModel
-from lima import FUSED, assistant, draft
+from lima import FUSED, TellsNoPrompt, assistant, draft, fusion
 from visits import Visit, opened, until, visit
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 SERVED = f"{CHAT}, {TEXT} and /v1/models are served"
 BODY = {"model": "fused", "prompt": "Q:"}
 KEY = "k" * 16
-
-
-def fusion(**settings: Any) -> Fusion:
-    return Fusion(draft=draft(), assistant=assistant(), **settings)
 
 
 async def test_models_are_listed() -> None:
@@ -354,21 +349,14 @@ async def test_metrics_count_what_was_answered() -> None:
     assert kept / (kept + replaced) == pytest.approx(cosd["acceptance_rate"])
 
 
-class Silent(ScriptedProvider):
-    """Reports nothing of what it reads."""
-
-    async def generate(self, *args: Any, usage: Usage, **kwargs: Any) -> Any:
-        async with aclosing(super().generate(*args, usage=usage, **kwargs)) as stream:
-            async for item in stream:
-                usage.prompt_tokens = 0
-                yield item
-
-
 async def test_estimated_tokens_count_for_keys_and_are_shown() -> None:
     keys = {KEY: ClientKey(name="a", billed_tokens_per_minute=200)}
     more: dict[str, Any] = {"headers": {"authorization": f"Bearer {KEY}"}}
     prompt = "Q" * 400
-    writer, other = Silent(TextModel({prompt: [" a", " b"]})), ScriptedProvider(TextModel({prompt: [" a", " b"]}))
+    writer, other = (
+        TellsNoPrompt(TextModel({prompt: [" a", " b"]})),
+        ScriptedProvider(TextModel({prompt: [" a", " b"]})),
+    )
     async with opened(Fusion(draft=writer, assistant=other, ask="contestable"), keys=keys) as app:
         first = await visit(app, TEXT, {**BODY, "prompt": prompt}, **more)
         second = await visit(app, TEXT, {**BODY, "prompt": prompt}, **more)

@@ -13,7 +13,7 @@ from cosd_api import Fusion, connect
 from cosd_api.telemetry import names
 from cosd_providers.testing import TextModel
 from fake_llama_cpp import FakeLlamaCpp
-from lima import FUSED, assistant, draft
+from lima import FUSED, assistant, draft, fusion
 from traced import Spans, attributes, collected, own, parent
 from visits import Visit, opened, until, visit
 
@@ -25,10 +25,6 @@ PATH = "/v1/completions"
 def spans() -> Iterator[Spans]:
     with collected() as found:
         yield found
-
-
-def fusion() -> Fusion:
-    return Fusion(draft=draft(), assistant=assistant())
 
 
 def traceparent(number: int) -> dict[str, str]:
