@@ -371,6 +371,13 @@ async def test_an_error_in_a_stream_comes_after_the_tokens_that_were_final() -> 
         ),
         ({"prompt": [{"role": "user"}]}, r"the content of messages\[0\] must be text, not NoneType"),
         ({"prompt": "a\ud800"}, "not valid Unicode text at character 1"),
+        ({"timeout": 0}, "timeout must be a number of seconds above 0, not 0"),
+        ({"timeout": float("nan")}, "timeout must be a number of seconds above 0, not nan"),
+        ({"timeout": "1"}, "timeout must be a number of seconds above 0, not '1'"),
+        ({"max_requests": 0}, "max_requests must be a whole number of at least 1, not 0"),
+        ({"max_billed_tokens": 1.5}, "max_billed_tokens must be a whole number of at least 1, not 1.5"),
+        ({"on_budget": "stop"}, 'on_budget must be "raise" or "end", not \'stop\''),
+        ({"on_assistant_error": "ignore"}, 'on_assistant_error must be "raise" or "draft", not \'ignore\''),
     ],
 )
 async def test_settings_are_checked_in_words(setting: dict[str, Any], words: str) -> None:

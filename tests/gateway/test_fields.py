@@ -30,37 +30,11 @@ TEXT: dict[str, Any] = {"model": "fused", "prompt": "Q:"}
 BODIES = pytest.mark.parametrize("body", [CHAT, TEXT], ids=["chat", "text"])
 UNKNOWN = ("think", "provider", "options", "zzz")
 
-WEB_CLIENT: dict[str, Any] = {
-    "stream": True, "return_progress": True, "reasoning_format": "auto", "chat_template_kwargs": {},
-    "reasoning_control": True, "max_tokens": -1, "temperature": 0, "dynatemp_range": 0, "dynatemp_exponent": 1,
-    "top_k": 0, "top_p": 1, "min_p": 0, "xtc_probability": 0, "xtc_threshold": 0.1, "typ_p": 1, "repeat_last_n": 64,
-    "repeat_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0, "dry_multiplier": 0, "dry_base": 1.75,
-    "dry_allowed_length": 2, "dry_penalty_last_n": -1, "samplers": ["top_k", "temperature"], "backend_sampling": False,
-    "timings_per_token": True,
-}  # fmt: skip
-"""The fields that llama.cpp's web client sends, with all of its samplers set to nothing."""
-
-OPEN_WEBUI: dict[str, Any] = {
-    "stream": True, "stream_options": {"include_usage": True}, "params": {}, "tool_servers": [], "files": None,
-    "features": {"web_search": False, "image_generation": False, "code_interpreter": False, "memory": False},
-    "variables": {"{{USER_NAME}}": "Ada"}, "model_item": {"id": "fused"}, "session_id": "s", "chat_id": "c", "id": "m",
-    "parent_id": None, "background_tasks": {"title_generation": True, "tags_generation": True},
-    "metadata": {"chat_id": "c"}, "user": {"name": "Ada", "id": "u", "role": "user"},
-}  # fmt: skip
-"""A body of Open WebUI's own API, and the fields that it sends to a server."""
-
-VLLM: dict[str, Any] = {
-    "frequency_penalty": 0.0, "logit_bias": None, "n": 1, "presence_penalty": 0.0, "stop": [], "tools": None,
-    "tool_choice": "none", "include_reasoning": True, "parallel_tool_calls": True, "use_beam_search": False,
-    "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "length_penalty": 1.0, "stop_token_ids": [],
-    "include_stop_str_in_output": False, "ignore_eos": False, "min_tokens": 0, "skip_special_tokens": True,
-    "spaces_between_special_tokens": True, "truncate_prompt_tokens": None, "prompt_logprobs": None, "bad_words": [],
-    "echo": False, "add_generation_prompt": True, "continue_final_message": False, "add_special_tokens": False,
-    "documents": None, "chat_template": None, "chat_template_kwargs": None, "mm_processor_kwargs": None,
-    "structured_outputs": None, "priority": 0, "request_id": "r", "return_token_ids": None, "cache_salt": None,
-    "routed_experts_prompt_start": 0, "return_mm_kwargs": True, "logprobs": False, "top_logprobs": 0,
-}  # fmt: skip
-"""The values that vLLM fills in for the fields that a client leaves out."""
+PROGRAMS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("bodies.json").read_text(encoding="utf-8"))
+"""Fields of other programs: those that llama.cpp's web client sends, with all of its samplers set to nothing; those of
+a body of Open WebUI's own API, and what it sends to a server; and those that vLLM fills in where a client leaves them
+out.
+"""
 
 
 def read(body: Mapping[str, Any], *ignore: str, **more: Any) -> Any:
@@ -174,7 +148,7 @@ def test_a_field_of_the_other_route_is_refused_with_its_name() -> None:
             reader(json.dumps({**body, name: value}).encode(), GatewayLimits(), ())
 
 
-@pytest.mark.parametrize("more", [WEB_CLIENT, OPEN_WEBUI, VLLM], ids=["llama.cpp", "open-webui", "vllm"])
+@pytest.mark.parametrize("more", PROGRAMS.values(), ids=PROGRAMS)
 async def test_bodies_of_other_programs_are_answered(more: dict[str, Any]) -> None:
     async with opened(greedy()) as app:
         reply = await visit(app, "/v1/chat/completions", {**CHAT, **more})
