@@ -32,6 +32,7 @@ from cosd_api.verification import needs_of
 from cosd_providers import UnsupportedError
 from cosd_providers.contract import DraftEnd, Proposal, Token
 from cosd_providers.testing import ScriptedProvider, TableModel
+from handing_over import readable
 from scheduled import NONE, check, choosers, expected, failures, tasks
 from surprised import draft_q
 
@@ -119,15 +120,6 @@ def surprised(task: dict[str, Any], **more: Any) -> reference.Fused:
         return lambda p, q: improbable and q > verifier.beta * p
 
     return expected(task, placed=placed, **more)
-
-
-def readable(data: bytes) -> bool:
-    """True for text: an unfinished character at its end is cut by the limit, and is none that is wrong."""
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        return error.reason == "unexpected end of data"
-    return True
 
 
 SETTINGS = ({"draft_length": 3}, {"max_ahead": 2}, {"in_flight": 3}, {"skip": False}, {"hedge": 2})
