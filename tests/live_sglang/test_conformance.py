@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from adapters import Sglang
 from conformance import Conformance, Proposals, Subject
 from cosd_providers import probe
+from cosd_providers.engines.sglang import Sglang
 from plain import PlainSglang
 
 
