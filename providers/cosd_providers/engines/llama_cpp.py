@@ -74,7 +74,7 @@ from cosd_providers.engines.llama_cpp_completion import (
     speculative,
 )
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
-from cosd_providers.engines.tokenizing import Head
+from cosd_providers.engines.token_ids_client import Head
 from cosd_providers.errors import (
     AuthenticationError,
     ContextLengthError,

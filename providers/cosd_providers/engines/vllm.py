@@ -57,19 +57,19 @@ from cosd_providers.engine import (
 from cosd_providers.engines.openai.dialects import DIALECTS
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Ranked, steps
-from cosd_providers.engines.token_ids import (
+from cosd_providers.engines.token_ids import TokenIdsEngine
+from cosd_providers.engines.token_ids_client import (
     LETTERS,
+    Encoding,
     IdAnswer,
     IdScoring,
     IdStep,
     ListedId,
     TokenIdsClient,
-    TokenIdsEngine,
     TokenIdsFacts,
     beginning_of,
     id_step,
 )
-from cosd_providers.engines.tokenizing import Encoding
 from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.greedy import TIES, Choice, Position, check_greedy, check_own, prob
 from cosd_providers.http.transport import MANY_IDLE
