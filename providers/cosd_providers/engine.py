@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, cast
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, TypeAdapter, ValidationError
 
 from cosd_providers.chat.rendering import ChatRenderer
 from cosd_providers.chat.templates import Template, TemplateRefusal
@@ -486,12 +486,27 @@ def checked_extra(extra_body: Mapping[str, object] | None, owned: AbstractSet[st
 
 
 class ListedModel(BaseModel):
-    """An entry in the response of `/v1/models`: a name of the model itself, or of an adapter (LoRA) on top of it."""
+    """An entry in the response of `/v1/models`: a name of the model itself, or of an adapter (LoRA) on top of it.
+
+    Attributes:
+        id: the name.
+        aliases: other names of the model.
+        root: the model that the name stands for; None if the server does not show it.
+        parent: the model that the adapter is for; None for the model itself.
+        max_model_len: size of the context in tokens.
+        trained: size of the context for which the model was trained, in tokens.
+        vocabulary: number of tokens in the vocabulary.
+    """
 
     id: str
+    aliases: list[str] = []
     root: str | None = None
     parent: str | None = None
-    max_model_len: int | None = None
+    max_model_len: int | None = Field(
+        None, validation_alias=AliasChoices("max_model_len", AliasPath("meta", "n_ctx"), "context_length")
+    )
+    trained: int | None = Field(default=None, validation_alias=AliasPath("meta", "n_ctx_train"))
+    vocabulary: int | None = Field(default=None, validation_alias=AliasPath("meta", "n_vocab"))
 
 
 class Models(BaseModel):
@@ -536,7 +551,7 @@ def choose(models: Sequence[ListedModel], wanted: str | None, endpoint: str) -> 
     if wanted is None and own and len({one.root or one.id for one in own}) == 1:
         return own[0]
     for one in models:
-        if wanted == one.id:
+        if wanted in (one.id, *one.aliases):
             return one
     raise no_model(wanted, (one.id for one in models), endpoint)
 
