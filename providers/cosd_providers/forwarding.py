@@ -6,9 +6,19 @@ from copy import copy
 from dataclasses import replace
 from typing import Self
 
-from cosd_providers.contract import Piece, Provider, Ready, ServerInfo, WordEnds, WordSplitter, token_count
+from cosd_providers.contract import (
+    HiddenStates,
+    Piece,
+    Provider,
+    Ready,
+    ServerInfo,
+    WordEnds,
+    WordSplitter,
+    token_count,
+)
+from cosd_providers.errors import UnsupportedError
 
-__all__ = ["Forwarding"]
+__all__ = ["Forwarding", "by_states", "no_states"]
 
 
 class Forwarding:
@@ -64,3 +74,19 @@ class Forwarding:
     async def count_tokens(self, text: str) -> int:
         """See `contract.TokenCounts`."""
         return await token_count(await self._wrapped(), text)
+
+
+def by_states(provider: Provider, hint: str = "") -> HiddenStates:
+    """Return the provider if it can report hidden states.
+
+    Raises:
+        UnsupportedError: the provider cannot report hidden states; the error has this `hint`.
+    """
+    if isinstance(provider, HiddenStates):
+        return provider
+    raise no_states(provider.name, hint)
+
+
+def no_states(endpoint: str, hint: str) -> UnsupportedError:
+    """Create the error for a server that does not report hidden states."""
+    return UnsupportedError("the server does not report the model's hidden states", endpoint=endpoint, hint=hint)

@@ -19,8 +19,7 @@ from cosd_providers.contract import (
     Token,
 )
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.forwarding import Forwarding
-from cosd_providers.hidden_states import by_states
+from cosd_providers.forwarding import Forwarding, by_states
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, OwnMessages, RenderedPrompt
 from cosd_providers.same_ids import by_given_ids, by_ids
 from cosd_providers.usage import Usage

@@ -30,8 +30,7 @@ from cosd_providers.contract import (
     Token,
 )
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.forwarding import Forwarding
-from cosd_providers.hidden_states import by_states
+from cosd_providers.forwarding import Forwarding, by_states
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.sampling import other_seed
 from cosd_providers.text import join

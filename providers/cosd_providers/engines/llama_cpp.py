@@ -53,7 +53,7 @@ from cosd_providers.contract import (
     State,
     Token,
 )
-from cosd_providers.drafting import IdsDraft, streamed
+from cosd_providers.drafting import IdsDraft, streamed, with_states
 from cosd_providers.engine import (
     Engine,
     EngineOptions,
@@ -85,6 +85,7 @@ from cosd_providers.errors import (
     StatusError,
     UnsupportedError,
 )
+from cosd_providers.forwarding import no_states
 from cosd_providers.greedy import (
     Continuation,
     Position,
@@ -92,7 +93,6 @@ from cosd_providers.greedy import (
     boundaries,
     within,
 )
-from cosd_providers.hidden_states import no_states, with_states
 from cosd_providers.http.transport import FEW_IDLE
 from cosd_providers.parsing import parse
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores, grammar
