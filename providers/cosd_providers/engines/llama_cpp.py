@@ -60,7 +60,6 @@ from cosd_providers.engine import (
     Models,
     ask_only,
     choose,
-    unknown_bytes,
 )
 from cosd_providers.engines.llama_cpp_completion import (
     FIELDS,
@@ -479,7 +478,8 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             line = await self._encode(_LINE, special=False)
             pieces = (await self._encode(_LINE + text, special=False))[len(line) :]
         if not _spells(pieces, text):
-            raise unknown_bytes(self._transport.endpoint)
+            words = "the server does not show which bytes its tokens are, or they do not spell the text"
+            raise self._unsupported(words, "Give the model's tokenizer as `tokenizer`.")
         return pieces
 
     async def decode(self, ids: Sequence[int]) -> str:

@@ -426,14 +426,8 @@ class TokenIdsClient(ABC, Generic[_F]):
         return await self.decode(ids) == text
 
     async def template(self, content: str) -> str | None:
-        """Render a user's message with the model's chat template, up to the answer.
-
-        The result is None if there is no template or it fails, because some templates refuse this message.
-        """
-        try:
-            return await self.decode((await self.templated([{"role": "user", "content": content}])).tokens)
-        except (StatusError, ResponseError):
-            return None
+        """Render a user's message with the model's chat template, up to the answer; None if it is not to be asked."""
+        return await self.decode((await self.templated([{"role": "user", "content": content}])).tokens)
 
     async def rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
         """Render a conversation with the model's chat template, up to the answer.
