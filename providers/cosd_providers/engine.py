@@ -499,7 +499,7 @@ class ListedModel(BaseModel):
     Attributes:
         id: the name.
         aliases: other names of the model.
-        root: the model that the name stands for; None if the server does not show it.
+        root: the model itself, which may have several names; None if the server does not show it.
         parent: the model that the adapter is for; None for the model itself.
         max_model_len: size of the context in tokens.
         trained: size of the context for which the model was trained, in tokens.
