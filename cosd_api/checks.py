@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -42,18 +41,6 @@ def check_verifier(verifier: Verifier) -> Verifier:
             f"contestable and explain, not {verifier!r}"
         )
     return verifier
-
-
-def check_hedge(hedge: int, draft: Provider) -> None:
-    """Check that the draft's provider supports hedges, if `hedge` is not 0.
-
-    Raises:
-        SettingError: the provider was written for an earlier version, and its `generate` accepts no `alternatives`.
-    """
-    taken = inspect.signature(draft.generate).parameters
-    if hedge and "alternatives" not in taken and all(one.kind is not one.VAR_KEYWORD for one in taken.values()):
-        words = f"generate() of {type(draft).__name__} has no argument `alternatives`, which hedges start from"
-        raise SettingError(f"hedge={hedge} cannot be used: {words}. Leave it out, or add the argument")
 
 
 def check_unit(unit: Unit | None) -> Unit | None:

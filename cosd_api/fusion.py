@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, Unpack, overload
 
-from cosd_api.checks import Prompt, check_choice, check_count, check_hedge, check_prompt
+from cosd_api.checks import Prompt, check_choice, check_count, check_prompt
 from cosd_api.endpoints import Endpoints
 from cosd_api.errors import SettingError
 from cosd_api.estimate import Estimate, Past, estimate
@@ -120,7 +120,6 @@ class Fusion:
             method=self.settings.method,
             spares=self.settings.on_assistant_error == "draft",
         )
-        check_hedge(self.settings.tuning.hedge, self.endpoints.draft)
         self.limits: AnswerOptions = {}
         self._past = Past()
 

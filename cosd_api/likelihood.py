@@ -54,9 +54,9 @@ from cosd_api.verification import Place, Verifier, coin_of, digest_of, needs_of,
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import IdScores, Proposal, Question, Token
 from cosd_providers.errors import BudgetError, ProviderError, UnsupportedError
+from cosd_providers.forwarding import by_ids
 from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.messages import Message, RenderedPrompt
-from cosd_providers.same_ids import by_ids
 from cosd_providers.text import readable
 from cosd_providers.usage import Usage
 

@@ -15,9 +15,8 @@ import virtual_time
 from cosd_api import Fusion, SettingError, Tuning, fuse
 from cosd_api.result import FusionResult
 from cosd_providers import BudgetError, ResponseError
-from cosd_providers.contract import Context, DraftEnd, Proposal, Token
+from cosd_providers.contract import DraftEnd, Proposal, Token
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
-from cosd_providers.usage import Usage
 
 TOKENS = (b"", b"Q", b" It", b" is", b" Rome", b" Lima", b" Oslo", b" and", b" so", b" on")
 DRAFT = (2, 3, 4, 7, 8, 9)
@@ -187,21 +186,6 @@ async def test_a_connection_that_saves_no_time_is_made_once_for_an_answer() -> N
     assert result.text == FUSED
     assert result.draft_requests > 1
     assert draft.happened == ["connected", "ready"] + ["connected"] * (result.draft_requests - 1)
-
-
-def test_a_provider_of_an_earlier_version_cannot_be_hedged() -> None:
-    class Earlier(ScriptedProvider):
-        def generate(  # type: ignore[override]
-            self, context: Context, *, max_tokens: int, continuation: Any = None, usage: Usage
-        ) -> AsyncGenerator[Token | DraftEnd, None]:
-            raise NotImplementedError
-
-    earlier: Any = Earlier(model(DRAFT, UNSURE))
-    with pytest.raises(
-        SettingError, match=r"^hedge=1 cannot be used: generate\(\) of Earlier has no argument `alternatives`"
-    ):
-        Fusion(draft=earlier, assistant=pair()["assistant"], tuning=Tuning(hedge=1))
-    Fusion(draft=earlier, assistant=pair()["assistant"])
 
 
 async def test_hedges_are_part_of_what_an_answer_may_cost() -> None:

@@ -35,7 +35,7 @@ from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.paths import Encoder, Restart, word_around
 from cosd_api.verification import Verifier
 from cosd_providers.contract import Token
-from cosd_providers.same_ids import by_ids
+from cosd_providers.forwarding import by_ids
 
 _Place = tuple[int, int | None]  # the byte offset at which a token ends, and its id
 

@@ -17,8 +17,8 @@ from cosd_api.decoding.paths import Path
 from cosd_api.decoding.timeline import RequestKind, RequestSpan, Timeline
 from cosd_providers.contract import Context, DraftEnd, HiddenStates, Proposal, Provider, Question, Token
 from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
+from cosd_providers.forwarding import by_given_ids, by_ids
 from cosd_providers.messages import RenderedPrompt
-from cosd_providers.same_ids import by_given_ids, by_ids
 from cosd_providers.text import merge, sendable
 from cosd_providers.usage import Usage
 

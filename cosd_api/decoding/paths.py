@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from cosd_api.paths import Encoder
 from cosd_providers.contract import Piece, Token
 from cosd_providers.errors import UnsupportedError
+from cosd_providers.forwarding import by_ids
 from cosd_providers.messages import RenderedPrompt
-from cosd_providers.same_ids import by_ids
 from cosd_providers.text import sendable
 
 

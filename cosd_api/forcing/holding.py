@@ -17,8 +17,8 @@ from cosd_api.settings import DEFAULT_TIE
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Context, HiddenStates, Piece, Question, State, Token
 from cosd_providers.errors import UnsupportedError
+from cosd_providers.forwarding import by_ids
 from cosd_providers.messages import RenderedPrompt
-from cosd_providers.same_ids import by_ids
 from cosd_providers.text import readable
 from cosd_providers.tokenizers import words_of
 from cosd_providers.usage import Usage

@@ -10,8 +10,8 @@ from typing import Any
 from cosd_api.paths import Encoded
 from cosd_providers.contract import Context, IdScores, Proposal, Question, Token
 from cosd_providers.errors import ResponseError, UnsupportedError
+from cosd_providers.forwarding import by_given_ids, by_ids
 from cosd_providers.messages import RenderedPrompt
-from cosd_providers.same_ids import by_given_ids, by_ids
 from cosd_providers.text import last_character
 from cosd_providers.usage import Usage
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cosd_api.alignment import LONGEST
 from cosd_api.decoding.schedule import FIRST, LEAST, Pace
 from cosd_api.paths import FARTHEST
-from cosd_providers.hidden_states import SEARCH, STRETCH
+from cosd_providers.drafting import SEARCH, STRETCH
 
 SPECIAL = 8
 """The largest number of special tokens around a prompt."""

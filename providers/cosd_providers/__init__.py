@@ -34,11 +34,11 @@ from cosd_providers.errors import (
     StatusError,
     UnsupportedError,
 )
+from cosd_providers.forwarding import ForwardingProvider
 from cosd_providers.http.limits import Limits
 from cosd_providers.messages import Message
 from cosd_providers.probe import probe
 from cosd_providers.usage import Usage
-from cosd_providers.wrapping import ForwardingProvider
 
 if TYPE_CHECKING:
     from cosd_providers.probe import ProbeReport

@@ -65,7 +65,7 @@ All other engines speak a dialect of OpenAI's protocol.
 _PROBED = {"api", "dialect"}
 """Options of `connect` on which the facts in a probe report depend."""
 
-_SCHEMA = 2  # version of the file format of a saved report
+_SCHEMA = 3  # version of the file format of a saved report
 
 _SECRET = ("api_key", "headers", "http_client")
 
@@ -84,7 +84,7 @@ class Snapshot(BaseModel):
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     endpoint: str
     engine: str | None
     options: dict[str, str] = {}

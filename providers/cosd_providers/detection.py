@@ -27,9 +27,9 @@ from cosd_providers.errors import (
     StatusError,
     UnsupportedError,
 )
+from cosd_providers.forwarding import ForwardingProvider
 from cosd_providers.http.transport import Transport
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
-from cosd_providers.wrapping import ForwardingProvider
 
 __all__ = ["DetectedProvider", "detect"]
 

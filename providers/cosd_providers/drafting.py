@@ -1,4 +1,4 @@
-"""The loop that streams a draft, common to all engines.
+"""The loop that streams a draft, common to all engines, and the hidden states of its tokens.
 
 An engine supplies `DraftRequests`. An engine that can stream raw tokens supplies an `IdsStream` instead, which yields
 the raw tokens of one request. `IdsDraft` joins these tokens and continues from the draft's own ids, so that the text
@@ -10,16 +10,43 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, TypeAlias
 
-from cosd_providers.contract import DraftEnd, Token
+from cosd_providers.contract import DraftEnd, State, Token
 from cosd_providers.errors import ConnectError, ContextLengthError, StatusError
 from cosd_providers.greedy import Choice, Draft
 from cosd_providers.http.retries import resumed
 from cosd_providers.usage import Usage
 
-__all__ = ["DraftRequests", "IdsDraft", "IdsStream", "Next", "RequestBill", "billed", "streamed"]
+__all__ = [
+    "SEARCH",
+    "STRETCH",
+    "DraftRequests",
+    "IdsDraft",
+    "IdsStream",
+    "Next",
+    "RequestBill",
+    "StatesAfter",
+    "billed",
+    "streamed",
+    "with_states",
+]
+
+STRETCH = 16
+"""The greatest number of a draft's tokens whose states are requested together.
+
+For each request, the server reads all earlier tokens once more.
+"""
+
+SEARCH = 2 * (STRETCH.bit_length() - 1)
+"""The greatest number of additional requests if the server refuses a text as too long.
+
+The number of tokens per request is halved whenever the server refuses the text.
+"""
+
+StatesAfter: TypeAlias = Callable[[Sequence[int], int], Awaitable[Sequence[State]]]
+"""A function that accepts a draft's raw ids and a number n, and returns the last n states, up to that after all ids."""
 
 
 @dataclass(slots=True)
@@ -194,3 +221,41 @@ class IdsDraft:
             ids = None if draft.ended or self._repeats or self._raw else (*self.start, *draft.ids)
             found.append(DraftEnd("end" if draft.ended else "limit", ids))
         return found
+
+
+async def with_states(
+    items: AsyncGenerator[Token | DraftEnd, None], draft: Draft, states: StatesAfter
+) -> AsyncGenerator[Token | DraftEnd, None]:
+    """Yield the items of a draft, each token with its state. The server continues to write while states are requested.
+
+    Args:
+        items: the draft's tokens, followed by its end.
+        draft: the ids of all tokens that have arrived so far.
+        states: a function that requests states.
+
+    Raises:
+        ContextLengthError: the text before a token is too long for one request. All earlier tokens have been yielded.
+    """
+    held: list[Token] = []
+    given = 0
+    async with aclosing(items):
+        async for item in items:
+            if isinstance(item, Token):
+                held.append(item)
+                if len(held) < STRETCH:
+                    continue
+            size = len(held)
+            while held:
+                starts = draft.starts[given : given + min(size, len(held))]
+                try:
+                    found = await states(draft.ids[: starts[-1]], starts[-1] - starts[0] + 1)
+                except ContextLengthError:
+                    if len(starts) == 1:
+                        raise
+                    size = len(starts) // 2  # the first half of the tokens may fit
+                    continue
+                for token, start in zip(held, starts, strict=False):
+                    yield replace(token, state=found[start - starts[0]])
+                given, held = given + len(starts), held[len(starts) :]
+            if isinstance(item, DraftEnd):
+                yield item

@@ -23,14 +23,21 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, cast
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, TypeAdapter, ValidationError
 
 from cosd_providers.chat.rendering import ChatRenderer
 from cosd_providers.chat.templates import Template, TemplateRefusal
 from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import Context, DraftEnd, Piece, Provider, Question, ServerInfo, Token, WordEnds
 from cosd_providers.drafting import DraftRequests, streamed
-from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ProviderError, ResponseError, UnsupportedError
+from cosd_providers.errors import (
+    InvalidRequestError,
+    ModelChoiceError,
+    ProviderError,
+    ResponseError,
+    StatusError,
+    UnsupportedError,
+)
 from cosd_providers.greedy import boundaries
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import FEW_IDLE, HttpClient, Timeout, Transport
@@ -52,7 +59,6 @@ __all__ = [
     "answer_cue",
     "ask_only",
     "broken_off",
-    "cannot_sample",
     "checked_extra",
     "choose",
     "miscounted",
@@ -61,7 +67,6 @@ __all__ = [
     "nothing_to_continue",
     "own_stop",
     "silent",
-    "unknown_bytes",
 ]
 
 _LASTING = ("id", "root", "parent", "max_model_len", "meta")
@@ -201,7 +206,12 @@ class Engine(Generic[_F]):
 
     async def discovered(self) -> _F:
         """Return the facts about the server, which are discovered at the first use or restored."""
-        return await self._found.get(lambda: self._recollected(self._facts_type, self._discover))
+
+        async def find() -> _F:
+            restored = await self._taken_up(self._facts_type)
+            return await self._discover() if restored is None else restored
+
+        return await self._found.get(find)
 
     async def facts(self) -> _F:
         """Return the facts that apply to this view of the server."""
@@ -251,9 +261,12 @@ class Engine(Generic[_F]):
             facts = await self.facts()
             able = facts.info.capabilities
             if options.raw and not able.ids:
-                raise takes_no_ids(self._transport.endpoint)
+                words = "the endpoint takes no token ids for a partial answer, or does not show those that it writes"
+                raise self._unsupported(words, "Give it a Context without ids.")
             if options.sampled and not (able.sampling or able.draws):
-                raise cannot_sample(self._transport.endpoint)
+                words = "the endpoint is not known to draw tokens from the model's own distribution (temperature=1)"
+                hint = "Use a method that drafts greedily, or a server that samples: docs/servers.md lists them."
+                raise self._unsupported(words, hint)
             return await self._draft(facts, context, continuation, max_tokens, options, usage)
 
         return streamed(begin)
@@ -418,11 +431,6 @@ class Engine(Generic[_F]):
         kept = TypeAdapter[Any](type(known)).dump_python(known, mode="json")
         return {"served": await self._served(model), "known": kept}
 
-    async def _recollected(self, kind: type[_T], learn: Callable[[], Awaitable[_T]]) -> _T:
-        """Return the restored facts (see `_taken_up`), or the facts that `learn` finds if none were restored."""
-        found = await self._taken_up(kind)
-        return await learn() if found is None else found
-
     async def _taken_up(self, kind: type[_T]) -> _T | None:
         """Return the restored facts if the server still has the same model; None if no snapshot was restored.
 
@@ -486,12 +494,27 @@ def checked_extra(extra_body: Mapping[str, object] | None, owned: AbstractSet[st
 
 
 class ListedModel(BaseModel):
-    """An entry in the response of `/v1/models`: a name of the model itself, or of an adapter (LoRA) on top of it."""
+    """An entry in the response of `/v1/models`: a name of the model itself, or of an adapter (LoRA) on top of it.
+
+    Attributes:
+        id: the name.
+        aliases: other names of the model.
+        root: the model itself, which may have several names; None if the server does not show it.
+        parent: the model that the adapter is for; None for the model itself.
+        max_model_len: size of the context in tokens.
+        trained: size of the context for which the model was trained, in tokens.
+        vocabulary: number of tokens in the vocabulary.
+    """
 
     id: str
+    aliases: list[str] = []
     root: str | None = None
     parent: str | None = None
-    max_model_len: int | None = None
+    max_model_len: int | None = Field(
+        None, validation_alias=AliasChoices("max_model_len", AliasPath("meta", "n_ctx"), "context_length")
+    )
+    trained: int | None = Field(default=None, validation_alias=AliasPath("meta", "n_ctx_train"))
+    vocabulary: int | None = Field(default=None, validation_alias=AliasPath("meta", "n_vocab"))
 
 
 class Models(BaseModel):
@@ -536,7 +559,7 @@ def choose(models: Sequence[ListedModel], wanted: str | None, endpoint: str) -> 
     if wanted is None and own and len({one.root or one.id for one in own}) == 1:
         return own[0]
     for one in models:
-        if wanted == one.id:
+        if wanted in (one.id, *one.aliases):
             return one
     raise no_model(wanted, (one.id for one in models), endpoint)
 
@@ -556,9 +579,12 @@ async def answer_cue(template: Callable[[str], Awaitable[str | None]]) -> str | 
     """Find the text that a chat template puts between a user's message and the answer; None if it is unknown.
 
     Args:
-        template: a function that renders a user's message, up to the answer, or returns None on failure.
+        template: a function that renders a user's message, up to the answer, or returns None.
     """
-    written = await template(_MARK)
+    try:
+        written = await template(_MARK)
+    except (StatusError, ResponseError, UnsupportedError, TemplateRefusal):  # some templates refuse this message
+        return None
     return written.rpartition(_MARK)[2] or None if written and _MARK in written else None
 
 
@@ -593,27 +619,8 @@ def no_probs(field: str, endpoint: str, *, hint: str = "") -> UnsupportedError:
     return UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 
-def cannot_sample(endpoint: str) -> UnsupportedError:
-    """Create the error for an endpoint that is not known to sample from the model's own distribution."""
-    words = "the endpoint is not known to draw tokens from the model's own distribution (temperature=1)"
-    hint = "Use a method that drafts greedily, or a server that samples: docs/servers.md lists them."
-    return UnsupportedError(words, endpoint=endpoint, hint=hint)
-
-
-def takes_no_ids(endpoint: str) -> UnsupportedError:
-    """Create the error for an endpoint that accepts only text."""
-    words = "the endpoint takes no token ids for a partial answer, or does not show those that it writes"
-    return UnsupportedError(words, endpoint=endpoint, hint="Give it a Context without ids.")
-
-
 def own_stop(endpoint: str, *, hint: str = "Start it without stop strings.") -> UnsupportedError:
     """Create the error for an answer that ended at a stop string from the server's own settings."""
     return UnsupportedError(
         "the server stops at a text of its own, which no request can undo", endpoint=endpoint, hint=hint
     )
-
-
-def unknown_bytes(endpoint: str) -> UnsupportedError:
-    """Create the error for tokens whose bytes cannot be known."""
-    words = "the server does not show which bytes its tokens are, or they do not spell the text"
-    return UnsupportedError(words, endpoint=endpoint, hint="Give the model's tokenizer as `tokenizer`.")

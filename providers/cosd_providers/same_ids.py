@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cosd_providers.contract import IdContexts, IdScores, Provider, ServerInfo
+from cosd_providers.contract import IdContexts, Provider, ServerInfo
 from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
 from cosd_providers.text import LOST
 from cosd_providers.tokenizers import TEST_TEXT
 
-__all__ = ["Vocabulary", "by_given_ids", "by_ids", "vocabulary"]
+__all__ = ["Vocabulary", "vocabulary"]
 
 _TEXT = TEST_TEXT.partition(" <|")[0]
 """The test text, without the strings that some servers would parse as special tokens."""
@@ -30,28 +30,6 @@ class Vocabulary:
 
     ids: tuple[int, ...]
     spread: str
-
-
-def by_ids(provider: Provider) -> IdContexts:
-    """Return the provider if it accepts contexts by ids.
-
-    Raises:
-        UnsupportedError: the provider does not accept contexts by ids.
-    """
-    if isinstance(provider, IdContexts):
-        return provider
-    raise UnsupportedError("the provider takes no contexts by ids: it has no next_tokens()", endpoint=provider.name)
-
-
-def by_given_ids(provider: Provider) -> IdScores:
-    """Return the provider if it can report the probabilities of given ids.
-
-    Raises:
-        UnsupportedError: the provider cannot report the probabilities of given ids.
-    """
-    if isinstance(provider, IdScores):
-        return provider
-    raise UnsupportedError("the provider scores no ids: it has no score_ids()", endpoint=provider.name)
 
 
 async def vocabulary(provider: Provider, info: ServerInfo) -> Vocabulary | None:

@@ -34,7 +34,9 @@ from cosd_providers.contract import (
     Token,
     WordEnds,
 )
+from cosd_providers.drafting import with_states
 from cosd_providers.errors import ContextLengthError, ProviderError, UnsupportedError
+from cosd_providers.forwarding import no_states
 from cosd_providers.greedy import (
     TIES,
     Choice,
@@ -47,7 +49,6 @@ from cosd_providers.greedy import (
     with_listed,
     within,
 )
-from cosd_providers.hidden_states import no_states, with_states
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.text import sendable, whole

@@ -11,9 +11,8 @@ from cosd_api import Fusion, SettingError, fuse
 from cosd_providers import Context, DraftEnd, Message, Provider, Token, Usage
 from cosd_providers.contract import Ready, WordSplitter
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.forwarding import Forwarding
+from cosd_providers.forwarding import Forwarding, ForwardingProvider
 from cosd_providers.testing import ScriptedProvider
-from cosd_providers.wrapping import ForwardingProvider
 
 
 class Noted:

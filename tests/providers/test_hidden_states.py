@@ -27,8 +27,8 @@ from cosd_providers import (
 )
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.contract import Context, HiddenStates
+from cosd_providers.drafting import SEARCH, STRETCH
 from cosd_providers.engines.llama_cpp import LlamaCpp
-from cosd_providers.hidden_states import SEARCH, STRETCH
 from cosd_providers.testing import ScriptedProvider, TextModel
 from drawn import examples
 from fake_llama_cpp import FakeLlamaCpp

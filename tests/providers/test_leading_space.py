@@ -316,20 +316,6 @@ async def test_samples_are_the_models_own_without_the_lead() -> None:
     assert [(call.temperature, call.seed) for call in provider.calls[-2:]] == [(1, None), (1, None)]
 
 
-async def test_a_provider_of_an_earlier_version_is_asked_as_before() -> None:
-    class Earlier(ScriptedProvider):
-        async def propose(self, context: Context, questions: Any, *, usage: Usage) -> Any:  # type: ignore[override]
-            return await super().propose(context, questions, usage=usage)
-
-        async def score(self, context: Context, *, usage: Usage) -> list[Token]:  # type: ignore[override]
-            return await super().score(context, usage=usage)
-
-    one = WithoutLeadingSpace(Earlier.from_texts(SCRIPT), b"\n")
-    assert len(await one.propose(Context("Q", b"The"), [Question(0, (b"The",))], usage=Usage())) == 1
-    assert len(await one.propose(Context("Q", b"The"), None, usage=Usage())) > 1
-    assert await one.score(Context("Q", b"The"), usage=Usage()) == [Token(b"The", 0.4)]
-
-
 async def test_it_keeps_in_which_way_a_place_was_answered() -> None:
     class Listing(ScriptedProvider):
         async def propose(self, *asked: Any, usage: Usage, **options: Any) -> list[Proposal | None]:

@@ -518,15 +518,6 @@ async def test_missing_probabilities() -> None:
         await provider.propose(Context("Q", b""), [Question(0, (b"a",))], usage=Usage())
 
 
-async def test_probabilities_of_an_old_build() -> None:
-    server, provider = fake({"Q": ["a"]})
-    old = {"content": "a", "probs": [{"tok_str": "a", "prob": 0.7}]}
-    server.changes = {"completion_probabilities": [old]}
-    for asked in (draft(provider), provider.propose(Context("Q", b""), [Question(0, (b"a",))], usage=Usage())):
-        with pytest.raises(UnsupportedError, match=r"in the shape used before December 2024\. Update the server\."):
-            await asked
-
-
 ENTRY = {"id": 1, "bytes": [97], "logprob": -0.1, "top_logprobs": []}
 
 

@@ -22,7 +22,7 @@ from cosd_providers import (
 )
 from cosd_providers.contract import Context
 from cosd_providers.engines.openai import OpenAICompatible
-from cosd_providers.engines.openai.dialects import DIALECTS, Dialect
+from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.testing import TextModel
 from fake_openai import FakeOpenAI
 from openai_servers import QUESTIONS, SCRIPT, URL, fake
@@ -195,38 +195,6 @@ async def test_one_error_of_several_requests_is_raised_as_it_is() -> None:
     await provider.describe()
     with pytest.raises(ContextLengthError, match="maximum context length is 3"):
         await provider.propose(Context("Q", b" a b c"), QUESTIONS, usage=Usage())
-
-
-LONG = "a b " * 600
-
-CUTS = replace(DIALECTS["openai"], truncates=True, longer="Start it with more.")
-
-
-@pytest.mark.parametrize("cut", [None, 500])
-@pytest.mark.parametrize("local", [False, True])
-async def test_a_prompt_that_is_cut_silently_is_refused(cut: int | None, local: bool) -> None:
-    server, _ = fake({LONG: [" a"]}, cut=cut)
-    tokenizer = Local(server.model) if local else None
-    provider = OpenAICompatible(URL, http_client=server.client(), dialect=CUTS, tokenizer=tokenizer)
-    if cut is None:
-        for _ in range(2):
-            await draft(provider, prompt=LONG)
-        assert len(server.bodies) == 3 + 2 + 2  # the tokenizer is proved and the prompt counted, or sent twice
-        return
-    words = "has read 500 tokens of a text that has" if local else "cuts the prompt silently: more text before it"
-    with pytest.raises(ContextLengthError, match=rf"{words}.*Start it with more"):
-        await draft(provider, prompt=LONG)
-    with pytest.raises(ContextLengthError, match=words):
-        await provider.propose(Context(LONG, b""), [Question(0, (b"x",))], usage=Usage())
-    assert all(body["max_tokens"] == 1 and "stream" not in body for body in server.bodies)
-
-
-async def test_a_short_prompt_is_not_checked_for_truncation() -> None:
-    server, provider = fake({"Q": [" a"]}, {"dialect": CUTS})
-    await draft(provider)
-    assert [body["prompt"] for body in server.bodies] == ["a", "a", "a\n\n", "Q"]
-    _, other = fake({"Q": [" a"]}, {"dialect": "fireworks"})
-    await draft(other)
 
 
 async def test_what_was_read_is_compared_wherever_there_is_a_tokenizer() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from cosd_providers import ResponseError
 from cosd_providers.drafting import RequestBill
-from cosd_providers.engines.openai.wire import Answer, Candidate, Completion, ModelList, Step, steps
+from cosd_providers.engine import Models
+from cosd_providers.engines.openai.wire import Answer, Candidate, Completion, Step, steps
 from cosd_providers.greedy import prob
 from cosd_providers.parsing import parse
 
@@ -117,7 +118,7 @@ def test_models_and_their_contexts() -> None:
         {"id": "c", "meta": None},
         {"id": "d", "context_length": 9},
     ]
-    assert [model.max_model_len for model in parse(ModelList, {"data": data}, "").data] == [512, 256, None, 9]
+    assert [model.max_model_len for model in parse(Models, {"data": data}, "").data] == [512, 256, None, 9]
 
 
 def test_what_is_not_as_expected_is_named_and_not_quoted() -> None:

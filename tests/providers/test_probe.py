@@ -35,7 +35,7 @@ from cosd_providers import (
 from cosd_providers.connect import ConnectOptions, Snapshot
 from cosd_providers.contract import Context
 from cosd_providers.engines.openai.dialects import DIALECTS
-from cosd_providers.probe import Definition, Line, definition_of
+from cosd_providers.probe import Definition, definition_of
 from cosd_providers.testing import Model, ScriptedProvider
 from drawn import partly
 from fake_llama_cpp import FakeLlamaCpp
@@ -725,10 +725,10 @@ async def test_a_report_goes_through_a_file(tmp_path: Path) -> None:
     [
         ("no json", "is not a probe report: it is not JSON"),
         ("[1]", "is not a probe report: "),
-        ('{"schema_version": 2}', "is not a probe report: endpoint: Field required"),
+        ('{"schema_version": 3}', "is not a probe report: endpoint: Field required"),
         (
-            '{"schema_version": 1}',
-            "has a probe report of version 1, not 2: probe the server again, e.g. cosd probe URL --sa",
+            '{"schema_version": 2}',
+            "has a probe report of version 2, not 3: probe the server again, e.g. cosd probe URL --sa",
         ),
     ],
 )
@@ -875,10 +875,8 @@ async def test_two_reports_tell_what_a_fusion_judges_by() -> None:
             assert (await fusion.generate(PROMPT, max_tokens=8)).settings.unit == "token"
 
 
-OLD = Line(name="lists", value=True, asked="two prompts", seen="both")
 OWN = "word by word, each model on its own ids, because both servers take and show ids and have different ones"
 UNJUDGED = "; text without spaces is judged only if the tokenizer is given, connect(url, tokenizer=...)"
-OLDER = "the report of http://gpu2 is older than contexts by ids: probe it again"
 
 
 @pytest.mark.parametrize(
@@ -887,7 +885,6 @@ OLDER = "the report of http://gpu2 is older than contexts by ids: probe it again
         ({}, "ids to ids, because both servers take and show ids and have the same ids"),
         ({"vocabulary": None}, f"from space to space, because http://gpu2 cannot be asked after ids{UNJUDGED}"),
         ({"vocabulary": "w"}, OWN),
-        ({"vocabulary": None, "lines": (OLD,)}, f"from space to space, because {OLDER}{UNJUDGED}"),
         ({"vocabulary": "w", "encoding": "f"}, OWN),
     ],
 )
@@ -898,13 +895,6 @@ def test_the_definition_of_a_pair_and_why(changes: Mapping[str, Any], words: str
     by_ids = changes.get("vocabulary", "v") is not None
     assert (found.contexts, found.tie) == (("ids", 0.01) if by_ids else ("text", None))
     assert str(definition_of([one] * 3)).endswith("because all servers take and show ids and have the same ids")
-
-
-def test_a_report_from_before_contexts_by_ids_can_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "old.json"
-    path.write_text('{"schema_version": 2, "endpoint": "http://gpu1", "engine": "vllm", "model": "m", "encoding": "e"}')
-    report = ProbeReport.load(path)
-    assert (report.encoding, report.vocabulary, report.tie) == ("e", None, None)
 
 
 @pytest.mark.usefixtures("no_waiting")

@@ -14,7 +14,7 @@ from cosd_providers import Provider, UnsupportedError, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.sglang import Sglang
 from cosd_providers.engines.vllm import Vllm
-from cosd_providers.same_ids import by_ids
+from cosd_providers.forwarding import by_ids
 from cosd_providers.testing import Model, TableModel
 from drawn import costly
 from fake_vllm import FakeVllm

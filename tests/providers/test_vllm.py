@@ -792,22 +792,6 @@ async def test_an_error_within_a_stream() -> None:
         await draft(provider)
 
 
-async def test_a_version_that_refuses_fields_that_it_does_not_know() -> None:
-    """As 0.6 does."""
-    server, _ = fake({"Q": ["a"]})
-
-    def refusing(request: httpx.Request) -> httpx.Response:
-        if b"return_token_ids" not in request.content:
-            return server.handle(request)
-        words = "[{'type': 'extra_forbidden', 'loc': ('body', 'return_token_ids')}]"
-        return httpx.Response(400, json={"object": "error", "message": words, "code": 400})
-
-    client = httpx.AsyncClient(transport=httpx.MockTransport(refusing))
-    words = r"this version of vLLM refuses fields that are needed\. Update the server, or ask it by OpenAI's"
-    with pytest.raises(UnsupportedError, match=words):
-        await Vllm(URL, http_client=client).describe()
-
-
 async def test_strange_answers() -> None:
     server, provider = fake({"Q": ["a"]})
     await provider.describe()

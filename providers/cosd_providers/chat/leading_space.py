@@ -30,8 +30,7 @@ from cosd_providers.contract import (
     Token,
 )
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.forwarding import Forwarding
-from cosd_providers.hidden_states import by_states
+from cosd_providers.forwarding import Forwarding, by_states
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.sampling import other_seed
 from cosd_providers.text import join
@@ -102,7 +101,7 @@ class WithoutLeadingSpace(Forwarding):
         **options: Any,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Write a draft with one of the provider's methods, `generate` or `generate_with_states`."""
-        prompt, text, options = context.prompt, context.text, _given(**options)
+        prompt, text = context.prompt, context.text
         begins = continuation is None and not text
         strip, left = _Strip(self._space if begins else b""), max_tokens
         text = b"" if begins else self._space + text
@@ -123,28 +122,29 @@ class WithoutLeadingSpace(Forwarding):
                 yield end
                 return
             continuation, strip.held = end.continuation, 0  # held tokens do not count, so more tokens can be written
-            options |= _given(seed=other_seed(options.get("seed"), 1))
+            if "seed" in options:
+                options["seed"] = other_seed(options["seed"], 1)
 
     async def propose(
         self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """See `contract.Provider`."""
         prompt, text = context.prompt, context.text
-        options = _given(alternatives=alternatives)
+        options: dict[str, Any] = {"alternatives": alternatives, "usage": usage}
         size, whole = len(self._space), self._space + text
         if questions is None:
-            found = await self._provider.propose(Context(prompt, whole), None, usage=usage, **options)
+            found = await self._provider.propose(Context(prompt, whole), None, **options)
             behind = [one and replace(one, start=one.start - size) for one in found if one is None or one.start > size]
-            first = await self.propose(context, [Question(0, ())], alternatives=alternatives, usage=usage)
+            first = await self.propose(context, [Question(0, ())], **options)
             return [*first, *behind]
         asked = [self._own(question) for question in questions]
-        answers = await self._provider.propose(Context(prompt, whole), asked, usage=usage, **options)
+        answers = await self._provider.propose(Context(prompt, whole), asked, **options)
         found = [self._shared(one) for one in answers]
         more = [self._more(*one) for one in zip(questions, asked, answers, found, strict=True)]
         again = [at for at, one in enumerate(more) if one is not None]
         if again:
             asked = [one for one in more if one is not None]
-            rest = await self._provider.propose(Context(prompt, whole), asked, usage=usage, **options)
+            rest = await self._provider.propose(Context(prompt, whole), asked, **options)
             for at, one in zip(again, rest, strict=True):
                 shared = self._shared(one)
                 if shared is not None and not questions[at].word:
@@ -191,8 +191,8 @@ class WithoutLeadingSpace(Forwarding):
         """See `contract.Provider`."""
         prompt, text = context.prompt, context.text
         strip = _Strip(self._space)
-        options = _given(alternatives=alternatives, end=end)
-        scored = await self._provider.score(Context(prompt, self._space + text), usage=usage, **options)
+        whole = Context(prompt, self._space + text)
+        scored = await self._provider.score(whole, alternatives=alternatives, end=end, usage=usage)
         return [token for one in scored for token in strip.feed(one)]
 
     async def tokenize(self, text: str) -> list[Piece]:
@@ -326,11 +326,6 @@ def _cut(token: Token, left: bytes) -> Token:
 def _rest(left: bytes, token: Token) -> bytes:
     """Return the bytes of the space that remain after a token; empty if the model leaves out the space."""
     return left[len(token.data) :] if _goes_along(token.data, left) else b"" if token.data else left
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """Return the options that differ from their defaults. Older providers may not accept the other options."""
-    return {name: value for name, value in options.items() if value or (name == "seed" and value is not None)}
 
 
 class _Strip:

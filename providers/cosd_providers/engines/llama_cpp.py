@@ -37,7 +37,7 @@ from typing import Annotated, Any, Literal, TypeVar, Unpack, cast
 from urllib.parse import quote
 
 from anyio import to_thread
-from pydantic import AliasPath, BaseModel, Field, RootModel
+from pydantic import BaseModel, Field, RootModel
 
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import Lazy
@@ -53,13 +53,13 @@ from cosd_providers.contract import (
     State,
     Token,
 )
-from cosd_providers.drafting import IdsDraft, streamed
+from cosd_providers.drafting import IdsDraft, streamed, with_states
 from cosd_providers.engine import (
     Engine,
     EngineOptions,
+    Models,
     ask_only,
-    no_model,
-    unknown_bytes,
+    choose,
 )
 from cosd_providers.engines.llama_cpp_completion import (
     FIELDS,
@@ -74,7 +74,7 @@ from cosd_providers.engines.llama_cpp_completion import (
     speculative,
 )
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
-from cosd_providers.engines.tokenizing import Head
+from cosd_providers.engines.token_ids_client import Head
 from cosd_providers.errors import (
     AuthenticationError,
     ContextLengthError,
@@ -84,6 +84,7 @@ from cosd_providers.errors import (
     StatusError,
     UnsupportedError,
 )
+from cosd_providers.forwarding import no_states
 from cosd_providers.greedy import (
     Continuation,
     Position,
@@ -91,7 +92,6 @@ from cosd_providers.greedy import (
     boundaries,
     within,
 )
-from cosd_providers.hidden_states import no_states, with_states
 from cosd_providers.http.transport import FEW_IDLE
 from cosd_providers.parsing import parse
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores, grammar
@@ -194,15 +194,6 @@ class _Rendered(BaseModel):
     prompt: str
 
 
-class _Listed(BaseModel):
-    """A model in the response of `/v1/models`."""
-
-    id: str
-    aliases: list[str] = []
-    trained: int | None = Field(None, validation_alias=AliasPath("meta", "n_ctx_train"))
-    vocabulary: int | None = Field(None, validation_alias=AliasPath("meta", "n_vocab"))
-
-
 class _Embedded(BaseModel):
     """An entry in the response of `/embedding`: one row per token, or a single vector if the server pools the rows."""
 
@@ -211,12 +202,6 @@ class _Embedded(BaseModel):
 
 class _Embeddings(RootModel[Annotated[list[_Embedded], Field(min_length=1, max_length=1)]]):
     """The response of `/embedding` to one prompt."""
-
-
-class LlamaCppModels(BaseModel):
-    """The response of `/v1/models`."""
-
-    data: list[_Listed]
 
 
 def _spells(pieces: Sequence[Piece], text: str) -> bool:
@@ -240,7 +225,7 @@ class LlamaCppProbeClient(ProbeClient):
         """Request the number of slots, and the context size that the model was trained for."""
         endpoint = self._transport.endpoint
         slots = parse(_Props, await self._transport.get("/props"), endpoint).total_slots
-        listed = parse(LlamaCppModels, await self._transport.get("/v1/models"), endpoint).data
+        listed = parse(Models, await self._transport.get("/v1/models"), endpoint).data
         return {"slots": slots or 0, "trained": next((one.trained for one in listed if one.id == self._model), 0) or 0}
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
@@ -493,7 +478,8 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             line = await self._encode(_LINE, special=False)
             pieces = (await self._encode(_LINE + text, special=False))[len(line) :]
         if not _spells(pieces, text):
-            raise unknown_bytes(self._transport.endpoint)
+            words = "the server does not show which bytes its tokens are, or they do not spell the text"
+            raise self._unsupported(words, "Give the model's tokenizer as `tokenizer`.")
         return pieces
 
     async def decode(self, ids: Sequence[int]) -> str:
@@ -602,7 +588,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
 
     async def _discover(self) -> LlamaCppFacts:
         ask = partial(ask_only, self._transport, looks="a llama.cpp server", url="`llama-server`")
-        chosen = self._choose(await ask(LlamaCppModels, "/v1/models"))
+        chosen = choose((await ask(Models, "/v1/models")).data, self._model, self._transport.endpoint)
         props = await ask(_Props, self._props_route())
         # Each idle connection occupies a thread of the server, which has more threads than slots. Half of the threads
         # are left for other clients.
@@ -659,12 +645,6 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             return 0
         widths = {len(cast("list[object]", row)) if isinstance(row, list) else 0 for row in found.embedding}
         return widths.pop() if len(found.embedding) == 2 and len(widths) == 1 else 0
-
-    def _choose(self, models: LlamaCppModels) -> _Listed:
-        for model in models.data:
-            if self._model in (model.id, *model.aliases) or (self._model is None and len(models.data) == 1):
-                return model
-        raise no_model(self._model, (model.id for model in models.data), self._transport.endpoint)
 
     def _props_route(self) -> str:
         return f"/props?model={quote(self._model)}" if self._model else "/props"

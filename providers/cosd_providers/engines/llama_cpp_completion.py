@@ -8,14 +8,12 @@
   tokens, even if a less probable token was drawn.
 - After a stream, the server closes the connection, sometimes with a short delay. So the client does not reuse the
   connection.
-- Before December 2024, probabilities had a different format, without logarithms. Such builds are refused.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, NotRequired, cast
@@ -174,18 +172,6 @@ class LlamaCppAnswer(TypedDict):
 
 
 _answer = shape(LlamaCppAnswer)
-
-
-class _OldEntry(BaseModel):
-    """A token with its probability, in the format of builds before December 2024."""
-
-    probs: list[object]
-
-
-class _OldAnswer(BaseModel):
-    """An answer of a build before December 2024."""
-
-    completion_probabilities: Annotated[list[_OldEntry], Field(min_length=1)]
 
 
 class _Bias(BaseModel):
@@ -457,17 +443,9 @@ class LlamaCppClient:
         """Validate an answer, or an event of a stream.
 
         Raises:
-            UnsupportedError: the build is too old.
             ResponseError: the answer has an unknown shape.
         """
-        try:
-            return checked(_answer, data, self.transport.endpoint)
-        except ResponseError:
-            with suppress(ResponseError):
-                parse(_OldAnswer, data, self.transport.endpoint)
-                words = "this build of llama.cpp gives probabilities in the shape used before December 2024"
-                raise UnsupportedError(words, endpoint=self.transport.endpoint, hint="Update the server.") from None
-            raise
+        return checked(_answer, data, self.transport.endpoint)
 
     def entries(self, answer: LlamaCppAnswer, *, first: bool = True) -> Sequence[_Entry]:
         """Return the tokens of an answer or event, with their probabilities.

@@ -61,20 +61,20 @@ from cosd_providers.engine import (
     own_stop,
 )
 from cosd_providers.engines.openai.dialects import DIALECTS
-from cosd_providers.engines.token_ids import (
+from cosd_providers.engines.token_ids import TokenIdsEngine
+from cosd_providers.engines.token_ids_client import (
     LETTERS,
+    Encoding,
     IdAnswer,
     IdScoring,
     IdStep,
     ListedId,
     TokenIdsClient,
-    TokenIdsEngine,
     TokenIdsFacts,
     TokenTexts,
     beginning_of,
     id_step,
 )
-from cosd_providers.engines.tokenizing import Encoding
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,

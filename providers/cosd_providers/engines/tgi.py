@@ -75,7 +75,6 @@ from cosd_providers.errors import (
     ModelChoiceError,
     ProviderError,
     ResponseError,
-    StatusError,
     UnsupportedError,
 )
 from cosd_providers.greedy import (
@@ -201,7 +200,7 @@ class TgiClient:
             context=info.max_total_tokens,
             capabilities=Capabilities(token_ids=False, end_prob=True, tokenize=encodes, score=bool(read)),
             longest_prompt=info.max_input_tokens,
-            answer_cue=await answer_cue(self._cue),
+            answer_cue=await answer_cue(lambda content: self.render([{"role": "user", "content": content}])),
         )
         self.facts = TgiFacts(described, info.max_input_tokens, before, bool(read) and before is not None, top)
         if event := answered.last():
@@ -272,12 +271,6 @@ class TgiClient:
                 raise self._unsupported("the model has no chat template", NO_TEMPLATE) from None
             raise TemplateRefusal(said) from None
         return self._parse(TgiPrompt, data).templated_text
-
-    async def _cue(self, message: str) -> str | None:
-        try:
-            return await self.render([{"role": "user", "content": message}])
-        except (StatusError, ResponseError, TemplateRefusal, UnsupportedError):
-            return None
 
     async def without_beginning(self, text: str) -> str:
         """Strip the special tokens that the server puts before every text, if the text starts with them."""

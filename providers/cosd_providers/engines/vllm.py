@@ -26,7 +26,6 @@ These facts were observed on 0.8.5 and 0.32, run on the CPU, or read in the sour
   forced, to find out whether they are ends.
 - Probabilities are the model's own, even at temperature 1. A `seed` restarts the random numbers with each request, so
   each request that continues a draft gets a different seed.
-- Versions up to 0.6 refuse unknown fields. The adapter does not support these versions.
 """
 
 from __future__ import annotations
@@ -57,19 +56,19 @@ from cosd_providers.engine import (
 from cosd_providers.engines.openai.dialects import DIALECTS
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Ranked, steps
-from cosd_providers.engines.token_ids import (
+from cosd_providers.engines.token_ids import TokenIdsEngine
+from cosd_providers.engines.token_ids_client import (
     LETTERS,
+    Encoding,
     IdAnswer,
     IdScoring,
     IdStep,
     ListedId,
     TokenIdsClient,
-    TokenIdsEngine,
     TokenIdsFacts,
     beginning_of,
     id_step,
 )
-from cosd_providers.engines.tokenizing import Encoding
 from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.greedy import TIES, Choice, Position, check_greedy, check_own, prob
 from cosd_providers.http.transport import MANY_IDLE
@@ -486,15 +485,6 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
         return VllmProbeClient(self._client, self.tokenize)
 
     async def _discover(self) -> VllmFacts:
-        try:
-            return await self._look()
-        except InvalidRequestError as error:
-            if "extra_forbidden" not in str(error) and "Extra inputs are not permitted" not in str(error):
-                raise
-            words = "this version of vLLM refuses fields that are needed"
-            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=_OLD) from error
-
-    async def _look(self) -> VllmFacts:
         ask = partial(ask_only, self._transport, looks="vLLM", url="`vllm serve`")
         version = (await ask(_Version, "/version")).version
         chosen = choose((await ask(Models, "/v1/models")).data, self._model, self._transport.endpoint)

@@ -313,11 +313,7 @@ def definition_of(reports: Sequence[ProbeReport]) -> Definition:
         servers = "both servers" if len(reports) == 2 else "all servers"
         which = "the same ids" if unit == "token" else "different ones"
         return Definition("ids", unit, f"{servers} take and show ids and have {which}", max(ties, default=None))
-    if old := [report for report in without if report.lines and all(line.name != "after_ids" for line in report.lines)]:
-        reason = f"the report of {_named(old)} is older than contexts by ids: probe it again"
-    else:
-        reason = f"{_named(without)} cannot be asked after ids"
-    return Definition("text", "word", reason)
+    return Definition("text", "word", f"{_named(without)} cannot be asked after ids")
 
 
 def _named(reports: Sequence[ProbeReport]) -> str:

@@ -146,7 +146,6 @@ class OpenAICompatible(Engine[ServerFacts]):
             raise no_partial(client.endpoint)
         if continuation is not None:
             raise self._unsupported("a draft cannot continue from token ids: the server takes text only")
-        await client.check_whole(Prefix.of(context), usage)
         own_way = options.sampled and not client.samples
         return Drafting(client.without_probs() if own_way else client, context, usage, options, max_tokens)
 
@@ -166,7 +165,6 @@ class OpenAICompatible(Engine[ServerFacts]):
         client = self._client
         if not client.partial:
             raise no_partial(self._transport.endpoint)
-        await client.check_whole(Prefix.of(context), usage)
         if client.facts.probs:
             way: Any = {"strategy": self._strategy, "alternatives": self._listed(alternatives)}
             return await Proposing(client, context, usage, echo=self._echo, **way).answer(questions)
@@ -186,7 +184,6 @@ class OpenAICompatible(Engine[ServerFacts]):
         if not await self._scores(usage):
             raise cannot_score(self._transport.endpoint)
         whole, listed = Prefix.of(context), self._listed(alternatives)
-        await self._client.check_whole(whole, usage)
         if not whole.text:
             return [await self._end(whole, listed, usage)] if end else []
         scored = await self._echo.score(whole, usage, listed)

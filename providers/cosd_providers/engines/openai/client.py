@@ -51,9 +51,6 @@ OWNED = {
 """Fields that a user's `extra_body` may not set, in addition to the dialect's own fields."""
 
 _LIST = 64  # greatest number of prompts in one request
-_LONG = 2000  # bytes; a shorter text fits into any context
-_FILLER = "one two three four five six seven eight " * 8  # 64 words
-_GROWN = 32  # a lower bound for the number of tokens in the filler
 _REMEMBERED = 64  # number of prompts to remember
 _ADDED = 8  # tokens that the server may add to a text
 _WRAPPED = 32  # tokens that a chat template may add to a conversation
@@ -195,7 +192,6 @@ class OpenAIClient:
         self._transport = transport
         self.tokenizer = tokenizer
         self._extra = extra
-        self._checked = Recent[bytes, int](_REMEMBERED)
         self._counted = Recent[bytes, int](_REMEMBERED)
         self._read = Counts(_WRAPPED if api == "chat" else _ADDED)
 
@@ -233,7 +229,7 @@ class OpenAIClient:
         """Return a view of this client within a conversation. In the view, everything that the model writes is text."""
         view = copy(self)
         view.conversation = conversation
-        view._checked, view._counted = Recent(_REMEMBERED), Recent(_REMEMBERED)
+        view._counted = Recent(_REMEMBERED)
         view._extra = {**self._extra, **self.dialect.special}
         return view
 
@@ -376,7 +372,7 @@ class OpenAIClient:
         dialect = self.dialect
         greedy = _without(dialect.greedy, self.facts.refused)
         common = {**dialect.extra, **self._extra, "model": self.facts.model, **greedy, **dialect.whole}
-        common["max_tokens"] = max(limit, dialect.least)
+        common["max_tokens"] = limit
         if self.api == "completions":
             return {**common, "prompt": prefix.whole, **self.shown()}
         messages = self.conversation.messages(prefix.prompt, prefix.text, dialect.continued)
@@ -527,35 +523,6 @@ class OpenAIClient:
             words = f"the server has read {billed.prompt_tokens} tokens of a text that has {given}: it cut it silently"
             hint = f"{self.dialect.longer} Or is {self.tokenizer.name!r} not the tokenizer of this model?"
             raise ContextLengthError(words, endpoint=self.endpoint, hint=hint)
-
-    async def check_whole(self, prefix: Prefix, usage: Usage) -> None:
-        """Check that the server does not silently truncate this text.
-
-        The check is repeated each time the text has grown by a few thousand bytes. Without a tokenizer, the text is
-        sent twice, once with filler words before it: these words must increase the number of tokens that the server
-        reads.
-
-        Raises:
-            ContextLengthError: the server truncates the text.
-            UnsupportedError: there is no tokenizer, and the server does not report the number of tokens that it reads.
-        """
-        size = len(prefix.whole.encode())
-        key = sha256(prefix.prompt.encode()).digest()
-        if not self.dialect.truncates or size < self._checked.get(key, 0) + _LONG:
-            return
-        await self.count_first([prefix])
-        if self.count(prefix) is None:
-            filled = await self.one(Prefix(_FILLER + prefix.prompt, prefix.text), self.dialect.least, usage)
-            alone = await self.one(prefix, self.dialect.least, usage)
-            if not filled.usage or not alone.usage or not alone.usage.prompt_tokens:
-                words = "the server does not report how much it has read, and may cut long prompts"
-                raise UnsupportedError(words, endpoint=self.endpoint, hint=self.dialect.longer)
-            if filled.usage.prompt_tokens < alone.usage.prompt_tokens + _GROWN:
-                words = "the server cuts the prompt silently: more text before it did not make it longer"
-                raise ContextLengthError(words, endpoint=self.endpoint, hint=self.dialect.longer)
-        else:
-            await self.one(prefix, self.dialect.least, usage)  # `one` compares the billed tokens with the count
-        self._checked.keep(key, size)
 
 
 def _key(prefix: Prefix) -> bytes:

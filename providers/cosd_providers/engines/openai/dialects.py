@@ -80,13 +80,11 @@ class Dialect:
         list_bills_first: the usage of a list covers only its first prompt.
         echo: `echo` with `logprobs` may return the probabilities of a prompt. A test must confirm this before use;
             False skips the test, and the echo is not used.
-        least: the smallest valid `max_tokens`; on some servers 0 means no limit.
         continues: fields of a request that continues its last message; None if no message can be continued.
         continued: fields of the message that is continued.
         no_reply: the hint of the error if no message can be continued.
         repeats: unless it is streamed, the answer to a continued message repeats that message.
         whole: fields that forbid the server to truncate a long prompt.
-        truncates: the server may silently truncate a long prompt.
         templates: the route for raw text may wrap prompts in a chat template, which is checked before the first use.
         longer: the hint of the error for a truncated prompt.
         raw: the hint of the error if the server does not show the model's own log probabilities.
@@ -125,13 +123,11 @@ class Dialect:
     lists: bool | None = None
     list_bills_first: bool = False
     echo: bool | None = None
-    least: int = 1
     continues: Mapping[str, object] | None = None
     continued: Mapping[str, object] = field(default_factory=lambda: _NO_FIELDS)
     no_reply: str = _NO_REPLY
     repeats: bool = False
     whole: Mapping[str, object] = field(default_factory=lambda: _NO_FIELDS)
-    truncates: bool = False
     templates: bool = False
     longer: str = "Shorten the prompt, or give the server a longer context."
     raw: str = RAW

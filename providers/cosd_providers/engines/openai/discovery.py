@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
-from cosd_providers.engine import no_model
+from cosd_providers.engine import ListedModel, Models
+from cosd_providers.engine import choose as chosen_of
 from cosd_providers.engines.openai.client import OpenAIClient, OpenAIFacts, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
-from cosd_providers.engines.openai.wire import Completion, Listed, ModelList, steps
+from cosd_providers.engines.openai.wire import Completion, steps
 from cosd_providers.errors import (
     AuthenticationError,
     ContextLengthError,
@@ -77,19 +78,17 @@ async def choose(transport: Transport, dialect: Dialect, model: str | None) -> t
         ModelChoiceError: the named model is missing, or no model was named and the server lists several models or none.
     """
     listed = await _listed(transport, dialect, named=model is not None)
-    found = next((one for one in listed if one.id == model), None)
-    if model is None and len(listed) == 1:
-        [found] = listed
-    if found is None and (model is None or (listed and dialect.all_listed)):
-        raise no_model(model, (one.id for one in listed), transport.endpoint)
-    return (found.id, found.max_model_len) if found else (model or "", None)
+    if model is not None and not (listed and dialect.all_listed) and all(one.id != model for one in listed):
+        return model, None
+    found = chosen_of(listed, model, transport.endpoint)
+    return found.id, found.max_model_len
 
 
-async def _listed(transport: Transport, dialect: Dialect, *, named: bool) -> list[Listed]:
+async def _listed(transport: Transport, dialect: Dialect, *, named: bool) -> list[ListedModel]:
     if dialect.models is None:
         return []
     try:
-        return parse(ModelList, await transport.get(dialect.models), transport.endpoint).data
+        return parse(Models, await transport.get(dialect.models), transport.endpoint).data
     except (InvalidRequestError, ResponseError):
         if not named:
             raise

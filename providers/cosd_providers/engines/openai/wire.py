@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise, repeat
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 
 from cosd_providers.drafting import RequestBill
 from cosd_providers.greedy import prob
@@ -27,7 +27,6 @@ __all__ = [
     "Candidate",
     "Completion",
     "Conversation",
-    "ModelList",
     "Step",
     "marks",
     "rest_of",
@@ -224,21 +223,6 @@ class Answer(BaseModel):
             bill.written += sum(len(steps(choice)) for choice in self.choices)
         else:
             bill.written = usage.completion_tokens
-
-
-class Listed(BaseModel):
-    """A model of `/v1/models`."""
-
-    id: str
-    max_model_len: int | None = Field(
-        None, validation_alias=AliasChoices("max_model_len", AliasPath("meta", "n_ctx"), "context_length")
-    )
-
-
-class ModelList(BaseModel):
-    """The response of `/v1/models`."""
-
-    data: list[Listed]
 
 
 def steps(answer: Completion) -> list[Step]:
