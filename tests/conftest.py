@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-import same_answers
-from breaking import waiting
 from cosd_api.decoding.lateness import Lateness
 from cosd_api.demo.servers import MODELS, Pair, Three, bundled_pair, serve
 from cosd_providers.http.clients import carrier
+from fakes.breaking import waiting
+from support import same_answers
 
 # A slow machine is not a failure (pytest-timeout guards against hanging), so no profile has a deadline. Some servers
 # cannot show what most toy models write: those are left out.

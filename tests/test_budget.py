@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import toys
 from cosd_api import Fusion, FusionResult, RuleVerifier, connect, fuse
 from cosd_api.budget import Budget
 from cosd_providers import (
@@ -24,9 +23,10 @@ from cosd_providers import (
     Usage,
 )
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
-from drawn import costly
-from fake_llama_cpp import FakeLlamaCpp
-from lima import DRAFT, FUSED, TellsNoPrompt, Unheard, assistant, before_error, draft
+from fakes.llama_cpp import FakeLlamaCpp
+from support.drawn import costly
+from toys import toy_models as toys
+from toys.lima import DRAFT, FUSED, TellsNoPrompt, Unheard, assistant, before_error, draft
 
 
 def sent(result: FusionResult) -> int:

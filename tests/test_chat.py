@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import reference
-import toys
 from cosd_api import Fusion, FusionResult, Message, RuleVerifier, SettingError, Tuning, fuse, fuse_sync
 from cosd_providers import (
     BudgetError,
@@ -24,8 +22,10 @@ from cosd_providers import (
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import ScriptedProvider
-from drawn import costly, partly
-from lima import ASSISTANT, DRAFT, FUSED, assistant, draft
+from naive import reference
+from support.drawn import costly, partly
+from toys import toy_models as toys
+from toys.lima import ASSISTANT, DRAFT, FUSED, assistant, draft
 
 HELLO: list[Mapping[str, Any]] = [{"role": "user", "content": "Capital?"}]
 

@@ -12,10 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import contests
-import lima
-import reference
-from contests import Task
 from cosd_api import Fusion, FusionResult, SettingError, fuse
 from cosd_api.extend import Verifier
 from cosd_api.methods.base import Method
@@ -23,8 +19,11 @@ from cosd_api.types import CustomVerifier
 from cosd_api.verification import condition_of
 from cosd_providers import ConnectError, Provider
 from cosd_providers.testing import Fault, ScriptedProvider, TextModel
-from drawn import examples
-from printed import executed, programs, section
+from naive import reference
+from support.drawn import examples
+from support.printed import executed, programs, section
+from toys import contests, lima
+from toys.contests import Task
 
 PAGE = Path(__file__).resolve().parents[1] / "CONTRIBUTING.md"
 ENGINE, METHOD, VERIFIER = (

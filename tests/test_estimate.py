@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import toys
-from adapters import ENGINES, Engine
 from cosd_api import (
     CoolFusion,
     DiffVerifier,
@@ -27,9 +25,11 @@ from cosd_api.methods.cost import Plan, Reading, draft_cost
 from cosd_api.types import EndpointEstimate, Estimate, Range
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel
-from drawn import costly
-from fake_llama_cpp import FakeLlamaCpp
-from lima import Unheard
+from fakes.adapters import ENGINES, Engine
+from fakes.llama_cpp import FakeLlamaCpp
+from support.drawn import costly
+from toys import toy_models as toys
+from toys.lima import Unheard
 
 
 class Always(RuleVerifier):

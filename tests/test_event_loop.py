@@ -18,10 +18,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from commands import gone, start_scripted
 from cosd_api.event_loop import event_loop_name, run_async
 from cosd_providers.http import clients
-from on_sockets import KEY, unread
+from fakes.commands import gone, start_scripted
+from support.on_sockets import KEY, unread
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="uvloop is for other systems, and signals are POSIX's")
 

@@ -14,8 +14,8 @@ from cosd_api import CoSD, FusionResult, SettingError
 from cosd_api.methods.base import METHODS
 from cosd_api.verification import KINDS, TRAINED
 from cosd_providers.testing import ScriptedProvider, TableModel
-from every_method import LINES, Line, excuse, with_the_rest
-from samples import sample_method
+from support.every_method import LINES, Line, excuse, with_the_rest
+from toys.samples import sample_method
 
 TOKENS = (b"", b"Q", b"a", b"b", b"c")
 

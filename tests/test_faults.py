@@ -24,7 +24,6 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from asked import draft as drafted
 from cosd_api import Fusion
 from cosd_api.decoding.driver import FIRST_SECONDS
 from cosd_providers import (
@@ -49,11 +48,7 @@ from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.tgi import Tgi
 from cosd_providers.engines.vllm import Vllm
 from cosd_providers.testing import ScriptToken, TextModel
-from drawn import partly
-from fake_llama_cpp import FakeLlamaCpp
-from fake_openai import FakeOpenAI
-from fake_vllm import FakeVllm
-from faulty import (
+from fakes.faulty import (
     Exchange,
     Fault,
     FaultyServer,
@@ -73,8 +68,13 @@ from faulty import (
     serve,
     values,
 )
-from faulty import sane as no_fault
-from stand_in_tgi import StandInTgi
+from fakes.faulty import sane as no_fault
+from fakes.llama_cpp import FakeLlamaCpp
+from fakes.openai import FakeOpenAI
+from fakes.tgi import StandInTgi
+from fakes.vllm import FakeVllm
+from support.asked import draft as drafted
+from support.drawn import partly
 
 KEY = "sk-very-secret"
 PROMPT = "Q: what nobody may read of Perú?"

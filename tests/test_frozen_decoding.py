@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from frozen_decoding import COUNTS, KEPT, measured
+from support.frozen_decoding import COUNTS, KEPT, measured
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(300)]
 

@@ -25,8 +25,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import reference
-import toys
 from cosd_api import (
     AgreementVerifier,
     CoSD,
@@ -63,10 +61,12 @@ from cosd_providers import (
 from cosd_providers.contract import Context, DraftEnd, Proposal, Token
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel
-from drawn import costly
-from fake_llama_cpp import FakeLlamaCpp
-from fake_openai import FakeOpenAI
-from lima import ASSISTANT, DRAFT, FUSED, Unheard, assistant, before_error, draft
+from fakes.llama_cpp import FakeLlamaCpp
+from fakes.openai import FakeOpenAI
+from naive import reference
+from support.drawn import costly
+from toys import toy_models as toys
+from toys.lima import ASSISTANT, DRAFT, FUSED, Unheard, assistant, before_error, draft
 
 
 async def test_fuse_says_where_every_token_comes_from() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cosd_api import CoSD, FusionResult, Tuning
 from cosd_providers.testing import ScriptedProvider, TableModel
-from every_method import LINES, Line
+from support.every_method import LINES, Line
 
 WORDS = tuple(f" {letter}" for letter in "abcdefghijklmnopqrstuvw")
 TOKENS = (b"", *(word.encode() for word in WORDS), b"Q")

@@ -11,12 +11,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-import virtual_time
 from cosd_api import Fusion, SettingError, Tuning, fuse
 from cosd_api.result import FusionResult
 from cosd_providers import BudgetError, ResponseError
 from cosd_providers.contract import DraftEnd, Proposal, Token
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
+from support import virtual_time
 
 TOKENS = (b"", b"Q", b" It", b" is", b" Rome", b" Lima", b" Oslo", b" and", b" so", b" on")
 DRAFT = (2, 3, 4, 7, 8, 9)

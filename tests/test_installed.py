@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import cosd_api
-from shipped import ROOT, Environment, build_sdist, build_wheel, install
+from support.shipped import ROOT, Environment, build_sdist, build_wheel, install
 
 pytestmark = pytest.mark.extended
 

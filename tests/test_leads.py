@@ -14,9 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import ngrams
-import reference_paths as naive
-import virtual_time
 from cosd_api import Fusion, FusionResult, Message, RuleVerifier, Tuning, fuse, log_likelihood
 from cosd_api.types import LogLikelihood
 from cosd_providers import DraftEnd, Token, UnsupportedError, Usage
@@ -25,9 +22,12 @@ from cosd_providers.contract import Context
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import Model, ScriptedProvider, TableModel
 from cosd_providers.text import sendable
-from drawn import costly, examples, partly
-from gated import gated
-from ngrams import NGram, learned
+from naive import reference_paths as naive
+from naive.gated import gated
+from support import virtual_time
+from support.drawn import costly, examples, partly
+from toys import ngrams
+from toys.ngrams import NGram, learned
 
 NAMES = ("gpt2", "llama3", "o200k", "spaces")
 LEADS = (" ", "\n", "\n\n", " \n")

@@ -15,8 +15,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import ngrams
-import toys
 from cosd_api import (
     AgreementVerifier,
     DiffVerifier,
@@ -34,9 +32,11 @@ from cosd_api.types import LogLikelihood
 from cosd_api.verification import verifier_at
 from cosd_providers import BudgetError, ProviderError, ServerError, ServerInfo, UnsupportedError, connect
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
-from drawn import costly
-from gated import gated
-from on_paths import PROMPT, TEXTS, Reciter
+from naive.gated import gated
+from support.drawn import costly
+from toys import ngrams
+from toys import toy_models as toys
+from toys.on_paths import PROMPT, TEXTS, Reciter
 
 NODES = [{"feature": "p", "threshold": 0.5, "left": 1, "right": 2}, {"value": 1}, {"value": 0}]
 

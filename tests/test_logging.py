@@ -10,7 +10,7 @@ import pytest
 
 from cosd_api import connect, fuse
 from cosd_providers.testing import TextModel
-from fake_llama_cpp import FakeLlamaCpp
+from fakes.llama_cpp import FakeLlamaCpp
 
 KEY, PROMPT = "sk-very-secret", "Privately:"
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters import ENGINES, Engine
 from cosd_api.methods.base import METHODS
-from every_method import able
+from fakes.adapters import ENGINES, Engine
+from support.every_method import able
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TEXT = (DOCS / "methods.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import pytest
 from cosd_api import Fusion, FusionConfig, Message, SettingError, fuse
 from cosd_providers import connect
 from cosd_providers.messages import after_own, checked_own
-from lima import ASSISTANT, DRAFT, FUSED, read, scripted
+from toys.lima import ASSISTANT, DRAFT, FUSED, read, scripted
 
 DOCUMENT = "SECRET-4711"
 ASKED = [{"role": "user", "content": "Hi"}]

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import ngrams
-import reference_paths as naive
-import virtual_time
 from cosd_api import FusionResult, MatchVerifier, RuleVerifier, SurpriseVerifier, Tuning, fuse
 from cosd_api.decoding.answer_path import LOOKAHEAD
 from cosd_providers import Context, DraftEnd, ServerError, Token, UnsupportedError
 from cosd_providers.contract import Piece
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from cosd_providers.text import sendable
-from drawn import costly, examples, partly
-from ngrams import NGram, Pieces, learned, pieces
+from naive import reference_paths as naive
+from support import virtual_time
+from support.drawn import costly, examples, partly
+from toys import ngrams
+from toys.ngrams import NGram, Pieces, learned, pieces
 
 NAMES = ("gpt2", "digits", "llama3", "o200k", "spaces")
 WAYS: tuple[dict[str, Any], ...] = (

@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from cosd_api.demo.servers import BUNDLED
-from shipped import ROOT, build_sdist, build_wheel
+from support.shipped import ROOT, build_sdist, build_wheel
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 FACES = ["cosd_api", "cosd_providers"]

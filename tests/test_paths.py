@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import ngrams
-import reference_paths as naive
 from cosd_api.paths import DraftPath, Encoder, PathUnit, is_safe_cut, look, next_unit, restart, word_starts
 from cosd_providers.contract import Piece, Token
-from drawn import examples
-from ngrams import GPT2, LLAMA3, O200K, Pieces, pieces
+from naive import reference_paths as naive
+from support.drawn import examples
+from toys import ngrams
+from toys.ngrams import GPT2, LLAMA3, O200K, Pieces, pieces
 
 T = TypeVar("T")
 SPELLING = ("gpt2", "digits", "llama3", "o200k", "spaces")

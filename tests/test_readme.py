@@ -19,16 +19,16 @@ from typer.main import get_command
 
 import cosd_api
 import cosd_providers
-import printed
-from commands import cosd
 from cosd_api import Tuning
 from cosd_api.cli.app import app
 from cosd_api.demo.servers import Pair, Three
 from cosd_api.settings import AnswerOptions, FusionOptions
 from cosd_providers.connect import ADAPTERS
 from cosd_providers.engines.openai.dialects import DIALECTS
-from drawn import partly
-from printed import FENCE
+from fakes.commands import cosd
+from support import printed
+from support.drawn import partly
+from support.printed import FENCE
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = {

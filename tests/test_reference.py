@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drawn import decoder_examples
-from reference import Fires, Fused, Out, Tok, fuse, generate, rule, split, text_of
-from toys import (
+from naive.reference import Fires, Fused, Out, Tok, fuse, generate, rule, split, text_of
+from support.drawn import decoder_examples
+from toys.toy_models import (
     Model,
     ScriptedModel,
     ToyModel,

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import virtual_time
 from cosd_api import (
     AgreementVerifier,
     Average,
@@ -31,11 +30,12 @@ from cosd_providers.engines.sglang import Sglang
 from cosd_providers.engines.vllm import Vllm
 from cosd_providers.testing import Fault, ScriptedProvider
 from cosd_providers.text import sendable
-from drawn import examples
-from fake_llama_cpp import FakeLlamaCpp
-from fake_vllm import FakeVllm
-from id_models import AB, END, HALF, MARK, OTHER_END, REST, TOKENS, TWIN, Always, IdModel, Task, tasks
-from stand_in_sglang import StandInSglang
+from fakes.llama_cpp import FakeLlamaCpp
+from fakes.sglang import StandInSglang
+from fakes.vllm import FakeVllm
+from support import virtual_time
+from support.drawn import examples
+from toys.id_models import AB, END, HALF, MARK, OTHER_END, REST, TOKENS, TWIN, Always, IdModel, Task, tasks
 
 WAYS: tuple[dict[str, Any], ...] = (
     {},

@@ -16,7 +16,7 @@ import cosd_api
 import cosd_api.extend
 import cosd_api.types
 import cosd_providers
-import printed
+from support import printed
 
 ROOT = Path(__file__).resolve().parents[1]
 MADE: dict[str, Any] = runpy.run_path(str(ROOT / "docs/generate_site.py"))

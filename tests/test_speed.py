@@ -9,13 +9,13 @@ from typing import Any
 import anyio
 import pytest
 
-import virtual_time
 from cosd_api.endpoints import Endpoints
 from cosd_api.speed import Speed, expected_time, measure_speeds
 from cosd_api.types import EndpointEstimate, Range
 from cosd_api.wording import duration
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
+from support import virtual_time
 
 END, LETTERS = 0, [bytes([byte]) for byte in range(256)]
 CHAT = [{"role": "user", "content": "Q"}]

@@ -11,9 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
-import ngrams
-import reference_paths as naive
-import virtual_time
 from cosd_api import FusionResult, MatchVerifier, fuse
 from cosd_api.paths import DraftPath, look
 from cosd_api.text_paths import next_text_unit, restart_text, resumed, spelled
@@ -22,11 +19,14 @@ from cosd_providers.contract import Token, WordEnds
 from cosd_providers.testing import Fault
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import load_tokenizer, word_ends
-from drawn import costly, examples
-from lima import scripted
-from ngrams import learned
-from reference_text import TextReference
+from naive import reference_paths as naive
+from naive.reference_text import TextReference
+from support import virtual_time
+from support.drawn import costly, examples
 from test_own_paths import DELAYS, NAMES, WAYS, Encodes, Task, check_record, fused, prompts, tasks
+from toys import ngrams
+from toys.lima import scripted
+from toys.ngrams import learned
 
 DRAFT = naive.DRAFT
 

@@ -11,7 +11,6 @@ from typing import Any
 import anyio
 import pytest
 
-import virtual_time
 from cosd_api import (
     AgreementVerifier,
     DiffVerifier,
@@ -29,7 +28,8 @@ from cosd_api.records import FusedToken
 from cosd_providers import ResponseError
 from cosd_providers.contract import Context, Proposal, Token
 from cosd_providers.testing import ScriptedProvider
-from lima import FUSED, assistant, draft
+from support import virtual_time
+from toys.lima import FUSED, assistant, draft
 
 TREE = TreeVerifier.model_validate(
     {"nodes": [{"feature": "p", "threshold": 0.5, "left": 1, "right": 2}, {"value": 1}, {"value": 0}]}

@@ -16,7 +16,7 @@ import pytest
 
 import environments
 from environments import RECIPES, InstallError, Recipe
-from served import ServedError
+from support.served import ServedError
 from vllm_cpu import _child, servers
 
 VLLM = RECIPES["vllm"]

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from batches import fusion, pair
 from cosd_api import Fusion, FusionConfig, SettingError
 from cosd_api.batch import FusionActor
 from cosd_api.extend import ServerConfig, ServerLimitsConfig
 from cosd_providers import ServerError
 from cosd_providers.testing import Fault
-from lima import ASSISTANT, DRAFT, FUSED, read, scripted
+from toys.batches import fusion, pair
+from toys.lima import ASSISTANT, DRAFT, FUSED, read, scripted
 
 
 async def test_rows_are_answered_and_errors_are_rows() -> None:

@@ -10,14 +10,14 @@ from typing import Any
 import anyio
 import pytest
 
-from batches import PROMPTS, batch_form, fusion, input_file, pair, read, run, texts
 from cosd_api import Fusion, SettingError
 from cosd_api.batch.lines import CHAT, BatchLine, near_each_other
 from cosd_providers import ConnectError, ContextLengthError, InvalidRequestError, ServerError
 from cosd_providers.contract import Context
 from cosd_providers.testing import Fault, ScriptedProvider
-from lima import ASSISTANT, DRAFT, FUSED, scripted
-from lima import read as given
+from toys.batches import PROMPTS, batch_form, fusion, input_file, pair, read, run, texts
+from toys.lima import ASSISTANT, DRAFT, FUSED, scripted
+from toys.lima import read as given
 
 ALL = {one[0]: " yes." for one in PROMPTS}
 

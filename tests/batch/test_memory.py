@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from batches import fusion, run
 from cosd_api import Fusion
 from cosd_api.batch.lines import BatchLine
 from cosd_api.batch.reply import Reply
 from cosd_api.batch.summary import BatchSummary, LineUsage
+from toys.batches import fusion, run
 
 LINES = 5_000
 

@@ -42,7 +42,7 @@ from benchmarks.real_pair.world import ATTRIBUTES, general, library, names
 from cosd_api import CoSD, RuleVerifier
 from cosd_api.comparison.contestants import REVERSED
 from cosd_api.demo.real import QUESTIONS, real_questions, tells_all
-from sample_comparison import sample_comparison
+from toys.sample_comparison import sample_comparison
 
 asked = cache(questions)  # it takes seconds
 

@@ -17,7 +17,7 @@ from cosd_providers import connect
 from cosd_providers.contract import Context, Question, Token
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
-from drawn import partly
+from support.drawn import partly
 
 RULE = RuleVerifier.paper()
 

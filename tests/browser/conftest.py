@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-import lima
 from browser.install import InstallError, found
 from browser.opened import Open, Opened
 from cosd_api import FusionResult, fuse_sync
 from cosd_api.report.page import page as page_of
-from joined import joined
-from no_skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
+from support.no_skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
+from toys import lima
+from toys.joined import joined
 
 #: Beside what Playwright gives: nothing is looked up or fetched by the browser itself. Its profile is new each time.
 FLAGS = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from browser.opened import Open
-from sample_comparison import page, sample_comparison
+from toys.sample_comparison import page, sample_comparison
 
 HOSTILE = '</script><img src="http://127.0.0.1:9/x" onerror="document.title=`run`">'
 

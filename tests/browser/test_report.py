@@ -19,7 +19,7 @@ from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_api.report.words import visible
 from cosd_providers.testing import ScriptedProvider, ScriptToken
-from joined import joined
+from toys.joined import joined
 
 PERU = "In Peru a book costs 17 and a pen costs 25. Name the capital and the total."
 HOSTILE = (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from commands import Scripted
 from cosd_providers.testing import ScriptedProvider
+from fakes.commands import Scripted
 
 
 @pytest.fixture

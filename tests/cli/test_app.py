@@ -8,11 +8,11 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 import cosd_api
-from commands import cosd, words
 from cosd_api.cli.app import app
 from cosd_api.event_loop import event_loop_name
 from cosd_providers.http.clients import http_stack
-from drawn import partly
+from fakes.commands import cosd, words
+from support.drawn import partly
 
 
 def python(script: str) -> subprocess.CompletedProcess[str]:

@@ -20,12 +20,12 @@ import pytest
 from rich.console import Console
 from typer.testing import Result
 
-from batches import PROMPTS, input_file, pair, read, texts
-from commands import SERVERS, Scripted, cosd, start_scripted, words
 from cosd_api.json_lines import Appender
 from cosd_providers import Limits, Provider, ServerError, connect
 from cosd_providers.testing import Fault, Model
-from fake_llama_cpp import FakeLlamaCpp
+from fakes.commands import SERVERS, Scripted, cosd, start_scripted, words
+from fakes.llama_cpp import FakeLlamaCpp
+from toys.batches import PROMPTS, input_file, pair, read, texts
 
 
 @pytest.fixture

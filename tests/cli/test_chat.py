@@ -17,11 +17,11 @@ import pytest
 from rich.console import Console
 from typer.testing import Result
 
-from commands import Process, Scripted, cosd, start_scripted, words
 from cosd_api.cli.console import MessageReader, say, waiting
 from cosd_api.demo.servers import Pair
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
+from fakes.commands import Process, Scripted, cosd, start_scripted, words
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")
 

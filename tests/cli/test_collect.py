@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from commands import Scripted, cosd, start_scripted, words
 from cosd_api import Samples
 from cosd_api.training.evaluation import places_of
 from cosd_providers import ConnectError, ContextLengthError
 from cosd_providers.testing import Fault, ScriptedProvider
-from drawn import partly
+from fakes.commands import Scripted, cosd, start_scripted, words
+from support.drawn import partly
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")
 

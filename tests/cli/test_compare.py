@@ -14,12 +14,12 @@ import pytest
 import typer
 from typer.testing import Result
 
-from commands import Scripted, cosd, start_scripted, words
-from compared import examples, in_turn, pair, trio
 from cosd_api import Example, Fusion, RuleVerifier
 from cosd_api.comparison import Advice, Comparison
 from cosd_api.json_lines import lock
 from cosd_providers.connect import Connection
+from fakes.commands import Scripted, cosd, start_scripted, words
+from toys.compared import examples, in_turn, pair, trio
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")
 

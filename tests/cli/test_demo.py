@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from commands import gone, start
-from drawn import partly
+from fakes.commands import gone, start
+from support.drawn import partly
 
 pytestmark = pytest.mark.live
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import lima
-from commands import cosd, words
 from cosd_api import FusionResult, Trace, fuse_sync
 from cosd_api.report.page import page
+from fakes.commands import cosd, words
+from toys import lima
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any, get_args
 
 import pytest
 
-from commands import ANSWER, TEXTS, Scripted, cosd, start, start_scripted, words
 from cosd_api import (
     AgreementVerifier,
     DiffVerifier,
@@ -31,8 +30,9 @@ from cosd_api.methods.words import unicode_words
 from cosd_api.verification.tree import TreeNode
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
-from drawn import partly
-from naive_defer import gate
+from fakes.commands import ANSWER, TEXTS, Scripted, cosd, start, start_scripted, words
+from naive.defer import gate
+from support.drawn import partly
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")
 PERU = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from commands import cosd, words
 from cosd_api.demo.servers import Pair
 from cosd_providers import ConnectError, ProbeReport
 from cosd_providers.probe import Line
-from probed import printed, shape
+from fakes.commands import cosd, words
+from support.probed import printed, shape
 
 GOOD = ProbeReport(
     endpoint="http://good",

@@ -15,11 +15,11 @@ import anyio
 import httpx
 import pytest
 
-from commands import SERVERS, Scripted, cosd, start, words
 from cosd_api import Fusion
 from cosd_api.gateway import Gateway
 from cosd_providers import Message
-from visits import Visit
+from fakes.commands import SERVERS, Scripted, cosd, start, words
+from support.visits import Visit
 
 PAIR = "draft: http://gpu1:8080\nassistants: [http://gpu2:8080]\n"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from commands import Process, gone, start
 from cosd_api.cli.demo import _example
-from drawn import partly
+from fakes.commands import Process, gone, start
+from support.drawn import partly
 
 pytestmark = pytest.mark.live
 posix = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")

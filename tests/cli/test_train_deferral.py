@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from commands import HEADER, SERVERS, Scripted, cosd, lines, words
 from cosd_api import DeferralVerifier, Example, Samples, train_deferral
 from cosd_providers.testing import ScriptedProvider
+from fakes.commands import HEADER, SERVERS, Scripted, cosd, lines, words
 
 #: Behind "Q" the draft of `scripted` writes " b" with p = 0.2, and the assistant " c" with q = 0.8.
 EXAMPLES = [{"prompt": "Q", "answer": " a c."}, {"prompt": "Q", "answer": " a c", "ends": False}]

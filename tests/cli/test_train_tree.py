@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from commands import HEADER, SERVERS, Scripted, cosd, lines, words
 from cosd_api import Example, Samples, TreeVerifier, train_tree
+from fakes.commands import HEADER, SERVERS, Scripted, cosd, lines, words
 
 #: Behind "Q" the draft of `scripted` writes " b" with p = 0.2, and the assistant " c" with q = 0.8.
 EXAMPLES = [{"prompt": "Q", "answer": " a c."}, {"prompt": "Q", "answer": " a b", "ends": False}]

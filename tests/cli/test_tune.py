@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from commands import HEADER, SERVERS, Scripted, cosd, lines, words
+from fakes.commands import HEADER, SERVERS, Scripted, cosd, lines, words
 
 # Behind "Q" the draft of `scripted` writes " a b" and is unsure of " b" (0.2); the assistant writes " a c", 0.8.
 EXAMPLES: list[dict[str, Any]] = [{"prompt": "Q", "answer": " a c."}]

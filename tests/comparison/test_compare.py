@@ -10,13 +10,13 @@ from typing import Any
 import anyio
 import pytest
 
-from compared import examples, pair
 from cosd_api import CoSD, Example, Fusion, FusionResult, GradingError, RuleVerifier, SettingError, compare
 from cosd_api.comparison import Comparison, ComparisonEstimate, Price
 from cosd_api.comparison.contestants import Contestant, LeftOut
 from cosd_api.comparison.statistics import PairedCounts, wilson
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
+from toys.compared import examples, pair
 
 TEST = ("both", "draft", "fixed", "fixed", "spoilt", "sure", "neither", "fixed")
 HELD = ("both", "fixed")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from compared import examples, pair
 from cosd_api import SettingError, compare
 from cosd_api.comparison.journal import AnswerUsage, GradedAnswer, Journal, JournalHeader
 from cosd_api.records import Endpoint
+from toys.compared import examples, pair
 
 
 def header(**options: Any) -> JournalHeader:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from compared import examples, pair
 from cosd_api import SettingError, compare
 from cosd_api.comparison import Comparison, ComparisonEstimate, Price
 from cosd_api.comparison.compare import MOST_SAMPLES, equal_bill
 from cosd_api.comparison.prices import prices_from
 from cosd_api.types import Range
+from toys.compared import examples, pair
 
 
 def test_tokens_from_a_cache_have_a_price_of_their_own() -> None:

@@ -7,8 +7,8 @@ import hashlib
 
 import pytest
 
-from sample_comparison import page, sample_comparison
-from seen import Seen
+from support.seen import Seen
+from toys.sample_comparison import page, sample_comparison
 
 MARKUP = "</script><img src=x onerror=alert(1)>&amp;"
 HOSTILE = f"{MARKUP}<!--\u2028]]>\"'\u202e"

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from compared import examples, in_turn, trio
 from cosd_api import Average, CoSD, Example, Fusion, RuleVerifier, SettingError, Speculative, compare, fuse
 from cosd_api.comparison import Advice, Comparison
 from cosd_api.comparison.contestants import VARIANTS
 from cosd_api.comparison.statistics import PairedCounts
 from cosd_api.methods.base import METHODS, Method, method_named
 from cosd_providers.testing import ScriptedProvider
-from sample_comparison import page
+from toys.compared import examples, in_turn, trio
+from toys.sample_comparison import page
 
 TEST = ("all", "first", "second", "surest", "misled", "draft", "none", "first")
 ASKED = examples(TEST, ("all", "first"))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cosd_api import SettingError
 from cosd_api.config.document import as_json, as_yaml, read_document
-from drawn import costly
+from support.drawn import costly
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
     [

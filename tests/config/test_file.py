@@ -39,8 +39,8 @@ from cosd_api.extend import Method
 from cosd_api.methods.base import METHODS, method_class, method_named
 from cosd_providers import Limits
 from cosd_providers.testing import ScriptedProvider
-from drawn import costly, partly
-from naive_defer import gate
+from naive.defer import gate
+from support.drawn import costly, partly
 
 URLS: dict[str, Any] = {"draft": "http://gpu1:8080", "assistant": "http://gpu2:8080"}
 TREE = TreeVerifier.model_validate({"nodes": [{"value": 1}]})

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from cosd_api.decoding.lateness import LATELY, PRECISION, TURNS, Lateness
-from starved import Client, outcome
+from toys.starved import Client, outcome
 
 STARVED = Client(share=0.15)
 WOKEN = Lateness.woken

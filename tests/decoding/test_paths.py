@@ -11,7 +11,7 @@ from cosd_api.decoding.paths import Path, Paths
 from cosd_providers.contract import Token
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import ScriptedProvider
-from on_paths import TEXTS, Reciter
+from toys.on_paths import TEXTS, Reciter
 
 
 def paths(*models: Reciter, same: bool = False, ids: bool = True) -> Paths:

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, target
 from hypothesis import strategies as st
 
-import id_schedules
-import reference_ids
 from cosd_api import MatchVerifier, RuleVerifier
 from cosd_api.decoding.commands import DRAFT, Ask, CancelAsk, CancelDraft, Command, Fail, Finish, StartDraft
 from cosd_api.decoding.schedule import Pace
 from cosd_api.methods.cosd import CoSDDecoder
 from cosd_api.verification import Verifier
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
-from drawn import decoder_examples
-from id_models import TOKENS, TWIN, Always, Task, is_open, tasks
-from id_schedules import IdLimits
-from scheduled import NONE, choosers
-from schedules import BrokenError, Choose, Outcome
+from naive import reference_ids
+from support.drawn import decoder_examples
+from toys import id_schedules
+from toys.id_models import TOKENS, TWIN, Always, Task, is_open, tasks
+from toys.id_schedules import IdLimits
+from toys.scheduled import NONE, choosers
+from toys.schedules import BrokenError, Choose, Outcome
 
 PACES = st.sampled_from(
     (

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, target
 from hypothesis import strategies as st
 
-import schedules
-import toys
 from cosd_api import RuleVerifier
 from cosd_api.decoding.commands import Ask, CancelDraft, Command, StartDraft
 from cosd_api.decoding.schedule import LONGEST_HEDGE, Hedge, Pace
 from cosd_api.decoding.units import Ahead, DraftUnit
 from cosd_api.methods.cosd import CoSDDecoder
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
-from drawn import decoder_examples
-from scheduled import NONE, check, choosers, expected, failures, tasks
+from support.drawn import decoder_examples
+from toys import schedules
+from toys import toy_models as toys
+from toys.scheduled import NONE, check, choosers, expected, failures, tasks
 
 Also = Callable[[bytes, Token], tuple[Token, ...]]
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, target
 from hypothesis import strategies as st
 
-import id_schedules
 from cosd_api import RuleVerifier
 from cosd_api.decoding.commands import DRAFT, Ask, CloseWatch, Command, Finish, Heard, StartDraft, Watch
 from cosd_api.decoding.schedule import Pace
@@ -22,11 +21,12 @@ from cosd_api.decoding.watches import AHEAD, LAG, is_watched
 from cosd_api.methods.cosd import CoSDDecoder
 from cosd_providers.contract import Capabilities, DraftEnd, Proposal, ServerInfo, Token
 from decoding.test_same_ids import HEDGES, PACES, asks, check, wrote
-from drawn import decoder_examples
-from id_models import TOKENS, Task, tasks
-from id_schedules import IdLimits
-from scheduled import choosers
-from schedules import BrokenError, Choose
+from support.drawn import decoder_examples
+from toys import id_schedules
+from toys.id_models import TOKENS, Task, tasks
+from toys.id_schedules import IdLimits
+from toys.scheduled import choosers
+from toys.schedules import BrokenError, Choose
 
 WATCHED = st.sampled_from((frozenset({0, 1, 2}), frozenset({0}), frozenset({1, 2})))
 

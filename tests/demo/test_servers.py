@@ -9,7 +9,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from commands import gone
 from cosd_api.demo import servers
 from cosd_api.demo.servers import (
     BUNDLED,
@@ -23,6 +22,7 @@ from cosd_api.demo.servers import (
     bundled_three,
     serve,
 )
+from fakes.commands import gone
 
 SUMS = MODELS / "sums.gguf"
 

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from cosd_api.demo.servers import Pair
-from scripts import on_loopback
-from stand_in_tgi import LlamaModel
+from fakes.tgi import LlamaModel
+from support.scripts import on_loopback
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from cosd_api import RuleVerifier, fuse_sync
 from cosd_api.demo.servers import Pair
 from cosd_providers import ProviderError
 from cosd_providers.testing import Fault, ScriptedProvider
-from scripts import run_script
+from support.scripts import run_script
 
 
 def fused(tmp_path: Path, **settings: Any) -> Path:

@@ -9,11 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-import stand_in_tgi
 from cosd_api.demo.servers import Pair, Three
-from fake_vllm import FakeVllm
-from scripts import on_loopback, run_script
-from stand_in_tgi import LlamaModel, StandInTgi
+from fakes import tgi as stand_in_tgi
+from fakes.tgi import LlamaModel, StandInTgi
+from fakes.vllm import FakeVllm
+from support.scripts import on_loopback, run_script
 
 pytestmark = pytest.mark.live
 

@@ -22,7 +22,7 @@ from cosd_api.comparison.graders import ChoiceGrader
 from cosd_api.comparison.statistics import Estimated
 from cosd_api.demo.questions import DemoQuestion, sample
 from cosd_api.demo.servers import Three
-from scripts import EXAMPLES, Ran, run_script
+from support.scripts import EXAMPLES, Ran, run_script
 
 PAPER = EXAMPLES / "paper"
 TABLES = sorted(path.stem for path in PAPER.glob("*.py") if re.match("table|fig|cool", path.stem))

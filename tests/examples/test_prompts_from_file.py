@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cosd_api.demo.servers import Pair
-from scripts import EXAMPLES, Ran, run_script
+from support.scripts import EXAMPLES, Ran, run_script
 
 pytestmark = pytest.mark.live
 

@@ -15,7 +15,7 @@ import pytest
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Three
 from cosd_api.training.dataset import read_examples
-from scripts import EXAMPLES, run_script
+from support.scripts import EXAMPLES, run_script
 
 HOSTS = [
     "hosted_draft",

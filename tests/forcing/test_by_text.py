@@ -12,7 +12,7 @@ import pytest
 from cosd_api import Samples, SettingError, collect
 from cosd_api.forcing.samples import Sample
 from cosd_providers.testing import ScriptedProvider, ScriptToken
-from on_paths import PROMPT, TEXTS, Reciter
+from toys.on_paths import PROMPT, TEXTS, Reciter
 
 Script = Mapping[str, Sequence[ScriptToken]]
 WAYS = ["draft and assistant", "draft", "assistant"]

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import toys
 from cosd_api import Defer, Samples, SettingError, collect, fuse, train_deferral
 from cosd_api.forcing.samples import DeferralSample, state_from_text
 from cosd_providers import UnsupportedError
 from cosd_providers.contract import ServerInfo
 from cosd_providers.testing import ScriptedProvider
-from drawn import examples
+from support.drawn import examples
+from toys import toy_models as toys
 
 LETTERS = "ab1 ,"
 PIECES = ("ab", "aa", "ba", " a", " ab", "b1", "a,", ", ")

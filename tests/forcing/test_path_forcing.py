@@ -11,7 +11,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import ngrams
 import test_leads
 from cosd_api import FusionResult, Samples, SettingError, collect, fuse
 from cosd_api.forcing.samples import Label, Sample
@@ -19,9 +18,10 @@ from cosd_api.settings import DEFAULT_TIE
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import ScriptedProvider
-from drawn import costly
-from ngrams import NGram, learned
-from on_paths import PROMPT, TEXTS, Reciter
+from support.drawn import costly
+from toys import ngrams
+from toys.ngrams import NGram, learned
+from toys.on_paths import PROMPT, TEXTS, Reciter
 
 NAMES = ("gpt2", "digits", "llama3", "o200k", "spaces")
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import toys
 from cosd_api.forcing.holding import WantedSamples, hold_by_tokens, questions_inside, token_samples
 from cosd_api.forcing.reading import ReferenceReading
 from cosd_api.forcing.samples import Example, Label, Sample
@@ -18,8 +17,9 @@ from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.usage import Usage
-from drawn import costly
-from reference import Tok, generate, text_of, whole
+from naive.reference import Tok, generate, text_of, whole
+from support.drawn import costly
+from toys import toy_models as toys
 
 Row = tuple[float, float, Label | None, bool, int]
 """p, q, label, agreed, start."""

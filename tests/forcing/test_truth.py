@@ -11,17 +11,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import ngrams
-import toys
 from cosd_api import FusionResult, RuleVerifier, collect, fuse
 from cosd_api.alignment import Unit
 from cosd_api.forcing.samples import ExampleSamples
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.text import readable
 from cosd_providers.tokenizers import load_tokenizer, word_ends
-from drawn import costly
-from ngrams import learned
-from reference import generate, text_of, whole
+from naive.reference import generate, text_of, whole
+from support.drawn import costly
+from toys import ngrams
+from toys import toy_models as toys
+from toys.ngrams import learned
 
 Said = tuple[float, float, bool, int, str, str]
 """p, q, agreed, start, and what both wrote."""

@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import toys
-import virtual_time
 from cosd_api import AgreementVerifier, Fusion
 from cosd_api.circuit_breaker import OPEN_SECONDS, CircuitBreaker
 from cosd_api.gateway import ClientKey, Gateway, answering
@@ -21,11 +19,13 @@ from cosd_api.telemetry import names
 from cosd_providers import ConnectError, InvalidRequestError, RateLimitError, ServerError
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel, TextModel
-from drawn import costly
-from fake_llama_cpp import FakeLlamaCpp
-from lima import ASSISTANT, DRAFT, FUSED, assistant, draft, read, scripted
-from traced import collected
-from visits import Reply, Visit, opened, until, visit
+from fakes.llama_cpp import FakeLlamaCpp
+from support import virtual_time
+from support.drawn import costly
+from support.traced import collected
+from support.visits import Reply, Visit, opened, until, visit
+from toys import toy_models as toys
+from toys.lima import ASSISTANT, DRAFT, FUSED, assistant, draft, read, scripted
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ENDLESS = 10_000

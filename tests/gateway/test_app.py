@@ -16,8 +16,8 @@ from cosd_api.gateway import ClientKey, bodies
 from cosd_api.gateway.metrics import GatewayMetrics
 from cosd_providers import ConnectError
 from cosd_providers.testing import ScriptedProvider, TextModel
-from lima import FUSED, TellsNoPrompt, assistant, draft, fusion
-from visits import Visit, opened, until, visit
+from support.visits import Visit, opened, until, visit
+from toys.lima import FUSED, TellsNoPrompt, assistant, draft, fusion
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 SERVED = f"{CHAT}, {TEXT} and /v1/models are served"

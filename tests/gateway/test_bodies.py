@@ -12,7 +12,7 @@ from cosd_api.gateway import bodies
 from cosd_api.gateway.api_errors import ApiError
 from cosd_api.gateway.bodies import read_chat, read_completion
 from cosd_api.gateway.config import GatewayLimits
-from lima import assistant, draft, sampled
+from toys.lima import assistant, draft, sampled
 
 LIMITS = GatewayLimits(max_tokens=100, messages=3, prompts=2)
 HELLO = [{"role": "user", "content": "Hello"}]

@@ -12,9 +12,9 @@ import pytest
 
 from cosd_api import Fusion
 from cosd_providers.testing import ScriptedProvider
-from lima import assistant, draft
-from on_sockets import LOOPS, port_of, post, served, unread
-from visits import until
+from support.on_sockets import LOOPS, port_of, post, served, unread
+from support.visits import until
+from toys.lima import assistant, draft
 
 HEALTH = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n"
 

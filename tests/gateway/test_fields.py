@@ -20,8 +20,8 @@ from cosd_api.gateway.api_errors import ApiError
 from cosd_api.gateway.bodies import ChatBody, CompletionBody, read_chat, read_completion
 from cosd_api.gateway.config import GatewayLimits
 from cosd_api.gateway.fields import FIELDS, GROUPS, Fitting
-from lima import FUSED, assistant, draft, sampled
-from visits import opened, visit
+from support.visits import opened, visit
+from toys.lima import FUSED, assistant, draft, sampled
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
 BEGUN: list[Any] = [*HELLO, {"role": "assistant", "content": "Well"}]

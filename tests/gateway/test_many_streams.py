@@ -12,8 +12,8 @@ import pytest
 from cosd_api import Fusion
 from cosd_providers import ConnectError, ProviderError, ResponseError, ServerError
 from cosd_providers.testing import Fault, ScriptedProvider
-from lima import ASSISTANT, DRAFT, FUSED
-from visits import Reply, Visit, opened, visit
+from support.visits import Reply, Visit, opened, visit
+from toys.lima import ASSISTANT, DRAFT, FUSED
 
 pytestmark = pytest.mark.extended
 

@@ -21,10 +21,10 @@ import pytest
 
 from cosd_api import Fusion
 from cosd_providers.testing import Fault, ScriptedProvider
-from lima import DRAFT, FUSED, assistant
-from on_sockets import KEY, Served, port_of, served
-from shipped import ROOT
-from visits import until
+from support.on_sockets import KEY, Served, port_of, served
+from support.shipped import ROOT
+from support.visits import until
+from toys.lima import DRAFT, FUSED, assistant
 
 #: Read here: no test sees a COSD_ variable (see tests/conftest.py).
 NGINX = shutil.which(os.environ.get("COSD_NGINX") or "nginx") or shutil.which("/usr/sbin/nginx")

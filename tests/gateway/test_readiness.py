@@ -8,12 +8,12 @@ import anyio
 import httpx
 import pytest
 
-import virtual_time
 from cosd_api import Fusion, connect
 from cosd_api.gateway.readiness import Readiness
 from cosd_providers import ConnectError
 from cosd_providers.testing import ScriptedProvider
-from lima import assistant, draft
+from support import virtual_time
+from toys.lima import assistant, draft
 
 
 @pytest.fixture

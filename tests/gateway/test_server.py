@@ -19,9 +19,9 @@ from cosd_api.gateway.connections import ClientConnection
 from cosd_api.gateway.server import GatewayServer, check_host, listening
 from cosd_providers import ServerError
 from cosd_providers.testing import Fault, ScriptedProvider, TextModel
-from lima import FUSED, assistant, draft
-from on_sockets import KEY, LOOPS, port_of, post, served, unread
-from visits import until
+from support.on_sockets import KEY, LOOPS, port_of, post, served, unread
+from support.visits import until
+from toys.lima import FUSED, assistant, draft
 
 
 @pytest.fixture(scope="module", params=LOOPS)

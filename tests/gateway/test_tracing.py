@@ -12,10 +12,10 @@ from opentelemetry import trace
 from cosd_api import Fusion, connect
 from cosd_api.telemetry import names
 from cosd_providers.testing import TextModel
-from fake_llama_cpp import FakeLlamaCpp
-from lima import FUSED, assistant, draft, fusion
-from traced import Spans, attributes, collected, own, parent
-from visits import Visit, opened, until, visit
+from fakes.llama_cpp import FakeLlamaCpp
+from support.traced import Spans, attributes, collected, own, parent
+from support.visits import Visit, opened, until, visit
+from toys.lima import FUSED, assistant, draft, fusion
 
 BODY = {"model": "fused", "prompt": "Q:"}
 PATH = "/v1/completions"

@@ -36,8 +36,8 @@ from cosd_api import (
 )
 from cosd_api.extend import Method
 from cosd_api.integrations.langchain import ChatCoSD, CoSDLLM
-from lima import FUSED, assistant, draft
-from naive_defer import gate
+from naive.defer import gate
+from toys.lima import FUSED, assistant, draft
 
 TOKENS = [" The", " cap", "ital", " is", " Li", "ma", ".", " Really", "."]
 URLS: dict[str, Any] = {"draft": "http://gpu1:8080", "assistant": "http://gpu2:8080"}

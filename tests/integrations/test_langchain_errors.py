@@ -20,7 +20,7 @@ from cosd_api.integrations.langchain.base import langchain_error
 from cosd_providers import errors as ours
 from cosd_providers.contract import Piece
 from cosd_providers.testing import Fault, ScriptedProvider, TextModel
-from lima import DRAFT, FUSED, assistant, draft
+from toys.lima import DRAFT, FUSED, assistant, draft
 
 KEY: Any = "sk-never-shown"  # pydantic makes a SecretStr of it
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cosd_api.demo.servers import Pair
-from scripts import run_script
+from support.scripts import run_script
 
 
 def test_help_says_what_is_taken() -> None:

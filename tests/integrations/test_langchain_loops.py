@@ -19,7 +19,7 @@ from cosd_api.demo.servers import Pair
 from cosd_api.integrations.langchain import ChatCoSD, CoSDLLM
 from cosd_api.sync import sync_portal
 from cosd_providers.testing import Fault, ScriptedProvider, TextModel
-from lima import DRAFT, FUSED, assistant
+from toys.lima import DRAFT, FUSED, assistant
 
 PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
 ANSWER = " The capital of Peru is Lima and the total is 42."

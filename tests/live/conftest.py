@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 import httpx
 import pytest
 
-import naive
 from cosd_api.demo.servers import Three
-from plain import PlainLlamaCpp
-from stand_in_tgi import LlamaModel
+from fakes.tgi import LlamaModel
+from naive import over_http as naive
+from naive.plain_http import PlainLlamaCpp
 
 
 @pytest.fixture(scope="session")

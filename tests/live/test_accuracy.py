@@ -7,7 +7,7 @@ import pytest
 from cosd_api import Fusion, RuleVerifier
 from cosd_api.demo.questions import is_right, sample
 from cosd_api.demo.servers import Pair
-from drawn import partly
+from support.drawn import partly
 
 pytestmark = pytest.mark.live
 

@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-import naive
 from cosd_api import Average, Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, Three
@@ -17,11 +16,12 @@ from cosd_api.types import Segment
 from cosd_providers import UnsupportedError, connect
 from cosd_providers.contract import Context, Token
 from cosd_providers.usage import Usage
-from drawn import partly
-from naive_average import average, mean
-from near_ties import tied
-from one_tokenizer import MAY_TIE, PAIRS
-from one_tokenizer import PROMPTS as FOR_TWO
+from naive import over_http as naive
+from naive.average import average, mean
+from support.drawn import partly
+from support.near_ties import tied
+from support.one_tokenizer import MAY_TIE, PAIRS
+from support.one_tokenizer import PROMPTS as FOR_TWO
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 

@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-import naive
-import naive_chared
 from cosd_api import CharED, Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
-from drawn import partly
+from naive import chared as naive_chared
+from naive import over_http as naive
+from support.drawn import partly
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 

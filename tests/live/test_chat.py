@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from asked import draft
 from cosd_api import Fusion, FusionResult, Message
 from cosd_api.demo.servers import Pair
 from cosd_providers import Usage, connect
 from cosd_providers.chat.rendering import leading_space
 from cosd_providers.engines import LlamaCpp
-from plain import CLOSE, ask, get
+from naive.plain_http import CLOSE, ask, get
+from support.asked import draft
 
 pytestmark = pytest.mark.live
 

@@ -12,16 +12,16 @@ from typing import Any, Literal
 
 import pytest
 
-import stand_in_tgi
-from chats import Template, chatml, mistral
 from cosd_api import Fusion, Message, connect
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_providers import Provider
-from drawn import partly
-from stand_in_ollama import StandInOllama
-from stand_in_sglang import StandInSglang
-from stand_in_tgi import LlamaModel, StandInTgi
+from fakes import tgi as stand_in_tgi
+from fakes.chats import Template, chatml, mistral
+from fakes.ollama import StandInOllama
+from fakes.sglang import StandInSglang
+from fakes.tgi import LlamaModel, StandInTgi
+from support.drawn import partly
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 

@@ -12,15 +12,15 @@ from typing import Any
 import httpx
 import pytest
 
-import naive
-import naive_co_llm
 from cosd_api import CoLLMVerifier, Defer, Example, Fusion, collect, probe, train_deferral
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import MODELS, Pair, serve
 from cosd_api.forcing.samples import state_from_text
 from cosd_providers import UnsupportedError, Usage, connect
 from cosd_providers.contract import Context, HiddenStates, Token
-from drawn import partly
+from naive import co_llm as naive_co_llm
+from naive import over_http as naive
+from support.drawn import partly
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 

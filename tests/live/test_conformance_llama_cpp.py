@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from conformance import Conformance, Proposals, Subject
 from cosd_providers.engines.llama_cpp import LlamaCpp
-from plain import PlainLlamaCpp
+from naive.plain_http import PlainLlamaCpp
+from support.conformance import Conformance, Proposals, Subject
 
 pytestmark = pytest.mark.live
 

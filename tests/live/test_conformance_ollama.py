@@ -13,11 +13,11 @@ from typing import Literal
 
 import pytest
 
-from conformance import Conformance, Proposals, Subject
 from cosd_providers.engines.ollama import Ollama
-from plain import Behind, PlainLlamaCpp
-from stand_in_ollama import StandInOllama
-from stand_in_tgi import LlamaModel
+from fakes.ollama import StandInOllama
+from fakes.tgi import LlamaModel
+from naive.plain_http import Behind, PlainLlamaCpp
+from support.conformance import Conformance, Proposals, Subject
 
 pytestmark = [pytest.mark.extended, pytest.mark.live, pytest.mark.timeout(300)]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from conformance import Conformance, Proposals, Subject
 from cosd_providers.engines.openai import OpenAICompatible
-from plain import PlainLlamaCpp
+from naive.plain_http import PlainLlamaCpp
+from support.conformance import Conformance, Proposals, Subject
 
 pytestmark = pytest.mark.live
 

@@ -11,15 +11,15 @@ from functools import partial
 
 import pytest
 
-from conformance import Conformance, Proposals, Subject
 from cosd_api import Fusion, RuleVerifier
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_providers import probe
 from cosd_providers.engines.sglang import Sglang
-from plain import Behind, PlainLlamaCpp
-from stand_in_sglang import StandInSglang
-from stand_in_tgi import LlamaModel
+from fakes.sglang import StandInSglang
+from fakes.tgi import LlamaModel
+from naive.plain_http import Behind, PlainLlamaCpp
+from support.conformance import Conformance, Proposals, Subject
 
 pytestmark = [pytest.mark.extended, pytest.mark.live, pytest.mark.timeout(300)]
 

@@ -11,11 +11,11 @@ from functools import partial
 
 import pytest
 
-import stand_in_tgi
-from conformance import Conformance, Subject
 from cosd_providers.engines.tgi import Tgi
-from plain import Behind, PlainLlamaCpp
-from stand_in_tgi import LlamaModel, StandInTgi
+from fakes import tgi as stand_in_tgi
+from fakes.tgi import LlamaModel, StandInTgi
+from naive.plain_http import Behind, PlainLlamaCpp
+from support.conformance import Conformance, Subject
 
 pytestmark = [pytest.mark.extended, pytest.mark.live, pytest.mark.timeout(300)]
 

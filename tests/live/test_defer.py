@@ -9,13 +9,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-import naive
-import naive_defer
 from cosd_api import Defer, Example, Fusion, FusionResult, collect, train_deferral
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_providers import UnsupportedError
-from drawn import partly
+from naive import defer as naive_defer
+from naive import over_http as naive
+from support.drawn import partly
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 

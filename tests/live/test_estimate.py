@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cosd_api.demo.servers import Three
-from every_method import LINES, PROMPTS, Line
+from support.every_method import LINES, PROMPTS, Line
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 

@@ -11,7 +11,7 @@ import pytest
 from cosd_api.demo.servers import Pair
 from cosd_providers import Provider, connect
 from cosd_providers.engines.openai import DIALECTS, OpenAICompatible
-from every_method import LINES, EveryMethod
+from support.every_method import LINES, EveryMethod
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 

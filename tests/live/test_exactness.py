@@ -8,22 +8,20 @@ from typing import Any
 import httpx
 import pytest
 
-import naive
-import reference
-import reference_ids
-import reference_paths
 from cosd_api import Fusion, FusionResult, RuleVerifier, Tuning
 from cosd_api.alignment import Unit
 from cosd_api.demo.questions import KINDS, sample
 from cosd_api.demo.servers import Pair, Three
 from cosd_providers import connect
-from drawn import partly
-from hedged import hedged
-from near_ties import CLOSE, tied
-from one_tokenizer import FOR_THREE, MAY_TIE, PAIRS, THREES
-from one_tokenizer import PROMPTS as FOR_TWO
-from reference import Fires
-from reference_ids import Next
+from naive import over_http as naive
+from naive import reference, reference_ids, reference_paths
+from naive.reference import Fires
+from naive.reference_ids import Next
+from support.drawn import partly
+from support.hedged import hedged
+from support.near_ties import CLOSE, tied
+from support.one_tokenizer import FOR_THREE, MAY_TIE, PAIRS, THREES
+from support.one_tokenizer import PROMPTS as FOR_TWO
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from cosd_api.demo.servers import Pair, bundled_pair
-from every_method import LINES, MAX_TOKENS, MAY_DIFFER, PROMPTS
+from support.every_method import LINES, MAX_TOKENS, MAY_DIFFER, PROMPTS
 
 pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.timeout(300)]
 

@@ -9,13 +9,13 @@ from functools import partial
 import httpx
 import pytest
 
-import enumerated
-import naive
 from cosd_api import Fusion, FusionResult, RuleVerifier
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_providers.concurrency import concurrently
-from drawn import partly
+from naive import enumerated
+from naive import over_http as naive
+from support.drawn import partly
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 

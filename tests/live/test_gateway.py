@@ -10,10 +10,10 @@ from typing import Any
 import openai
 import pytest
 
-from commands import start
 from cosd_api import fuse_sync
 from cosd_api.demo.servers import Pair
-from shipped import ROOT
+from fakes.commands import start
+from support.shipped import ROOT
 
 pytestmark = pytest.mark.live
 

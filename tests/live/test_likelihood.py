@@ -7,16 +7,16 @@ import math
 import httpx
 import pytest
 
-import naive
 from cosd_api import Fusion, Message, RuleVerifier
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, Three
 from cosd_providers import UnsupportedError, connect
 from cosd_providers.contract import Context, IdContexts, IdScores
 from cosd_providers.usage import Usage
-from drawn import partly
-from gated import Next, gated
-from one_tokenizer import PAIRS
+from naive import over_http as naive
+from naive.gated import Next, gated
+from support.drawn import partly
+from support.one_tokenizer import PAIRS
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 

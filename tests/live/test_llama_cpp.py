@@ -12,16 +12,16 @@ import anyio
 import httpx
 import pytest
 
-import recitals
-from asked import draft
-from cancelled import check_cancelling
 from cosd_providers import ContextLengthError, DraftEnd, ModelChoiceError, Question, UnsupportedError, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.messages import Message
 from cosd_providers.tokenizers import words_of
-from drawn import partly
-from plain import CLOSE, MODELS, ask, get
+from naive.plain_http import CLOSE, MODELS, ask, get
+from support.asked import draft
+from support.cancelled import check_cancelling
+from support.drawn import partly
+from toys import recitals
 
 pytestmark = pytest.mark.live
 

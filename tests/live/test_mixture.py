@@ -8,8 +8,6 @@ from functools import partial
 import httpx
 import pytest
 
-import enumerated
-import naive
 from cosd_api import Average, Fusion, FusionResult
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
@@ -17,7 +15,9 @@ from cosd_providers import connect
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Context, Token
 from cosd_providers.usage import Usage
-from drawn import partly
+from naive import enumerated
+from naive import over_http as naive
+from support.drawn import partly
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 

@@ -21,7 +21,7 @@ from cosd_providers import connect
 from cosd_providers.contract import Context, DraftEnd, Proposal, Question, Token
 from cosd_providers.forwarding import Forwarding
 from cosd_providers.usage import Usage
-from drawn import partly
+from support.drawn import partly
 
 LENGTH = 96
 MODELS = Path(__file__).parent.parent / "models"

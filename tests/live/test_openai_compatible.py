@@ -11,14 +11,14 @@ import anyio
 import httpx
 import pytest
 
-import recitals
-from asked import draft
-from breaking import Repeating
 from cosd_providers import ContextLengthError, DraftEnd, Question, UnsupportedError, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.openai import OpenAICompatible
-from drawn import partly
-from plain import CLOSE, ask, get
+from fakes.breaking import Repeating
+from naive.plain_http import CLOSE, ask, get
+from support.asked import draft
+from support.drawn import partly
+from toys import recitals
 
 pytestmark = pytest.mark.live
 

@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from batches import input_file, run
 from cosd_api import Fusion
 from cosd_api.demo.servers import Pair
 from cosd_providers import Provider, connect
-from drawn import partly
-from every_method import LINES, Line
-from visits import opened, visit
+from support.drawn import partly
+from support.every_method import LINES, Line
+from support.visits import opened, visit
+from toys.batches import input_file, run
 
 pytestmark = pytest.mark.live
 

@@ -12,16 +12,16 @@ from typing import Any
 import httpx
 import pytest
 
-import each_way
 from cosd_api import CoolFusion, Fusion
 from cosd_api.demo.servers import MODELS, Pair, Three, serve
 from cosd_api.extend import Method
 from cosd_api.methods.base import method_named
 from cosd_providers import Provider, connect
 from cosd_providers.strategies import Strategy
-from drawn import partly
 from live.test_same_ids import PROMPTS, written_alone
-from same_answers import QUESTIONS
+from support import each_way
+from support.drawn import partly
+from support.same_answers import QUESTIONS
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 

@@ -12,17 +12,17 @@ import httpx
 import pytest
 from tokenizers import Tokenizer
 
-import contests
-import naive
-import naive_cool
 from cosd_api import CoolFusion, Fusion, FusionResult, Rerank
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Three
 from cosd_api.extend import Method
 from cosd_providers import connect
-from drawn import partly
-from near_ties import CLOSE, closest
-from one_tokenizer import MAY_TIE
+from naive import cool as naive_cool
+from naive import over_http as naive
+from support.drawn import partly
+from support.near_ties import CLOSE, closest
+from support.one_tokenizer import MAY_TIE
+from toys import contests
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(550)]
 

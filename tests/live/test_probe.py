@@ -11,7 +11,7 @@ from cosd_api import Fusion, RuleVerifier
 from cosd_api.demo.servers import Pair
 from cosd_providers import ProbeReport, connect, probe
 from cosd_providers.probe import definition_of
-from plain import ask, get
+from naive.plain_http import ask, get
 
 pytestmark = pytest.mark.live
 

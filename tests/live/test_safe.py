@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-import naive
-import naive_safe
 from cosd_api import Fusion, FusionResult, Safe
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
-from drawn import partly
+from naive import over_http as naive
+from naive import safe as naive_safe
+from support.drawn import partly
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 

@@ -7,13 +7,13 @@ from contextlib import ExitStack
 
 import pytest
 
-import stand_in_tgi
 from cosd_api import FusionResult
 from cosd_api.demo.servers import Pair
 from cosd_providers import Provider, connect
-from drawn import partly
-from same_answers import MAY_DIFFER, compared, fused
-from stand_in_tgi import LlamaModel, StandInTgi
+from fakes import tgi as stand_in_tgi
+from fakes.tgi import LlamaModel, StandInTgi
+from support.drawn import partly
+from support.same_answers import MAY_DIFFER, compared, fused
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-import each_way
 from cosd_api import Fusion, RuleVerifier, Tuning
 from cosd_api.demo.servers import MODELS, serve
 from cosd_providers import ForwardingProvider, connect
 from cosd_providers.strategies import Strategy
+from support import each_way
 
 PROMPTS = [f"Q: Add {n} and {n + 7}, then translate snow into French.\nA:" for n in range(31, 39)]
 EVERYWHERE = RuleVerifier(alpha=1, beta=1)

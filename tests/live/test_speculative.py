@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-import naive
-import reference
 from cosd_api import Fusion, MatchVerifier
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, Three
@@ -17,10 +15,12 @@ from cosd_api.types import FusedToken
 from cosd_providers import UnsupportedError, connect
 from cosd_providers.contract import Context, Token
 from cosd_providers.usage import Usage
-from drawn import partly
-from near_ties import tied
-from one_tokenizer import MAY_TIE, PAIRS
-from one_tokenizer import PROMPTS as FOR_TWO
+from naive import over_http as naive
+from naive import reference
+from support.drawn import partly
+from support.near_ties import tied
+from support.one_tokenizer import MAY_TIE, PAIRS
+from support.one_tokenizer import PROMPTS as FOR_TWO
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-import contests
-import naive
-import naive_steps
-from asked import draft
 from cosd_api import Fusion, FusionResult, Message, Steps
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_providers import Usage, connect
 from cosd_providers.contract import Token
-from drawn import partly
+from naive import over_http as naive
+from naive import steps as naive_steps
+from support.asked import draft
+from support.drawn import partly
+from toys import contests
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 import pytest
 
-import enumerated
-import naive_switch
 from cosd_api import Fusion, Switch
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_providers import Provider, connect
 from cosd_providers.contract import Context, Token
 from cosd_providers.usage import Usage
-from drawn import partly
-from reference import Fused, Out, finished
+from naive import enumerated
+from naive import switch as naive_switch
+from naive.reference import Fused, Out, finished
+from support.drawn import partly
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 

@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import pytest
 
-import stand_in_tgi
 from cosd_api import Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
@@ -17,8 +16,9 @@ from cosd_providers import Question, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.engines.tgi import Tgi
-from drawn import partly
-from stand_in_tgi import LlamaModel, StandInTgi
+from fakes import tgi as stand_in_tgi
+from fakes.tgi import LlamaModel, StandInTgi
+from support.drawn import partly
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 

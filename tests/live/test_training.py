@@ -14,9 +14,9 @@ from cosd_api.demo.servers import Pair
 from cosd_api.training.evaluation import places_of
 from cosd_providers import UnsupportedError, connect
 from cosd_providers.engines.ollama import Ollama
-from plain import MODELS, PlainLlamaCpp
-from stand_in_ollama import StandInOllama
-from stand_in_tgi import LlamaModel
+from fakes.ollama import StandInOllama
+from fakes.tgi import LlamaModel
+from naive.plain_http import MODELS, PlainLlamaCpp
 
 pytestmark = pytest.mark.live
 

@@ -9,18 +9,17 @@ from itertools import takewhile
 import httpx
 import pytest
 
-import naive
-import reference
-import reference_paths
 from cosd_api import AgreementVerifier, DiffVerifier, Fusion, FusionResult, RandomVerifier, SurpriseVerifier
 from cosd_api.alignment import Unit
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_api.extend import Place, Verifier
 from cosd_api.verification import needs_of, verifier_at
-from drawn import partly
-from near_ties import CLOSE, tied
-from surprised import draft_q
+from naive import over_http as naive
+from naive import reference, reference_paths
+from naive.surprised import draft_q
+from support.drawn import partly
+from support.near_ties import CLOSE, tied
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from cosd_api.demo.questions import sample
-from no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
-from scripts import EXAMPLES
-from shipped import ROOT, build_sdist, build_wheel
+from support.no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
+from support.scripts import EXAMPLES
+from support.shipped import ROOT, build_sdist, build_wheel
 
 #: Read here: no test sees a COSD_ variable (see tests/conftest.py).
 ENVIRONMENT = os.environ.get("COSD_EVALUATORS_ENV")

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from shipped import ROOT
+from support.shipped import ROOT
 
 SERVED = {
     *("mmlu", "mmlu, chat", "tinyMMLU", "gsm8k", "gsm8k, chat", "gsm8k_cot", "tinyGSM8k"),

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from commands import start
 from cosd_api.demo.servers import Pair
-from shipped import ROOT
+from fakes.commands import start
+from support.shipped import ROOT
 
 PAGE = (ROOT / "docs" / "gateway.md").read_text(encoding="utf-8")
 SHOWN = "http://127.0.0.1:8000/v1"

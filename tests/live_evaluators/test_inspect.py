@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cosd_api.demo.servers import Pair
-from scripts import EXAMPLES
+from support.scripts import EXAMPLES
 
 FILE = str(EXAMPLES / "inspect_model.py")
 

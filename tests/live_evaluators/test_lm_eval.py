@@ -12,7 +12,7 @@ import pytest
 
 from cosd_api import Fusion
 from cosd_api.demo.servers import Pair
-from scripts import EXAMPLES
+from support.scripts import EXAMPLES
 
 FILE = str(EXAMPLES / "lm_eval_model.py")
 GONE = "http://127.0.0.1:9"

@@ -8,7 +8,7 @@ import shutil
 from typing import Any
 
 from cosd_api.demo.servers import Pair
-from shipped import ROOT
+from support.shipped import ROOT
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from llama_cpp_python.servers import serve
-from no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
-from plain import PlainLlamaCppPython, get
-from served import START_SECONDS, Served
+from naive.plain_http import PlainLlamaCppPython, get
+from support.no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
+from support.served import START_SECONDS, Served
 
 #: Read here: no test sees a COSD_ variable (see tests/conftest.py).
 ENVIRONMENT = os.environ.get("COSD_LLAMA_CPP_PYTHON_ENV")

@@ -9,12 +9,12 @@ from typing import Any
 import anyio
 import pytest
 
-from conformance import ENDLESS, PROMPTS, Conformance, Subject, leave
 from cosd_providers import Token, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines import OpenAICompatible
-from plain import MODELS, PlainLlamaCppPython, Raw
-from served import Served
+from naive.plain_http import MODELS, PlainLlamaCppPython, Raw
+from support.conformance import ENDLESS, PROMPTS, Conformance, Subject, leave
+from support.served import Served
 
 
 class TestOpenAICompatible(Conformance):

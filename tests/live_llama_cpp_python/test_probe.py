@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from cosd_providers import probe
-from plain import MODELS, PlainLlamaCppPython
-from probed import printed, probed, shape
+from naive.plain_http import MODELS, PlainLlamaCppPython
+from support.probed import printed, probed, shape
 
 
 @pytest.mark.parametrize(("name", "scoring"), [("sums", "echo, moved by +1"), ("facts", "echo")])

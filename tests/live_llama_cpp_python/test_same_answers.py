@@ -15,9 +15,9 @@ from cosd_api import FusionResult
 from cosd_api.demo.servers import Pair
 from cosd_providers import Provider
 from cosd_providers.engines import OpenAICompatible
-from plain import MODELS
-from same_answers import MAY_DIFFER, compared, fused
-from served import Served
+from naive.plain_http import MODELS
+from support.same_answers import MAY_DIFFER, compared, fused
+from support.served import Served
 
 
 @pytest.fixture(scope="module", params=[("sums", "facts"), ("facts", "sums")], ids="-".join)

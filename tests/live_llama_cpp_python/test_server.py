@@ -11,8 +11,8 @@ import pytest
 from cosd_providers import Question, Usage, connect
 from cosd_providers.contract import Context
 from cosd_providers.engines import OpenAICompatible
-from plain import CLOSE, PlainLlamaCppPython
-from served import Served
+from naive.plain_http import CLOSE, PlainLlamaCppPython
+from support.served import Served
 
 PROMPT = "Q: What is the capital of Peru?\nA:"
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 from ray_cluster.running import HERE, TwoNodes, python
+from support.no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import anyio
 
-from batches import input_file
 from cosd_api import Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from ray_cluster.running import HERE, TwoNodes, ended, python
-from shipped import ROOT
+from support.shipped import ROOT
+from toys.batches import input_file
 
 LINES = 60
 PAGE = (ROOT / "docs" / "batch.md").read_text(encoding="utf-8")

@@ -13,8 +13,8 @@ import pytest
 
 from cosd_api.demo.servers import serve
 from live_real.alone import Alone, Answers
-from no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 from smollm2.install import MODEL, SHORTER
+from support.no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 
 #: Read here: no test sees a COSD_ variable (see tests/conftest.py).
 FOLDER = os.environ.get("COSD_REAL_MODEL")

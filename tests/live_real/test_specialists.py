@@ -20,7 +20,7 @@ from cosd_api.demo.servers import Pair
 from cosd_providers import Message
 from live_real.conftest import FOLDER
 from live_real.prompts import PROMPTS as CHATS
-from naive_literal import LiteralModel, LiteralReader
+from naive.literal import LiteralModel, LiteralReader
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
-from plain import PlainSglang
+from naive.plain_http import PlainSglang
 from sglang_cpu.servers import START_SECONDS, serve
+from support.no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 
 #: Read here: no test sees a COSD_ variable (see tests/conftest.py).
 ENVIRONMENT = os.environ.get("COSD_SGLANG_ENV")

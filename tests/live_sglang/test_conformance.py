@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from conformance import Conformance, Proposals, Subject
 from cosd_providers import probe
 from cosd_providers.engines.sglang import Sglang
-from plain import PlainSglang
+from naive.plain_http import PlainSglang
+from support.conformance import Conformance, Proposals, Subject
 
 
 class TestSglang(Conformance):

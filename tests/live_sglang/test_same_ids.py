@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-import each_way
 from cosd_api import Fusion, RuleVerifier
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, bundled_pair
@@ -14,7 +13,8 @@ from cosd_providers import Provider, connect
 from cosd_providers.contract import Context, IdContexts, Token
 from cosd_providers.strategies import Strategy
 from cosd_providers.usage import Usage
-from plain import PlainSglang
+from naive.plain_http import PlainSglang
+from support import each_way
 
 PROMPTS = [question.prompt for question in sample("mixed", 6, seed=31)]
 EVERYWHERE = RuleVerifier(alpha=1, beta=1)

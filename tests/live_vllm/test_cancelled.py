@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cancelled import check_cancelling
 from cosd_api.demo.servers import Pair
+from support.cancelled import check_cancelling
 
 
 @pytest.mark.parametrize("http", ["", "httpx"])

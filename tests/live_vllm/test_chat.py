@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from asked import draft
 from cosd_api import Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, bundled_pair
@@ -19,6 +18,7 @@ from cosd_providers.contract import Context
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.vllm import Vllm
 from cosd_providers.messages import Message, RenderedPrompt
+from support.asked import draft
 from vllm_cpu import servers
 
 ASKED = "In Peru a book costs 17 and a pen costs 25. Name the capital and the total."

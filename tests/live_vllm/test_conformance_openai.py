@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from conformance import Conformance, Subject
 from cosd_api.demo.servers import Pair
 from cosd_providers.engines import OpenAICompatible
-from plain import MODELS, PlainVllm
+from naive.plain_http import MODELS, PlainVllm
+from support.conformance import Conformance, Subject
 
 pytestmark = pytest.mark.extended  # what is vLLM's alone is in test_openai_compatible.py
 

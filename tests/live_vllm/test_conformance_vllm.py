@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from conformance import Conformance, Subject
 from cosd_api.demo.servers import Pair
 from cosd_providers.engines.vllm import Vllm
-from plain import PlainVllm
+from naive.plain_http import PlainVllm
+from support.conformance import Conformance, Subject
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from cosd_api.demo.servers import Pair
 from cosd_providers import Provider, connect
-from every_method import EveryMethod
+from support.every_method import EveryMethod
 
 
 class TestVllm(EveryMethod):

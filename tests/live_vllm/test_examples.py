@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cosd_api.demo.servers import Pair
-from scripts import run_script
+from support.scripts import run_script
 
 
 def test_two_vllm_hosts(vllm_pair: Pair) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from asked import draft
 from cosd_api.demo.servers import Pair
 from cosd_providers import ContextLengthError, DraftEnd, Question, Token, UnsupportedError, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.openai import DIALECTS, OpenAICompatible
+from support.asked import draft
 
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
 TEXT = " The capital of Peru is Zürich 😀 and the total is 42.\n"

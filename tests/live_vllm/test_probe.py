@@ -9,8 +9,8 @@ import pytest
 
 from cosd_api.demo.servers import Pair
 from cosd_providers import ProbeReport, connect, probe
-from plain import PlainVllm
-from probed import printed, probed, shape
+from naive.plain_http import PlainVllm
+from support.probed import printed, probed, shape
 
 OPENING = "The capital of France is Paris, and the"
 OTHER = "One, two, three, four, five, six, seven,"

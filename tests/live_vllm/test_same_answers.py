@@ -12,12 +12,12 @@ from collections.abc import Mapping
 
 import pytest
 
-import each_way
 from cosd_api import FusionResult
 from cosd_api.demo.servers import Pair, Three
 from cosd_providers import Provider, connect
 from cosd_providers.strategies import Strategy
-from same_answers import MAY_DIFFER, QUESTIONS, compared, fused
+from support import each_way
+from support.same_answers import MAY_DIFFER, QUESTIONS, compared, fused
 
 
 @pytest.fixture(scope="module")

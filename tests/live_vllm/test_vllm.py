@@ -8,14 +8,14 @@ from typing import Any, Literal
 import httpx
 import pytest
 
-from asked import draft
 from cosd_api import Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, bundled_pair, bundled_three
 from cosd_providers import ContextLengthError, DraftEnd, ModelChoiceError, Question, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.vllm import Vllm
-from hedged import hedged
+from support.asked import draft
+from support.hedged import hedged
 
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
 TEXT = " The capital of Peru is Zürich 😀 一 and the total is 42.\n"

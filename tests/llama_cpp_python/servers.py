@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from cosd_api.demo.servers import MODELS as BUNDLED
-from plain import MODELS
-from served import Served, python_of, serving
+from naive.plain_http import MODELS
+from support.served import Served, python_of, serving
 
 FILES: Mapping[str, Path] = {
     "sums": BUNDLED / "sums.gguf",

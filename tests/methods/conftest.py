@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import virtual_time
+from support import virtual_time
 
 
 @pytest.fixture(scope="session")

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import contests
-import naive_adafuse
-import naive_cool
 from cosd_api import AdaFuse, Fusion, FusionResult, SettingError, fuse
 from cosd_providers.errors import BudgetError, ConnectError, UnsupportedError
 from cosd_providers.messages import Message
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
-from drawn import costly
+from naive import adafuse as naive_adafuse
+from naive import cool as naive_cool
+from support.drawn import costly
+from toys import contests
 
 pytestmark = pytest.mark.timeout(400)
 

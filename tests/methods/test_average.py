@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cosd_api
-import toys
 from cosd_api import Average, Fusion, FusionResult, SettingError
 from cosd_api.alignment import Unit
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.contract import Token
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
-from drawn import costly
-from naive_average import average
+from naive.average import average
+from support.drawn import costly
+from toys import toy_models as toys
 
 LETTERS = "ab1 ,"
 PIECES = ("ab", "aa", "ba", " a", " ab", "b1", "a,", ", ")

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import contests
-import naive_route
 from cosd_api import Cascade, Fusion, SettingError, Trace, fuse
 from cosd_api.methods.base import method_named
 from cosd_api.methods.cascade import level
 from cosd_providers.contract import Token
 from cosd_providers.errors import BudgetError, ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
-from drawn import costly
+from naive import route as naive_route
+from support.drawn import costly
+from toys import contests
 
 QUANTILES = st.sampled_from((0.0, 0.1, 0.5, 0.8, 0.9, 1.0))
 TAUS = st.sampled_from((0.0, 0.1, 0.3, 0.7, 1.2, 2.0))

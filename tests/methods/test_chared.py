@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import contests
-import naive_chared
-import toys
 from cosd_api import CharED, Fusion, FusionResult, SettingError, fuse
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.contract import ServerInfo
 from cosd_providers.errors import BudgetError
 from cosd_providers.messages import Message
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
-from drawn import costly
+from naive import chared as naive_chared
+from support.drawn import costly
+from toys import contests
+from toys import toy_models as toys
 
 pytestmark = pytest.mark.timeout(400)
 

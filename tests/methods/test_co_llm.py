@@ -10,15 +10,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import toys
 from cosd_api import CoLLMVerifier, CoSD, Defer, Fusion, FusionResult, SettingError, Tuning, fuse
 from cosd_api.methods.base import method_from_text
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, TextModel
-from drawn import examples
-from handing_over import OTHER, SETTINGS, WRITTEN, readable
-from naive_co_llm import gate, naive
-from naive_defer import gate as other_gate
+from naive.co_llm import gate, naive
+from naive.defer import gate as other_gate
+from support.drawn import examples
+from support.handing_over import OTHER, SETTINGS, WRITTEN, readable
+from toys import toy_models as toys
 
 GATES = st.builds(
     gate,

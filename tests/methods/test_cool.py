@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import contests
-import naive_cool
 from cosd_api import CoolFusion, Fusion, Rerank, SettingError, Trace, fuse
 from cosd_api.extend import Method
 from cosd_api.methods.base import method_named
@@ -19,7 +17,9 @@ from cosd_api.methods.words import unicode_words
 from cosd_providers.contract import Context
 from cosd_providers.errors import BudgetError, ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel
-from drawn import costly
+from naive import cool as naive_cool
+from support.drawn import costly
+from toys import contests
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -13,9 +13,6 @@ import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-import reference
-import schedules
-import toys
 from cosd_api import AgreementVerifier, RuleVerifier
 from cosd_api.decoding.commands import (
     DRAFT,
@@ -31,8 +28,11 @@ from cosd_api.decoding.commands import (
 from cosd_api.decoding.schedule import Pace
 from cosd_api.methods.cosd import CoSDDecoder
 from cosd_providers.contract import Proposal, Token
-from drawn import decoder_examples
-from scheduled import NONE, as_reference, check, choosers, expected, failures, tasks
+from naive import reference
+from support.drawn import decoder_examples
+from toys import schedules
+from toys import toy_models as toys
+from toys.scheduled import NONE, as_reference, check, choosers, expected, failures, tasks
 
 
 class Always:

@@ -14,7 +14,7 @@ from cosd_api.extend import Method
 from cosd_api.methods.base import METHODS
 from cosd_providers import Capabilities, UnsupportedError
 from cosd_providers.contract import ServerInfo
-from samples import sample_method
+from toys.samples import sample_method
 
 EXACT = Capabilities(True, True, True, True, top_k=99, score_top_k=99, sampling=True)
 OWN_WAY = replace(EXACT, sampling=False, draws=True)

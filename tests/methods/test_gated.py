@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import enumerated
-import toys
 from cosd_api import (
     AgreementVerifier,
     CoSD,
@@ -28,9 +26,11 @@ from cosd_api import (
 from cosd_api.extend import Verifier
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
-from drawn import examples, partly
-from gated import gated
+from naive import enumerated
+from naive.gated import gated
+from support.drawn import examples, partly
 from test_likelihood import LENGTH, LETTERS, VERIFIERS, letters, placed
+from toys import toy_models as toys
 
 
 @dataclass(frozen=True)

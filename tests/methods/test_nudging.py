@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import contests
-import naive_nudging
-import toys
 from cosd_api import Fusion, Nudging, SettingError, Trace, fuse
 from cosd_api.methods.base import method_named
 from cosd_providers.errors import BudgetError, ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel
-from drawn import costly
+from naive import nudging as naive_nudging
+from support.drawn import costly
+from toys import contests
+from toys import toy_models as toys
 
 GAMMAS = st.sampled_from((0.0, 4 / 16, 0.4, 7 / 16, 9 / 16, 12 / 16, 1.0))
 NUDGES = st.sampled_from((1, 2, 3, 4, 6, 16))

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from commands import cosd
 from cosd_api import Fusion, FusionResult, SettingError, compare, fuse
 from cosd_api.cli.spending import bounded
 from cosd_api.comparison import ComparisonEstimate
@@ -20,6 +19,7 @@ from cosd_api.methods.cost import Bounds, Cost, Plan, Reading
 from cosd_api.report.page import page
 from cosd_api.settings import AnswerLimits
 from cosd_providers.testing import ScriptedProvider
+from fakes.commands import cosd
 
 NONE = "the method 'shout' makes no forecast of the cost"
 QUESTIONS = [{"prompt": f"Q{number}", "answer": "LONG."} for number in range(24)]

@@ -11,8 +11,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import contests
-import toys
 from cosd_api import CoolFusion, CoSD, FusionResult, MatchVerifier, fuse
 from cosd_api.extend import Method
 from cosd_api.methods.base import METHODS as REGISTERED
@@ -20,9 +18,11 @@ from cosd_api.methods.base import method_named
 from cosd_api.methods.words import unicode_words
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.text import sendable
-from drawn import examples
-from on_paths import PROMPT, TEXTS, Reciter
-from samples import NEEDED
+from support.drawn import examples
+from toys import contests
+from toys import toy_models as toys
+from toys.on_paths import PROMPT, TEXTS, Reciter
+from toys.samples import NEEDED
 
 METHODS: dict[str, Method] = {
     name: made for name in REGISTERED if name not in NEEDED and not (made := method_named(name)).temperature

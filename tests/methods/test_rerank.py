@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import contests
-import naive_cool
 from cosd_api import Fusion, Rerank, SettingError, fuse
 from cosd_providers.errors import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, TextModel
-from drawn import costly
+from naive import cool as naive_cool
+from support.drawn import costly
+from toys import contests
 
 pytestmark = pytest.mark.timeout(400)
 

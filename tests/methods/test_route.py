@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import contests
-import naive_route
 from cosd_api import Fusion, Route, SettingError, Trace, fuse
 from cosd_api.methods.base import method_named
 from cosd_api.methods.route import chosen, prompt_nll, weights
 from cosd_providers.contract import Context, Token
 from cosd_providers.errors import BudgetError, ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
-from drawn import costly
+from naive import route as naive_route
+from support.drawn import costly
+from toys import contests
 
 TAUS = st.sampled_from((1.0, 0.25, 4.0))
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-import contests
-import naive_safe
-import toys
 from cosd_api import Fusion, FusionResult, Safe, SettingError, Trace, fuse
 from cosd_providers import BudgetError, ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider
-from drawn import costly
+from naive import safe as naive_safe
+from support.drawn import costly
+from toys import contests
+from toys import toy_models as toys
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import enumerated
-import toys
 from cosd_api import Fusion, FusionResult, MatchVerifier, SettingError, Speculative, Tuning, fuse
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
-from drawn import examples, partly
+from naive import enumerated
+from support.drawn import examples, partly
 from test_likelihood import LENGTH, LETTERS, letters
+from toys import toy_models as toys
 
 DRAFT, REPLACED, ADDED = "draft", "replaced", "added"
 

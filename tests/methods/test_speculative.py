@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import reference
-import toys
 from cosd_api import CoSD, Fusion, FusionResult, MatchVerifier, SettingError, Speculative, Tuning, fuse
 from cosd_api.alignment import Unit
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken
-from drawn import costly
+from naive import reference
+from support.drawn import costly
+from toys import toy_models as toys
 
 
 def naive(

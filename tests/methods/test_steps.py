@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import contests
-import naive_steps
-import toys
 from cosd_api import Fusion, RuleVerifier, SettingError, Steps, Trace, fuse
 from cosd_api.methods.base import method_named
 from cosd_api.methods.steps import CUE, QUESTION
 from cosd_providers.errors import BudgetError, ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel
-from drawn import costly
+from naive import steps as naive_steps
+from support.drawn import costly
+from toys import contests
+from toys import toy_models as toys
 
 WORDS: dict[str, Any] = {"question": "b,", "cue": "1a", "again": "a a"}
 """Words that toy models can read."""

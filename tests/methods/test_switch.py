@@ -14,17 +14,17 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-import contests
-import enumerated
-import naive_switch
 from cosd_api import Fusion, FusionResult, SettingError, Switch, Trace, fuse
 from cosd_api.methods.base import method_from_text
 from cosd_api.methods.switch import consistency, found_in
 from cosd_providers import BudgetError, ConnectError, Message, UnsupportedError, connect
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel, TextModel
-from drawn import costly, partly
-from fake_openai import FakeOpenAI
-from reference import Fused, Out
+from fakes.openai import FakeOpenAI
+from naive import enumerated
+from naive import switch as naive_switch
+from naive.reference import Fused, Out
+from support.drawn import costly, partly
+from toys import contests
 
 pytestmark = pytest.mark.timeout(400)
 

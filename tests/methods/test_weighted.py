@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import contests
-import naive_route
-import naive_safe
 from cosd_api import Average, CharED, Fusion, FusionResult, Safe, SettingError, Switch, fuse
 from cosd_api.extend import Method
 from cosd_api.methods.base import method_from_text
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.contract import ServerInfo
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken
-from drawn import costly
+from naive import route as naive_route
+from naive import safe as naive_safe
+from support.drawn import costly
+from toys import contests
 
 METHODS = [Average, CharED, partial(Average, temperature=1), Safe, Switch]
 

@@ -11,10 +11,10 @@ import tokenizers
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import naive_cool
 from cosd_api.methods.words import complete_words, unicode_words
 from cosd_providers.tokenizers import load_tokenizer, word_ends
-from drawn import examples
+from naive import cool as naive_cool
+from support.drawn import examples
 
 
 def split(text: str) -> list[str]:

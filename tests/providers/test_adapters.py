@@ -20,10 +20,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import stand_in_tgi
-import toys
-from adapters import ENGINES, Case, Engine, parted
-from asked import (
+from cosd_providers import DraftEnd, ProviderError, Question, Token, UnsupportedError, Usage, connect
+from cosd_providers.contract import Context, token_count
+from fakes import tgi as stand_in_tgi
+from fakes.adapters import ENGINES, Case, Engine, parted
+from fakes.breaking import Break, Breaking, Repeating, breaks, waiting
+from support.asked import (
     Inquiry,
     along,
     check_alternatives,
@@ -34,10 +36,8 @@ from asked import (
     draft,
     inquiries,
 )
-from breaking import Break, Breaking, Repeating, breaks, waiting
-from cosd_providers import DraftEnd, ProviderError, Question, Token, UnsupportedError, Usage, connect
-from cosd_providers.contract import Context, token_count
-from drawn import examples
+from support.drawn import examples
+from toys import toy_models as toys
 
 LOST = "\ufffd".encode()
 few = examples(8)  # of every engine, and of every property

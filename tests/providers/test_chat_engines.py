@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-import stand_in_tgi
-from asked import draft
-from chats import ChatModel, Messages, chatml, mistral
 from cosd_providers import Question, UnsupportedError, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.sglang import Sglang
@@ -18,9 +15,12 @@ from cosd_providers.engines.tgi import Tgi
 from cosd_providers.engines.vllm import Vllm
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.testing import ScriptToken
-from fake_vllm import FakeVllm
-from stand_in_sglang import StandInSglang
-from stand_in_tgi import StandInTgi
+from fakes import tgi as stand_in_tgi
+from fakes.chats import ChatModel, Messages, chatml, mistral
+from fakes.sglang import StandInSglang
+from fakes.tgi import StandInTgi
+from fakes.vllm import FakeVllm
+from support.asked import draft
 
 URL = "http://gpu:8000"
 HELLO = (Message("user", "Hello"),)

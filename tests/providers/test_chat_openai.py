@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from asked import draft
-from chats import ChatModel, Messages, chatml, mistral
 from cosd_providers import Question, UnsupportedError, Usage, connect
 from cosd_providers.contract import Context
 from cosd_providers.engines.ollama import Ollama
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.testing import ScriptToken
-from fake_openai import FakeOpenAI
-from stand_in_ollama import StandInOllama
+from fakes.chats import ChatModel, Messages, chatml, mistral
+from fakes.ollama import StandInOllama
+from fakes.openai import FakeOpenAI
+from support.asked import draft
 
 URL = "http://gpu:8000"
 HELLO = (Message("user", "Hello"),)

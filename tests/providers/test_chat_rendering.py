@@ -11,15 +11,15 @@ import anyio
 import httpx
 import pytest
 
-from asked import draft
 from cosd_providers import DraftEnd, Message, Question, Token, UnsupportedError, Usage, connect
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.templates import TemplateRefusal, load_template
 from cosd_providers.contract import Context
 from cosd_providers.engines import LlamaCpp
 from cosd_providers.messages import ChatProvider, RenderedPrompt
-from drawn import partly
-from fake_llama_cpp import FakeLlamaCpp
+from fakes.llama_cpp import FakeLlamaCpp
+from support.asked import draft
+from support.drawn import partly
 
 URL = "http://gpu:8080"
 MARKS = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "[INST]", "[/INST]", "<think>", "</think>"]

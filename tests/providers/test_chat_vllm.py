@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from asked import draft
-from breaking import waiting
-from chats import ChatModel, chatml, parsed
 from cosd_providers import Question, UnsupportedError, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.sglang import Sglang
 from cosd_providers.engines.vllm import Vllm
 from cosd_providers.messages import Message
-from fake_vllm import FakeVllm
-from stand_in_sglang import StandInSglang
+from fakes.breaking import waiting
+from fakes.chats import ChatModel, chatml, parsed
+from fakes.sglang import StandInSglang
+from fakes.vllm import FakeVllm
+from support.asked import draft
 
 URL = "http://gpu:8000"
 HELLO = (Message("user", "Hello"),)

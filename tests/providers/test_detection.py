@@ -29,7 +29,7 @@ from cosd_providers.detection import DetectedProvider, detect
 from cosd_providers.engines.tgi import Tgi
 from cosd_providers.http.transport import Transport
 from cosd_providers.testing import ScriptedProvider, TextModel
-from fake_llama_cpp import FakeLlamaCpp
+from fakes.llama_cpp import FakeLlamaCpp
 
 URL = "http://gpu:8080"
 

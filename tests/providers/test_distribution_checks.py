@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-import toys
 from cosd_providers import Proposal, Token, UnsupportedError, probe
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
-from fake_llama_cpp import FakeLlamaCpp
+from fakes.llama_cpp import FakeLlamaCpp
+from toys import toy_models as toys
 
 PROMPT = "Q"
 SCRIPT: dict[str, list[Any]] = {"Q": [(" The", 0.6), (" end", 0.7), (" is", 0.5), (" near", 0.9), ("", 0.8)]}

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from breaking import waiting
 from cosd_providers import ModelChoiceError, ResponseError, UnsupportedError
 from cosd_providers.engine import ListedModel, Models, answer_cue, ask_only, choose
 from cosd_providers.http.transport import Transport
+from fakes.breaking import waiting
 
 URL = "http://gpu:9"
 LISTED = {"data": [{"id": "a", "max_model_len": 9, "owned_by": "somebody"}]}

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import reference
-import toys
 from cosd_providers import Question, ResponseError, Token, UnsupportedError
 from cosd_providers.greedy import (
     Choice,
@@ -25,6 +23,8 @@ from cosd_providers.greedy import (
     with_alternatives,
     within,
 )
+from naive import reference
+from toys import toy_models as toys
 
 END = Token(b"", 0.9, end=True)
 

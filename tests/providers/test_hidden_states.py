@@ -11,9 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import naive_defer
-import toys
-from asked import draft
 from cosd_api import CoLLMVerifier, Defer, fuse
 from cosd_providers import (
     ContextLengthError,
@@ -30,8 +27,11 @@ from cosd_providers.contract import Context, HiddenStates
 from cosd_providers.drafting import SEARCH, STRETCH
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.testing import ScriptedProvider, TextModel
-from drawn import examples
-from fake_llama_cpp import FakeLlamaCpp
+from fakes.llama_cpp import FakeLlamaCpp
+from naive import defer as naive_defer
+from support.asked import draft
+from support.drawn import examples
+from toys import toy_models as toys
 
 URL = "http://gpu:8080"
 

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import reference
-import toys
-from asked import draft
 from cosd_providers import BudgetError, DraftEnd, Proposal, Provider, Question, Token, Usage
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.contract import Context, Piece, Ready
 from cosd_providers.sampling import other_seed
 from cosd_providers.strategies import counted
 from cosd_providers.testing import ScriptedProvider, TableModel
-from reference import Tok, text_of
+from naive import reference
+from naive.reference import Tok, text_of
+from support.asked import draft
+from toys import toy_models as toys
 
 LEADS = (b" ", b"\n", b"  ", b" \n", b"\n\n", b"\n ")
 MOST = 24

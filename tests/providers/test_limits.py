@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asked import draft
 from cosd_providers import Limits, Question, Usage, connect
 from cosd_providers.contract import Context
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.http.limits import _Queue
 from cosd_providers.http.transport import Transport
 from cosd_providers.testing import TextModel
-from fake_llama_cpp import FakeLlamaCpp
+from fakes.llama_cpp import FakeLlamaCpp
+from support.asked import draft
 
 URL = "http://gpu:8080"
 EVENTS = {"content-type": "text/event-stream"}

@@ -13,9 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import toys
-from asked import Inquiry, draft, inquired, near
-from breaking import Break, Breaking, waiting
 from cosd_providers import (
     ContextLengthError,
     DraftEnd,
@@ -32,7 +29,10 @@ from cosd_providers.contract import Context
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.sampling import other_seed
 from cosd_providers.testing import ScriptToken, TableModel, TextModel
-from fake_llama_cpp import FakeLlamaCpp
+from fakes.breaking import Break, Breaking, waiting
+from fakes.llama_cpp import FakeLlamaCpp
+from support.asked import Inquiry, draft, inquired, near
+from toys import toy_models as toys
 
 URL = "http://gpu:8080"
 

@@ -13,9 +13,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import toys
-from adapters import OLLAMA_ABLE, OLLAMA_SNAPSHOT, OLLAMA_URL, Local, readable, simple
-from asked import draft, near
 from cosd_providers import (
     ContextLengthError,
     DraftEnd,
@@ -33,7 +30,10 @@ from cosd_providers.contract import Context
 from cosd_providers.engines.ollama import Ollama, OllamaEvent
 from cosd_providers.engines.openai.wire import steps
 from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextModel
-from stand_in_ollama import StandInOllama
+from fakes.adapters import OLLAMA_ABLE, OLLAMA_SNAPSHOT, OLLAMA_URL, Local, readable, simple
+from fakes.ollama import StandInOllama
+from support.asked import draft, near
+from toys import toy_models as toys
 
 SCRIPTS: dict[str, list[Any]] = {"a": [" b"], "Q": [" a", (" b", 0.6), " c"]}
 Change = Callable[[dict[str, Any]], object]

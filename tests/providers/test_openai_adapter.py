@@ -14,9 +14,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import toys
-from adapters import TOY, Local, ways
-from asked import check_alternatives, check_scored, close, draft, near
 from cosd_providers import (
     DraftEnd,
     InvalidRequestError,
@@ -31,8 +28,11 @@ from cosd_providers.contract import Context
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import DIALECTS
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
-from fake_openai import FakeOpenAI
-from openai_servers import QUESTIONS, SCRIPT, URL, fake
+from fakes.adapters import TOY, Local, ways
+from fakes.openai import FakeOpenAI
+from fakes.openai_servers import QUESTIONS, SCRIPT, URL, fake
+from support.asked import check_alternatives, check_scored, close, draft, near
+from toys import toy_models as toys
 
 
 def readable(tokens: Sequence[Token]) -> bool:

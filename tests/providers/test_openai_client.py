@@ -9,9 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-import toys
-from adapters import TOY, Local
-from asked import draft, near
 from cosd_providers import (
     ContextLengthError,
     Question,
@@ -24,8 +21,11 @@ from cosd_providers.contract import Context
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.testing import TextModel
-from fake_openai import FakeOpenAI
-from openai_servers import QUESTIONS, SCRIPT, URL, fake
+from fakes.adapters import TOY, Local
+from fakes.openai import FakeOpenAI
+from fakes.openai_servers import QUESTIONS, SCRIPT, URL, fake
+from support.asked import draft, near
+from toys import toy_models as toys
 
 
 async def test_a_stream_that_hides_a_character_is_asked_as_a_whole() -> None:

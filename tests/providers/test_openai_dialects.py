@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from asked import draft
 from cosd_providers import Question, UnsupportedError, Usage, connect, probe
 from cosd_providers.contract import Context
 from cosd_providers.engines.openai import DIALECTS, OpenAICompatible
 from cosd_providers.engines.openai.dialects import dialect_at
 from cosd_providers.testing import TextModel
-from fake_openai import FakeOpenAI
+from fakes.openai import FakeOpenAI
+from support.asked import draft
 
 HOSTED = [name for name, dialect in DIALECTS.items() if dialect.hosts]
 URLS = {

@@ -10,8 +10,6 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from adapters import TOY
-from asked import draft
 from cosd_providers import (
     AuthenticationError,
     InvalidRequestError,
@@ -24,8 +22,10 @@ from cosd_providers.contract import Context, Piece
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.testing import TextModel
-from fake_openai import FakeOpenAI
-from openai_servers import URL, fake
+from fakes.adapters import TOY
+from fakes.openai import FakeOpenAI
+from fakes.openai_servers import URL, fake
+from support.asked import draft
 
 
 async def test_models() -> None:

@@ -13,10 +13,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import toys
-from adapters import TEXT, TOY, Local
-from asked import draft
-from breaking import Break, Breaking, waiting
 from cosd_api import fuse
 from cosd_providers import (
     ContextLengthError,
@@ -31,8 +27,12 @@ from cosd_providers.contract import Context, Piece
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.testing import ScriptedProvider, TextModel
 from cosd_providers.text import merge
-from fake_openai import FakeOpenAI
-from openai_servers import SCRIPT, URL, fake
+from fakes.adapters import TEXT, TOY, Local
+from fakes.breaking import Break, Breaking, waiting
+from fakes.openai import FakeOpenAI
+from fakes.openai_servers import SCRIPT, URL, fake
+from support.asked import draft
+from toys import toy_models as toys
 
 
 async def nothing(*args: object) -> None:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import toys
-from asked import close, inquiries
 from cosd_providers import Question, ResponseError, UnsupportedError, Usage
 from cosd_providers.contract import Context, Piece
 from cosd_providers.engines.openai import Dialect, OpenAICompatible
-from drawn import partly
-from fake_openai import FakeOpenAI
+from fakes.openai import FakeOpenAI
+from support.asked import close, inquiries
+from support.drawn import partly
+from toys import toy_models as toys
 
 URL = "http://gpu:8000"
 TEXT = "ab a b1 11 ab, a b a1b ba 1 a b aa 1b"

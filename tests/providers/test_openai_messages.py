@@ -9,16 +9,16 @@ from typing import Any
 import httpx
 import pytest
 
-from asked import draft
-from breaking import Break, Breaking
-from chats import ChatModel, chatml
 from cosd_api import Fusion, Steps
 from cosd_providers import Question, ResponseError, UnsupportedError, Usage, connect
 from cosd_providers.contract import Context
 from cosd_providers.engines import OpenAICompatible
 from cosd_providers.messages import Message
 from cosd_providers.testing import ScriptToken, TableModel
-from fake_openai import FakeOpenAI
+from fakes.breaking import Break, Breaking
+from fakes.chats import ChatModel, chatml
+from fakes.openai import FakeOpenAI
+from support.asked import draft
 
 URL = "http://gpu:8000"
 HELLO = (Message("user", "Hello"),)

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import toys
-from asked import draft
 from cosd_api import AgreementVerifier, Cascade, Fusion, Nudging, RuleVerifier
 from cosd_providers import AuthenticationError, Question, UnsupportedError, Usage
 from cosd_providers.contract import Context, Token
@@ -19,7 +17,9 @@ from cosd_providers.engines.openai.no_logprobs import EventReader, words
 from cosd_providers.engines.openai.wire import Completion
 from cosd_providers.messages import Message
 from cosd_providers.testing import ScriptedProvider, TextModel
-from fake_openai import FakeOpenAI
+from fakes.openai import FakeOpenAI
+from support.asked import draft
+from toys import toy_models as toys
 
 URL = "http://gpu:8000"
 TOY = Dialect("toy", known_text="Q", sample="Q")

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters import TOY
-from asked import draft
-from breaking import Repeating
 from cosd_api import Fusion, RuleVerifier
 from cosd_providers import Usage
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.streams import StreamCheck
 from cosd_providers.engines.openai.wire import Answer
 from cosd_providers.testing import TextModel
-from fake_openai import FakeOpenAI
-from openai_servers import URL
+from fakes.adapters import TOY
+from fakes.breaking import Repeating
+from fakes.openai import FakeOpenAI
+from fakes.openai_servers import URL
+from support.asked import draft
 
 WRITTEN = [" a", " b", " b", " c", " 😀", " d"]
 SCRIPT: list[Any] = [(text, 0.9 - at / 50) for at, text in enumerate(WRITTEN)]

@@ -37,13 +37,13 @@ from cosd_providers.contract import Context
 from cosd_providers.engines.openai.dialects import DIALECTS
 from cosd_providers.probe import Definition, definition_of
 from cosd_providers.testing import Model, ScriptedProvider
-from drawn import partly
-from fake_llama_cpp import FakeLlamaCpp
-from fake_openai import FakeOpenAI, Shown
-from fake_vllm import FakeVllm
-from stand_in_ollama import StandInOllama
-from stand_in_sglang import StandInSglang
-from stand_in_tgi import StandInTgi
+from fakes.llama_cpp import FakeLlamaCpp
+from fakes.ollama import StandInOllama
+from fakes.openai import FakeOpenAI, Shown
+from fakes.sglang import StandInSglang
+from fakes.tgi import StandInTgi
+from fakes.vllm import FakeVllm
+from support.drawn import partly
 
 WORDS = (" one", " two", " three", " four", " five", " six", " seven", " eight", " nine", " ten", ",", " and")
 SHAPES = ((9, 4, 2, 1), (7, 5, 3, 1), (6, 5, 4, 1), (10, 3, 2, 1), (8, 5, 2, 1))

@@ -13,8 +13,8 @@ from cosd_api.telemetry import names
 from cosd_providers import Usage
 from cosd_providers.http.transport import Transport, trace_headers
 from cosd_providers.testing import TextModel
-from fake_llama_cpp import FakeLlamaCpp
-from traced import attributes, collected, own
+from fakes.llama_cpp import FakeLlamaCpp
+from support.traced import attributes, collected, own
 
 URL = "http://gpu:8080"
 

@@ -15,9 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import toys
-from asked import Inquiry, along, close, draft, inquiries
-from breaking import waiting
 from cosd_api import Fusion
 from cosd_providers import (
     Capabilities,
@@ -36,6 +33,9 @@ from cosd_providers import (
 from cosd_providers.contract import Context
 from cosd_providers.engine import Engine
 from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextModel
+from fakes.breaking import waiting
+from support.asked import Inquiry, along, close, draft, inquiries
+from toys import toy_models as toys
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "providers/cosd_providers"

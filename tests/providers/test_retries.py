@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breaking import waiting
 from cosd_providers import (
     AuthenticationError,
     BudgetError,
@@ -20,6 +19,7 @@ from cosd_providers import (
     ServerError,
 )
 from cosd_providers.http.retries import resumed, until_answered
+from fakes.breaking import waiting
 
 BROKEN = "the connection broke"
 

@@ -12,10 +12,6 @@ from unittest.mock import ANY
 import httpx
 import pytest
 
-import toys
-from adapters import Local
-from asked import check_what_an_echo_leaves_open, draft, near
-from breaking import waiting
 from cosd_providers import (
     ContextLengthError,
     DraftEnd,
@@ -33,9 +29,13 @@ from cosd_providers import (
 from cosd_providers.contract import Context
 from cosd_providers.engines.sglang import Events, Sglang, SglangAnswer, scored
 from cosd_providers.testing import Model, TableModel, TextModel
-from drawn import partly
-from splits import check_every_split, in_turn
-from stand_in_sglang import StandInSglang
+from fakes.adapters import Local
+from fakes.breaking import waiting
+from fakes.sglang import StandInSglang
+from fakes.splits import check_every_split, in_turn
+from support.asked import check_what_an_echo_leaves_open, draft, near
+from support.drawn import partly
+from toys import toy_models as toys
 
 URL = "http://gpu:30000"
 Strategy = Literal["echo", "list", "singles"]

@@ -10,7 +10,7 @@ from cosd_providers import Context, Proposal, Token, Usage
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.strategies import checked_strategy, counted, marked
 from cosd_providers.testing import TextModel
-from fake_llama_cpp import FakeLlamaCpp
+from fakes.llama_cpp import FakeLlamaCpp
 
 SAID = [Proposal(start, (Token(b"x", 0.5),)) for start in range(12)]
 

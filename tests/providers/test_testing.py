@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import toys
-from asked import Inquiry, check_alternatives, check_proposed, check_scored, inquired
 from cosd_providers import (
     Capabilities,
     ContextLengthError,
@@ -27,6 +25,8 @@ from cosd_providers import (
 )
 from cosd_providers.contract import Context, IdContexts
 from cosd_providers.testing import Call, Fault, ScriptedProvider, TableModel, TextModel
+from support.asked import Inquiry, check_alternatives, check_proposed, check_scored, inquired
+from toys import toy_models as toys
 
 SCRIPT: dict[str, list[Any]] = {"2 + 2 =": [" 4", (".", 0.4), (" 😀", 0.7), ("", 0.8)], "2 + 2 = 5": [("?", 0.9)]}
 END = Token(b"", 0.8, end=True, name="</s>")

@@ -15,10 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import stand_in_tgi
-import toys
-from adapters import Tidy
-from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import (
     Capabilities,
     ContextLengthError,
@@ -42,7 +38,11 @@ from cosd_providers.engines.tgi_wire import EncodedText, TgiEncoding, TgiEvent
 from cosd_providers.http.transport import Transport
 from cosd_providers.probe_client import RawRequest
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
-from stand_in_tgi import StandInTgi
+from fakes import tgi as stand_in_tgi
+from fakes.adapters import Tidy
+from fakes.breaking import Break, Breaking, breaks, waiting
+from fakes.tgi import StandInTgi
+from toys import toy_models as toys
 
 URL = "http://gpu:8080"
 

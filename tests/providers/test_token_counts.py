@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import toys
 from cosd_providers.token_counts import Counts
+from toys import toy_models as toys
 
 PROSE = "The old man walked down to the river, sat in the sun and watched the boats. "
 

@@ -16,10 +16,10 @@ from cosd_providers.engines.sglang import Sglang
 from cosd_providers.engines.vllm import Vllm
 from cosd_providers.forwarding import by_ids
 from cosd_providers.testing import Model, TableModel
-from drawn import costly
-from fake_vllm import FakeVllm
-from sentencepieces import Marked, sentencepiece_like
-from stand_in_sglang import StandInSglang
+from fakes.sglang import StandInSglang
+from fakes.vllm import FakeVllm
+from support.drawn import costly
+from toys.sentencepieces import Marked, sentencepiece_like
 
 URL = "http://gpu:8000"
 MODEL = Marked()

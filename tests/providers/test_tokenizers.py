@@ -24,8 +24,8 @@ from cosd_api.demo.servers import Pair
 from cosd_providers import Piece, UnsupportedError
 from cosd_providers import tokenizers as ours
 from cosd_providers.tokenizers import TEST_TEXT, Tokenizer, count, load_tokenizer
-from drawn import partly
-from sentencepieces import sentencepiece_like
+from support.drawn import partly
+from toys.sentencepieces import sentencepiece_like
 
 MODELS = Path(__file__).parents[1] / "models"
 TEXTS = st.lists(

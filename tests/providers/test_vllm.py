@@ -14,13 +14,6 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-import toys
-from asked import (
-    check_what_an_echo_leaves_open,
-    draft,
-    near,
-)
-from breaking import Break, Breaking, waiting
 from cosd_providers import (
     ContextLengthError,
     DraftEnd,
@@ -37,8 +30,15 @@ from cosd_providers import (
 from cosd_providers.contract import Context
 from cosd_providers.engines.vllm import Vllm
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
-from fake_vllm import FakeVllm
-from splits import check_every_split, in_turn
+from fakes.breaking import Break, Breaking, waiting
+from fakes.splits import check_every_split, in_turn
+from fakes.vllm import FakeVllm
+from support.asked import (
+    check_what_an_echo_leaves_open,
+    draft,
+    near,
+)
+from toys import toy_models as toys
 
 URL = "http://gpu:8000"
 Strategy = Literal["echo", "list", "singles"]

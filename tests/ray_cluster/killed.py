@@ -12,9 +12,9 @@ import sys
 
 import ray
 
-from batches import fusion
 from cosd_api import Fusion
 from cosd_api.batch import FusionActor
+from toys.batches import fusion
 
 ACTORS, AT_ONCE = 2, 4
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shipped import ROOT
+from support.shipped import ROOT
 
 __all__ = ["HERE", "TwoNodes", "ended", "python"]
 

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import lima
 from cosd_api import (
     CoolFusion,
     FusionResult,
@@ -33,8 +32,9 @@ from cosd_api.settings import CustomVerifier
 from cosd_api.wording import counted
 from cosd_providers.errors import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
-from joined import joined
-from seen import Seen
+from support.seen import Seen
+from toys import lima
+from toys.joined import joined
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;<!--\u2028]]>\"'"
 

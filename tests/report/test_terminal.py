@@ -23,7 +23,7 @@ from cosd_api.report.terminal import (
 )
 from cosd_api.types import FusedToken
 from cosd_providers.testing import ScriptedProvider
-from lima import assistant, draft, sampled
+from toys.lima import assistant, draft, sampled
 
 
 def own(text: str) -> FusedToken:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from plain import MODELS
-from served import Served, python_of, serving
+from naive.plain_http import MODELS
+from support.served import Served, python_of, serving
 
 START_SECONDS = 600.0
 CONTEXT = 512

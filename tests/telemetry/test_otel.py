@@ -19,10 +19,10 @@ from cosd_api import Fusion, Tuning, connect, fuse, fuse_sync
 from cosd_api.telemetry import names
 from cosd_providers import BudgetError, InvalidRequestError, Provider, ProviderError
 from cosd_providers.testing import Fault, TextModel
-from drawn import costly
-from fake_llama_cpp import FakeLlamaCpp
-from lima import FUSED, assistant, draft
-from traced import Spans, attributes, collected, own, parent
+from fakes.llama_cpp import FakeLlamaCpp
+from support.drawn import costly
+from support.traced import Spans, attributes, collected, own, parent
+from toys.lima import FUSED, assistant, draft
 
 PROMPT = "Q:"
 
@@ -286,7 +286,7 @@ import sys
 {before}
 sys.path.insert(0, "tests")
 from cosd_api import fuse_sync
-from lima import assistant, draft
+from toys.lima import assistant, draft
 print(fuse_sync("Q:", draft=draft(), assistant=assistant()).text)
 print([name for name in sys.modules if name.startswith("opentelemetry") and sys.modules[name]])
 """

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import lima
-import reference
-import toys
 from cosd_api import RuleVerifier, SettingError, fuse
 from cosd_api.forcing.samples import Example
 from cosd_api.training.answers import AnswerTuning, is_right, tune_answers
 from cosd_providers.errors import ProviderError
 from cosd_providers.testing import Fault, ScriptedProvider
-from drawn import costly
+from naive import reference
+from support.drawn import costly
+from toys import lima
+from toys import toy_models as toys
 
 LIMA = Example(prompt="Q:", answer=lima.FUSED, target="Lima")
 

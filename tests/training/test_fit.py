@@ -24,8 +24,8 @@ from cosd_api.training.evaluation import TREE, TUNED_RULE, LabelledPlace, places
 from cosd_api.training.fit import FittedTree, TreeFit, compare, nodes_of
 from cosd_api.types import Endpoint
 from cosd_api.verification.tree import TreeNode
-from drawn import costly
-from trees import neighbours
+from support.drawn import costly
+from toys.trees import neighbours
 
 Row = tuple[float, float, int | None, bool]
 """p, q, label, and whether both agree."""

@@ -21,7 +21,7 @@ from cosd_api.forcing.samples import DeferralSample, ExampleSamples, state_from_
 from cosd_api.training import DeferralTraining
 from cosd_api.training.fit_deferral import PENALTIES, PENALTY, marginal, youden
 from cosd_providers.contract import Token
-from drawn import examples as drawn_examples
+from support.drawn import examples as drawn_examples
 
 Row = tuple[str, tuple[float, ...], float, float, bool]
 """The draft's text, its list, both models' probabilities of the reference's token, and z."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shipped import Environment, build_sdist, build_wheel, install
+from support.shipped import Environment, build_sdist, build_wheel, install
 
 SAMPLE = Path(__file__).with_name("sample.py")
 

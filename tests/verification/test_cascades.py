@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import schedules
 from cosd_api import AgreementVerifier, DiffVerifier
 from cosd_api.extend import Verifier
-from scheduled import check, choosers, expected, tasks
+from toys import schedules
+from toys.scheduled import check, choosers, expected, tasks
 
 PROBS = st.floats(0, 1)
 MARGINS = st.floats(0, 1)

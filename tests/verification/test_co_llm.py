@@ -19,8 +19,8 @@ from cosd_api.verification import needs_of
 from cosd_providers import UnsupportedError
 from cosd_providers.contract import Token
 from cosd_providers.testing import ScriptedProvider
-from drawn import examples
-from naive_co_llm import deferral, gate
+from naive.co_llm import deferral, gate
+from support.drawn import examples
 
 NUMBERS = st.floats(-5, 5)
 PAIRS = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=6)

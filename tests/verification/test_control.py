@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import lima
-import reference
-import schedules
-import toys
 from cosd_api import FusionResult, RandomVerifier, SettingError, TraceError, Tuning, fuse
 from cosd_api.extend import Place
-from scheduled import NONE, check, choosers, expected, failures, tasks
+from naive import reference
+from toys import lima, schedules
+from toys import toy_models as toys
+from toys.scheduled import NONE, check, choosers, expected, failures, tasks
 
 PROBS = st.floats(0, 1)
 RATES = st.floats(0, 1) | st.sampled_from((0, 0.5, 1))

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-import lima
-from commands import cosd
 from cosd_api import CoSD, Fusion, FusionResult, RuleVerifier, fuse
 from cosd_api.methods.base import method_named
 from cosd_api.settings import FusionSettings, Settings
 from cosd_api.verification import default_of
 from cosd_providers.testing import ScriptedProvider
+from fakes.commands import cosd
+from toys import lima
 
 SERVERS: dict[str, Any] = {"draft": "http://a", "assistant": "http://b"}
 

@@ -15,19 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-import lima
-import reference
-import schedules
-import toys
 from cosd_api import DeferralVerifier, SettingError, TraceError, fuse, log_likelihood
 from cosd_api.extend import Place, Verifier
 from cosd_api.verification import needs_of
 from cosd_api.verification.deferral import DEFERRAL_FEATURES, deferral_features
 from cosd_providers import UnsupportedError
 from cosd_providers.contract import Token
-from drawn import examples
-from naive_defer import ZERO, gate
-from scheduled import NONE, check, choosers, expected, failures, tasks
+from naive import reference
+from naive.defer import ZERO, gate
+from support.drawn import examples
+from toys import lima, schedules
+from toys import toy_models as toys
+from toys.scheduled import NONE, check, choosers, expected, failures, tasks
 
 
 def token(data: bytes, *probs: float, end: bool = False) -> Token:

@@ -17,7 +17,6 @@ from pydantic import BaseModel, ValidationError
 from typer import Typer
 from typer.testing import CliRunner
 
-import lima
 from cosd_api import (
     AgreementVerifier,
     DiffVerifier,
@@ -34,7 +33,8 @@ from cosd_api.extend import Place, Verifier
 from cosd_api.report.page import page
 from cosd_api.verification import KINDS, TRAINED, condition_of, needs_of, numbers_of, verifier_at
 from cosd_providers.contract import Token
-from samples import sample_verifier
+from toys import lima
+from toys.samples import sample_verifier
 
 every = pytest.mark.parametrize("kind", KINDS)
 PROBS = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]) | st.floats(0, 1)

@@ -10,9 +10,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import reference
-import schedules
-import toys
 from cosd_api import (
     Fusion,
     FusionResult,
@@ -32,9 +29,12 @@ from cosd_api.verification import needs_of
 from cosd_providers import UnsupportedError
 from cosd_providers.contract import DraftEnd, Proposal, Token
 from cosd_providers.testing import ScriptedProvider, TableModel
-from handing_over import readable
-from scheduled import NONE, check, choosers, expected, failures, tasks
-from surprised import draft_q
+from naive import reference
+from naive.surprised import draft_q
+from support.handing_over import readable
+from toys import schedules
+from toys import toy_models as toys
+from toys.scheduled import NONE, check, choosers, expected, failures, tasks
 
 PROBS = st.floats(0, 1)
 GAMMAS = st.floats(0.01, 1) | st.sampled_from((0.1, 0.2, 0.25, 1 / 3, 0.5, 1))

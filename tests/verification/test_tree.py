@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-import schedules
 from cosd_api import SettingError, TreeVerifier
-from scheduled import check, choosers, expected, tasks
-from trees import EXAMPLE, LEAF_0, LEAF_1, float32, neighbours, question, trees
+from toys import schedules
+from toys.scheduled import check, choosers, expected, tasks
+from toys.trees import EXAMPLE, LEAF_0, LEAF_1, float32, neighbours, question, trees
 
 
 def naive(tree: TreeVerifier, p: float, q: float, index: int = 0) -> bool:

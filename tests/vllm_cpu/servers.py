@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from cosd_api.demo.servers import Pair
-from served import CHILD, START_SECONDS, Served, python_of, serving
+from support.served import CHILD, START_SECONDS, Served, python_of, serving
 
 __all__ = ["CHILD", "MODELS", "START_SECONDS", "VllmServer", "pair", "serve"]
 

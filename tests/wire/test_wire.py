@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-import stand_in_tgi
 from cosd_api import Fusion, RuleVerifier
 from cosd_providers import DraftEnd, Question, Token, Usage
 from cosd_providers.contract import Alive, Context, HiddenStates
-from wired import ANSWER, HELLO, KEY, OTHER, SUBJECTS, Subject, Wire
+from fakes import tgi as stand_in_tgi
+from fakes.wired import ANSWER, HELLO, KEY, OTHER, SUBJECTS, Subject, Wire
 
 HERE = Path(__file__).parent
 WRITES = os.environ.get("COSD_WIRE") == "write"  # read here: no test sees such a variable (see tests/conftest.py)
