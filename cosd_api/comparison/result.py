@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -10,16 +11,26 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from cosd_api import Example, Fusion, SettingError, __version__
-from cosd_api.comparison.contestants import ORACLE, Contestant, ContestantKind, LeftOut, method_of, model_names
+from cosd_api import Example, SettingError, __version__
+from cosd_api.comparison.contestants import COSD, ORACLE, Contestant, ContestantKind, LeftOut, model_names
 from cosd_api.comparison.graders import group_of
 from cosd_api.comparison.journal import AnswerUsage, GradedAnswer
 from cosd_api.comparison.prices import Price
 from cosd_api.comparison.report import comparison_report
 from cosd_api.comparison.statistics import Estimated, Joint, Outcomes, PairedDifference, wilson
-from cosd_api.extend import Record, Unit, check_between, counted, in_words, with_article
+from cosd_api.extend import (
+    KINDS,
+    METHODS,
+    Record,
+    Unit,
+    check_between,
+    counted,
+    in_words,
+    method_named,
+    numbers_of,
+    with_article,
+)
 from cosd_api.types import Endpoint
-from cosd_providers import Provider, connect
 
 Decision = Literal["fuse", "alone", "undecided", "unknown"]
 
@@ -134,7 +145,6 @@ class Advice(Record):
         model: the better model alone: `"draft"`, `"assistant"` or, with several assistants, a name such as `"assistant
             1"`.
         way: name of the advised way to fuse or, if none is advised, of the way that gains most; None without a way.
-            `Comparison.fusion(way, ...)` creates the fusion.
         tried: number of ways to fuse that were compared.
         worth: the smallest gain in accuracy that makes fusing worthwhile.
         gain: gain in accuracy over the model over which the way gains least, with its simultaneous interval.
@@ -254,33 +264,6 @@ class Comparison(Record):
         """
         check_between("worth", worth, 0.001, 1)
         return advice_on(self, worth)
-
-    def fusion(
-        self, name: str, *, draft: str | Provider, assistant: str | Provider | Sequence[str | Provider]
-    ) -> Fusion:
-        """Create the fusion of a contestant, with the limits of its answers; no request is sent yet.
-
-        Args:
-            name: name of the contestant, such as `Advice.way`.
-            draft: the draft, as it was given to `compare`; if another model drafts, it becomes an assistant.
-            assistant: the assistant, as it was given to `compare`, or all of the assistants in the same order.
-
-        Raises:
-            KeyError: no contestant has this name.
-            SettingError: the number of models differs, or the method has a user-defined part.
-        """
-        one, others = self[name], [assistant] if isinstance(assistant, str | Provider) else [*assistant]
-        if 1 + len(others) != len(self.models):
-            count = f"{len(self.models)} models were compared, not {1 + len(others)}"
-            raise SettingError(f"{count}: give the draft and the assistants as they were given to compare")
-        way = Contestant(name, "method", method_of(one.settings), one.place([*self.models]))
-        fusion = way.fusion(
-            [connect(given) if isinstance(given, str) else given for given in (draft, *others)], self.unit
-        )
-        fusion.limits = {"max_tokens": self.max_tokens, "stop": self.stop or None}
-        if fusion.settings.method.temperature:
-            fusion.limits["seed"] = self.seed
-        return fusion
 
     def answers_of(self, name: str, *, development: bool = False) -> dict[str, GradedAnswer]:
         """Map questions to a contestant's graded answers, for the test questions or the development questions."""
@@ -472,6 +455,8 @@ def _fuse(found: Comparison, chosen: Standing, gain: Estimated, tried: int) -> I
     if chosen.money is not None and alone.money is not None:
         words += f"; a thousand answers cost {1000 * chosen.money:.2f}, and {1000 * alone.money:.2f} alone"
     yield f"{words}."
+    if options := _options(chosen):
+        yield f"The options of cosd fuse for this method are {options}."
 
 
 def _alone(
@@ -540,3 +525,29 @@ def _method(one: Standing) -> str:
         if value is not None and len(str(value)) < _LONG
     ]
     return f"{name} ({', '.join(shown)})" if shown else name
+
+
+def _options(one: Standing) -> str:
+    """The options of `cosd fuse` that choose the method of a way; empty if options cannot express its settings."""
+    name, own = str(one.settings["method"]), dict(one.settings.get("options") or {})
+    if name not in METHODS:
+        return ""
+    if name != COSD:
+        try:
+            usual = method_named(name).options()
+        except SettingError:  # a gate, which has no default
+            return ""
+        chosen = [f"--set {key}={_argument(value)}" for key, value in own.items() if value != usual.get(key)]
+        return " ".join([f"--method {name}", *chosen])
+    verifier = one.settings["verifier"]
+    numbers = numbers_of(verifier["kind"]) if verifier["kind"] in KINDS else None
+    if numbers is None:
+        return ""
+    given = {"verifier": verifier["kind"], **{key: verifier[key] for key in numbers}}
+    given |= {key: one.settings[key] for key in ("unit", "temperature") if one.settings.get(key)}
+    return " ".join(f"--{key} {_argument(value)}" for key, value in given.items())
+
+
+def _argument(value: Any) -> str:
+    """A setting as an argument on the command line."""
+    return shlex.quote(",".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
