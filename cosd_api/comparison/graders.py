@@ -347,58 +347,30 @@ def normalized(text: str) -> str:
 # currency symbol may follow a sign. A comma separates groups of three digits.
 _NUMBER = regex.compile(
     r"(?P<sign>(?<![\w.)\]])[-+])?\p{Sc}?"
-    r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)"
+    r"(?<!\^\{?)(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)"
     r"(?P<power>[eE][-+]?\d{1,3}(?!\d))?"
 )
 _DIGIT = regex.compile(r"[^\P{Nd}0-9]")
-_LARGEST = 1000  # numbers with more digits are not written out
-_RAISED = regex.compile(r"(?<=[\w)\]}])[\u2070\u00b9\u00b2\u00b3\u2074-\u207b\u2080-\u208b]+")
-_FRACTION = regex.compile(r"(?:(?P<whole>(?<![.,\d])\d[\d,]*+)\s?)?(?P<part>[\u00bc-\u00be\u2150-\u215e\u2189])")
-# Matches the exponent of a unit, as in 25 m2, 25 cm^2, 9.8 m/s^2 and 25 \text{ cm}^{2}.
-_EXPONENT = regex.compile(
-    r"(?:(?<!\p{L})(?:[cdkmn\u03bc]?m|ft|in|yd|mi)|(?<=/\s?)s|\^(?<=\d\s?\p{L}+\^)|(?<=\p{L}\})\^)"
-    r"\K\}?\^?\{?-?[23]\}?(?!\w|[.,]\d)"
-)
 
 
 def last_number(text: str) -> str | None:
     """Extract the last number of a text as a plain decimal, such as `1234.5` for `$1,234.50`; None without a number.
 
-    Full-width digits and Unicode's minus sign are treated like their ASCII forms. A comma separates thousands, and a
-    point separates decimals. Units with their exponents, superscripts and percent signs are ignored; `3½` is 3.5.
+    Digits of all scripts and Unicode's minus sign are treated like their ASCII forms. A comma separates thousands, and
+    a point separates decimals. Exponents after `^`, superscripts and percent signs are ignored.
     """
-    plain = _FRACTION.sub(_as_decimal, _RAISED.sub("", text))
-    plain = _DIGIT.sub(_as_digit, unicodedata.normalize("NFKC", plain).replace("\u2212", "-"))
-    plain = _EXPONENT.sub("", plain)
-    found = deque(_NUMBER.finditer(plain), maxlen=1)
+    found = deque(_NUMBER.finditer(_DIGIT.sub(_as_digit, text).replace("\u2212", "-")), maxlen=1)
     if not found:
         return None
-    last = found[0]
-    parts = (last["sign"] or "", last["digits"].replace(",", ""), last["power"] or "")
-    return _decimal(Decimal("".join(parts)))
+    sign, digits, power = found[0].group("sign", "digits", "power")
+    number = Decimal(f"{sign or ''}{digits.replace(',', '')}{power or ''}")
+    written = format(number, "f") if number else "0"
+    return written.rstrip("0").rstrip(".") if "." in written else written
 
 
 def _as_digit(found: regex.Match[str]) -> str:
     """Convert a digit of any script to ASCII; return U+FFFD if Python's version of Unicode does not know the digit."""
     return str(unicodedata.decimal(found[0], "\ufffd"))
-
-
-def _as_decimal(found: regex.Match[str]) -> str:
-    """Convert a one-character fraction, and a whole number before it, to a decimal; thirds stay fractions."""
-    whole, part = found["whole"] or "", unicodedata.normalize("NFKC", found["part"])
-    above, below = map(int, part.split("\u2044"))
-    value = Decimal(above) / below
-    return f"{whole or 0}{str(value)[1:]}" if value and value * below == above else f"{whole} {above}/{below}"
-
-
-def _decimal(number: Decimal) -> str:
-    """Format a number in its canonical form."""
-    if not number:
-        return "0"
-    if abs(number.adjusted()) > _LARGEST:  # written out, the number could fill the memory
-        return str(number)
-    written = format(number, "f")
-    return written.rstrip("0").rstrip(".") if "." in written else written
 
 
 # Letters of options.

@@ -245,17 +245,9 @@ def test_normalized_texts_differ_in_neither_spaces_nor_accents() -> None:
         ("1e9999", "9999"),
         ("The area is 25 cm².", "25"),
         ("25 m³", "25"),
-        ("So 25 m2.", "25"),
-        ("25㎡", "25"),
         ("25 cm^2", "25"),
         (r"$25 \text{ cm}^{2}$", "25"),
-        ("9.8 m/s^2", "9.8"),
-        ("9.8 m·s⁻²", "9.8"),
         ("42¹ and CO₂", "42"),
-        ("It is 3½.", "3.5"),
-        ("-1,234 ¾ cups", "-1234.75"),
-        ("½", "0.5"),
-        ("3⅓", "3"),
         ("USD50", "50"),
         ("2^3 = 8", "8"),
         ("in 3 days", "3"),
@@ -283,7 +275,7 @@ def test_every_spelling_of_a_number_is_read_alike(number: Decimal) -> None:
     assert len(spellings) == 1 and Decimal(spellings.pop() or "nan") == number
 
 
-def test_a_number_that_would_fill_the_memory_is_not_written_out() -> None:
+def test_a_long_number_is_read_whole() -> None:
     assert len(last_number("9" * 5000) or "") == 5000
 
 
