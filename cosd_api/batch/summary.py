@@ -68,7 +68,7 @@ def money(usages: Usages, prices: Mapping[str, Price] | None) -> float | None:
     if prices is None:
         return None
     return sum(
-        prices[name].of(one.prompt_tokens, one.completion_tokens, one.cached_tokens) for name, one in usages.items()
+        prices[name].of(one.prompt_tokens, one.completion_tokens) for name, one in usages.items()
     )
 
 

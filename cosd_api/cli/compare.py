@@ -57,7 +57,7 @@ PriceTexts = Annotated[
     typer.Option(
         metavar="NAME=IN,OUT",
         help="Prices of a million tokens read and written: draft=0.2,0.6 and assistant=3,15 (if there are several, "
-        "'assistant 1=3,15'). A third number is the price of tokens read from a cache.",
+        "'assistant 1=3,15').",
     ),
 ]
 

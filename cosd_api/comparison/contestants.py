@@ -140,7 +140,6 @@ class Contestant:
 
     Attributes:
         name: name of the contestant; if an assistant drafts, a method's name ends with the suffix from `turned`.
-        kind: kind of the contestant.
         method: the method that answers; None if the answers are derived from other contestants' answers.
         first: index of the model that drafts, or is listed first: 0 is the draft, 1 the first assistant. The other
             models assist, in the order in which the user gave them.
@@ -203,12 +202,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A contestant that is left out, because these endpoints cannot serve it.
-
-    Attributes:
-        name: name of the contestant.
-        reason: the reason why it is left out.
-    """
+    """A contestant that is left out, because these endpoints cannot serve it; and the reason."""
 
     name: str
     reason: str

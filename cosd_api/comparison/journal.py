@@ -48,9 +48,7 @@ class AnswerUsage(Record):
     """Usage of one endpoint for one answer.
 
     Attributes:
-        requests: number of requests for generation and for scoring.
         read: number of tokens read, including cached tokens.
-        written: number of tokens written.
         cached: number of the tokens read that came from the server's cache, as far as the server reports it.
     """
 
@@ -73,18 +71,13 @@ class GradedAnswer(Record):
         type: `"answer"`; `"failed"` if an endpoint failed at the question; or `"cut"` if the token limit of the whole
             comparison ended the answer. The next run asks failed and cut questions again.
         key: identity of the text; it depends on the contestant, the models, the limits and the prompt.
-        contestant: name of the contestant.
         question: `Example.key`.
-        text: the answer.
         right: whether the answer is right; None if it is not graded, as in the journal.
         seconds: duration of the answer, without the time for discovering the servers.
         tokens: number of tokens in the answer.
-        usage: usage of each endpoint, keyed by the user's names for the models: `"draft"` and `"assistant"` (or
-            `"assistant 1"` and so on), whichever model drafted.
-        finish_reason: see `FusionResult`.
-        acceptance: draft tokens kept / (kept + replaced); None if the method judges no draft.
-        rounds: number of drafting rounds; None if the method judges no draft.
-        differing: number of units at which an assistant disagreed; None if the method judges no draft.
+        usage: usage of each endpoint, keyed by the user's names for the models, whichever model drafted.
+        acceptance, rounds, differing: share of the draft's tokens that were kept, number of drafting rounds, and number
+            of units at which an assistant disagreed; None if the method judges no draft.
         replaced: the places where an assistant's answer replaced the draft's.
         error: the reason why the answer or its grading failed.
     """
@@ -112,7 +105,7 @@ class GradedAnswer(Record):
 
     def money(self, prices: Mapping[str, Price] | None) -> float:
         """The price of all endpoints' tokens; 0 if no prices are given."""
-        return sum(prices[name].of(one.read, one.written, one.cached) for name, one in self.usage.items() if prices)
+        return sum(prices[name].of(one.read, one.written) for name, one in self.usage.items() if prices)
 
     @classmethod
     def of(cls, result: FusionResult, role: Mapping[str, str], **fields: Any) -> Self:
@@ -145,16 +138,7 @@ class GradedAnswer(Record):
 
 
 class JournalHeader(Record):
-    """The first line of a journal.
-
-    Attributes:
-        kind: kind of the file.
-        schema_version: version of the format.
-        draft: the draft endpoint.
-        assistant: the assistant endpoint, or the first of several.
-        more_assistants: the other assistant endpoints.
-        library_version: version of cosd-api.
-    """
+    """The first line of a journal."""
 
     kind: Literal["cosd-comparison"] = COMPARISON
     schema_version: Literal[2] = 2

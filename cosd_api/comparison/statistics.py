@@ -39,13 +39,7 @@ _UNSEEN = 3.0  # rule of three: a share that was seen in none of n groups is at 
 
 @dataclass(frozen=True, slots=True)
 class Estimated:
-    """An estimate with its interval.
-
-    Attributes:
-        value: the estimate; NaN without data.
-        low: lower end of the interval.
-        high: upper end of the interval.
-    """
+    """An estimate, which is NaN without data, with the ends of its interval."""
 
     value: float
     low: float
@@ -82,10 +76,8 @@ class PairedCounts:
     """Counts of right and wrong answers of two contestants to the same questions.
 
     Attributes:
-        both: questions that both contestants answered right.
         won: questions that only the first contestant answered right.
         lost: questions that only the second contestant answered right.
-        neither: questions that both contestants answered wrong.
     """
 
     both: int

@@ -15,13 +15,10 @@ from cosd_api.comparison.prices import prices_from
 from cosd_api.types import Range
 
 
-def test_tokens_from_a_cache_have_a_price_of_their_own() -> None:
-    assert Price(2, 6).of(100, 10, 80) == pytest.approx((100 * 2 + 10 * 6) / 1e6)
-    assert Price(2, 6, 0.5).of(100, 10, 80) == pytest.approx((20 * 2 + 80 * 0.5 + 10 * 6) / 1e6)
-
-
 def test_prices_as_they_are_written() -> None:
-    assert prices_from(["assistant=3,15,0.3", "large=1,2"]) == {"assistant": Price(3, 15, 0.3), "large": Price(1, 2)}
+    found = prices_from(["assistant=3,15", "large=1,2"])
+    assert found == {"assistant": Price(3, 15), "large": Price(1, 2)}
+    assert found["assistant"].of(100, 10) == pytest.approx((100 * 3 + 10 * 15) / 1e6)
 
 
 @pytest.mark.parametrize(
@@ -29,8 +26,8 @@ def test_prices_as_they_are_written() -> None:
     [
         ("draft=1", "'draft=1' is not NAME=READ,WRITTEN, as in draft=0.2,0.6"),
         ("prices.json", "'prices.json' is not NAME=READ,WRITTEN, as in draft=0.2,0.6"),
-        ("draft=1,2,3,4", "a third number is that of tokens read from a cache"),
-        ("draft=1,2,-1", "a price must be a number of at least 0, not -1"),
+        ("1,2", "'1,2' is not NAME=READ,WRITTEN, as in draft=0.2,0.6"),
+        ("draft=1,2,0.1", "'draft=1,2,0.1' is not NAME=READ,WRITTEN, as in draft=0.2,0.6"),
     ],
 )
 def test_what_is_no_price(given: str, words: str) -> None:
