@@ -322,20 +322,12 @@ class ComparisonRun:
         return added
 
     def _vote(self, held: Sequence[Example], known: Mapping[str, Mapping[str, GradedAnswer]]) -> Contestant:
-        """Make self-consistency: the better model draws as many samples as CoSD's bill pays for.
-
-        The bills are compared in money if prices are known, else in tokens.
-        """
+        """Make self-consistency: the better model draws as many samples as CoSD's billed tokens pay for."""
         models = [one for one in self.contestants if one.kind == "alone"]
         _, better = standings_of(models, held, {one.name: self.answers(one, held, graded=True) for one in models})
         common = known[COSD].keys() & known[better].keys()
-
-        def bill(name: str) -> tuple[float, float]:
-            several = [known[name][key] for key in common]
-            return sum(one.money(self.known_prices) for one in several), sum(one.billed for one in several)
-
-        samples = equal_bill(bill(COSD), bill(better))
-        method = SelfConsistency(samples=samples, grader=self.judge.name, reads=self._reads)
+        bills = (sum(known[name][key].billed for key in common) for name in (COSD, better))
+        method = SelfConsistency(samples=equal_bill(*bills), grader=self.judge.name, reads=self._reads)
         return Contestant(SELF_CONSISTENCY, "baseline", method, self.names.index(better))
 
     def _reads(self, prompt: str, text: str) -> str | None:
@@ -623,15 +615,9 @@ def _plain(example: Example) -> str:
     return prompt if isinstance(prompt, str) else "\n\n".join(message.content for message in prompt)
 
 
-def equal_bill(pays: tuple[float, float], one: tuple[float, float]) -> int:
-    """Number of answers that a bill pays for, from 1 to `MOST_SAMPLES`.
-
-    Args:
-        pays: the bill, as an amount of money (0 without prices) and a number of tokens.
-        one: the cost of one answer, in the same form.
-    """
-    at = 0 if pays[0] and one[0] else 1
-    return min(MOST_SAMPLES, max(1, round(pays[at] / one[at]))) if one[at] else 1
+def equal_bill(pays: int, one: int) -> int:
+    """Number of answers that a bill pays for, from 1 to `MOST_SAMPLES`, if one costs `one` tokens."""
+    return min(MOST_SAMPLES, max(1, round(pays / one))) if one else 1
 
 
 def _reason(error: UnsupportedError | SettingError) -> str:

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError
 
 from cosd_api import FusionResult, SettingError, __version__
-from cosd_api.comparison.prices import Price
 from cosd_api.extend import Probability, Record, Seconds, in_words
 from cosd_api.json_lines import (
     COMPARISON,
@@ -102,10 +101,6 @@ class GradedAnswer(Record):
     def billed(self) -> int:
         """Number of tokens read and written by all endpoints."""
         return sum(one.read + one.written for one in self.usage.values())
-
-    def money(self, prices: Mapping[str, Price] | None) -> float:
-        """The price of all endpoints' tokens; 0 if no prices are given."""
-        return sum(prices[name].of(one.read, one.written) for name, one in self.usage.items() if prices)
 
     @classmethod
     def of(cls, result: FusionResult, role: Mapping[str, str], **fields: Any) -> Self:

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from cosd_api import Example, GradingError, SettingError
 from cosd_api.comparison.graders import (
     GRADERS,
-    FunctionGrader,
     Grader,
     check_grader,
     grader_named,
@@ -180,10 +179,10 @@ async def test_what_is_given_becomes_a_grader() -> None:
         return text.isupper()
 
     grader = check_grader(shout)
-    assert isinstance(grader, FunctionGrader) and grader.name.endswith("shout")
+    assert isinstance(grader, Grader) and grader.name.endswith("shout")
     assert await grader(example("x"), "X")
     assert check_grader(grader) is grader and check_grader("exact").name == "exact"
-    for wrong in (None, 3, FunctionGrader):
+    for wrong in (None, 3, Grader):
         with pytest.raises(SettingError, match="grader must be a name such as last-number, a grader, or a function"):
             check_grader(wrong)
 

@@ -126,21 +126,16 @@ async def test_without_baselines_nobody_pays_for_them() -> None:
     assert requests == sum(usage.requests for one in found.answers for usage in one.usage.values())
 
 
-async def test_self_consistency_has_an_equal_bill_in_money_where_that_is_known() -> None:
-    cheap = {"draft": Price(1, 1), "assistant": Price(100, 100)}
-    _, found, _ = await forecast(prices=cheap, both_ways=False)
+async def test_self_consistency_has_an_equal_bill() -> None:
+    _, found, _ = await forecast(both_ways=False)
     held = {name: found.answers_of(name, development=True) for name in ("cosd", found.better)}
-    bills = {name: sum(one.money(cheap) for one in several.values()) for name, several in held.items()}
+    bills = {name: sum(one.billed for one in several.values()) for name, several in held.items()}
     samples = found["self-consistency"].settings["options"]["samples"]
     assert found.better == "assistant" and samples == max(1, round(bills["cosd"] / bills["assistant"]))
-    tokens = {name: sum(one.billed for one in several.values()) for name, several in held.items()}
-    assert samples < round(tokens["cosd"] / tokens["assistant"])
 
 
 def test_the_number_of_samples() -> None:
-    assert equal_bill((0, 30), (0, 10)) == 3
-    assert equal_bill((8, 30), (2, 10)) == 4
-    assert equal_bill((8, 30), (0, 10)) == 3  # that model is free
-    assert equal_bill((0.1, 30), (2, 10)) == 1
-    assert equal_bill((900, 30), (2, 10)) == MOST_SAMPLES
-    assert equal_bill((0, 0), (0, 0)) == 1
+    assert equal_bill(30, 10) == 3
+    assert equal_bill(1, 20) == 1
+    assert equal_bill(900, 10) == MOST_SAMPLES
+    assert equal_bill(0, 0) == 1
