@@ -17,7 +17,7 @@ import typer
 
 from cosd_api import Example
 from cosd_api import compare as compare_answers
-from cosd_api.cli.console import guarded, progress, say
+from cosd_api.cli.console import files_of, guarded, progress, say
 from cosd_api.cli.options import (
     AssistantModels,
     AssistantUrls,
@@ -175,14 +175,16 @@ def compare(
     interrupted.
     """
     with guarded(), ExitStack() as run:
-        examples = _read(questions)[:limit]
+        with files_of("QUESTIONS"):
+            examples = read_examples(questions)[:limit]
         path = (out or Path(run.enter_context(TemporaryDirectory()))) / ANSWERS
         given = {**options.settings(), "path": path, "baselines": not advise}
         sure = yes or options.max_billed_tokens is not None
         if not (sure or dry_run or path.exists()):  # a file may hold all answers
             _check_terminal()
         if out is not None and not dry_run:
-            _make(out)
+            with files_of("--out"):
+                out.mkdir(parents=True, exist_ok=True)
         confirm = _estimated if dry_run else partial(_confirmed, sure=sure)
         with resumable(None if out is None or dry_run else path):
             try:
@@ -224,20 +226,6 @@ def resumable(answers: Path | None) -> Iterator[None]:
 async def _compared(examples: list[Example], given: dict[str, Any]) -> Comparison:
     with _shown() as show:
         return await compare_answers(examples, **given, progress=show)
-
-
-def _read(path: Path) -> list[Example]:
-    try:
-        return read_examples(path)
-    except OSError as error:
-        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="QUESTIONS") from error
-
-
-def _make(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise typer.BadParameter(f"{out} cannot be made: {error.strerror}", param_hint="--out") from error
 
 
 # The cost is confirmed.

@@ -117,7 +117,7 @@ async def compare(
         dry_run: end after passing the estimate to `confirm`, without asking for answers. The file at `path` need not
             exist. It is only read, so another run may have it open.
 
-    The other arguments are those of `Fusion.generate`, for each answer.
+    The other arguments are described at `Fusion.generate`, and hold for each answer.
 
     Returns:
         The comparison; if it is not complete, `stopped` says why.
@@ -195,9 +195,7 @@ class ComparisonRun:
     Entering this context manager opens the endpoints and the journal; there are no contestants yet.
 
     Attributes:
-        examples: all questions.
         models: the endpoints of the models.
-        judge: the grader.
         write: whether answers are written to the journal.
         contestants: contestants that answer.
         left_out: contestants that the endpoints cannot serve.

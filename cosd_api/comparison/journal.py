@@ -161,7 +161,6 @@ class Journal:
 
     Attributes:
         answers: answers without their grades, keyed by the key of the text.
-        header: the models that are compared.
         failed: keys of the texts whose last line reported a failure when the file was read.
         billed: number of tokens billed by all lines, including failed answers.
 
@@ -233,9 +232,6 @@ class Journal:
         if line.fields.get("kind") != COMPARISON:
             raise _not_a_journal(path)
         version = line.fields.get("schema_version")
-        if version == 1:
-            words = f"{path} was begun by an earlier cosd-api, which asked models with the same ids after text"
-            raise SettingError(f"{words}: its answers may differ from today's. {_ANOTHER.capitalize()}")
         if isinstance(version, int) and version > JournalHeader.model_fields["schema_version"].default:
             raise SettingError(f"{path} was written by a newer cosd-api (schema_version {version}): update cosd-api")
         try:

@@ -46,13 +46,13 @@ Answers = Mapping[str, Mapping[str, GradedAnswer]]
 class Standing(Record):
     """The result of one contestant on the test questions.
 
-    Costs are means per answer. Those of single endpoints are keyed by the user's names for the models: `"draft"` and
-    `"assistant"` (or `"assistant 1"` and so on).
+    Costs are means per answer. The costs of single endpoints are keyed by the user's names for the models: `"draft"`
+    and `"assistant"` (or `"assistant 1"` and so on).
 
     Attributes:
         reverse: whether an assistant drafts, or is listed first.
         first: the name of the model that drafts, or is listed first, if there are several assistants.
-        settings: the method's name, settings and verifier; empty if the answers are derived from those of others.
+        settings: the method's name, settings and verifier; empty if the answers are derived from other contestants.
         answered: number of questions with a graded answer.
         accuracy: share of right answers, with its 95 % interval.
         differences: paired differences from each other model alone, by the model's name.

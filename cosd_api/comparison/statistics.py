@@ -133,10 +133,10 @@ class Outcomes:
     Attributes:
         models: names of the models alone.
         questions: keys of the test questions.
-        right: for each contestant, whether its answer is right, keyed by question.
-        failed: for each contestant, the questions that failed.
+        right: by contestant and question, whether the answer is right.
+        failed: by contestant, the questions that failed.
         groups: the group's key for each question; a question without an entry is its own group.
-        billed: mean number of tokens billed per answer, for each contestant; contestants that ask no model are absent.
+        billed: by contestant, mean number of tokens billed per answer; without contestants that ask no model.
     """
 
     models: Sequence[str]
