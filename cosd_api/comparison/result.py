@@ -7,7 +7,7 @@ import shlex
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -523,5 +523,5 @@ def _options(one: Standing) -> str:
 
 def _argument(value: Any) -> str:
     """A setting as an argument on the command line."""
-    several = cast("list[Any]", value) if isinstance(value, list) else [value]
+    several: list[Any] = value if isinstance(value, list) else [value]
     return shlex.quote(",".join(map(str, several)))
