@@ -523,5 +523,5 @@ def _options(one: Standing) -> str:
 
 def _argument(value: Any) -> str:
     """A setting as an argument on the command line."""
-    several: list[Any] = value if isinstance(value, list) else [value]
-    return shlex.quote(",".join(map(str, several)))
+    listed = type(value).__name__ == "list"
+    return shlex.quote(",".join(map(str, value)) if listed else str(value))
