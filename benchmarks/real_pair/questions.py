@@ -17,7 +17,7 @@ from itertools import count
 from benchmarks.real_pair.arithmetic import KINDS, Split, calculation, split_of
 from benchmarks.real_pair.world import Part, general, some_fact
 from cosd_api import Example
-from cosd_api.comparison.graders import FunctionGrader
+from cosd_api.comparison.graders import Grader
 from cosd_api.demo.real import QUESTIONS, SEPARATOR, tells_all
 from cosd_providers import Message
 
@@ -228,7 +228,7 @@ def is_right(example: Example, text: str) -> bool:
     return tells_all(example.target or "", text)
 
 
-GRADER = FunctionGrader(is_right, "real-pair")
+GRADER = Grader("real-pair", is_right)
 """The grader of all families."""
 
 

@@ -67,9 +67,7 @@ def money(usages: Usages, prices: Mapping[str, Price] | None) -> float | None:
     """Compute the price of all endpoints' tokens; None if the prices are unknown."""
     if prices is None:
         return None
-    return sum(
-        prices[name].of(one.prompt_tokens, one.completion_tokens, one.cached_tokens) for name, one in usages.items()
-    )
+    return sum(prices[name].of(one.prompt_tokens, one.completion_tokens) for name, one in usages.items())
 
 
 def dumped(usages: Usages) -> str:

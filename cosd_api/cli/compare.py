@@ -5,20 +5,19 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from textwrap import fill
 from typing import Annotated, Any
 
 import typer
 
 from cosd_api import Example
 from cosd_api import compare as compare_answers
-from cosd_api.cli.console import guarded, progress, say
+from cosd_api.cli.console import files_of, guarded, progress, say
 from cosd_api.cli.options import (
     AssistantModels,
     AssistantUrls,
@@ -31,12 +30,12 @@ from cosd_api.cli.options import (
     connect_server,
     with_options,
 )
-from cosd_api.comparison import Advice, Comparison, ComparisonEstimate
+from cosd_api.comparison import Comparison, ComparisonEstimate
 from cosd_api.comparison.compare import NOT_CONFIRMED
 from cosd_api.comparison.contestants import VARIANTS
 from cosd_api.comparison.graders import GRADERS, grader_named
 from cosd_api.comparison.prices import prices_from
-from cosd_api.comparison.report import WIDTH, comparison_page, comparison_report
+from cosd_api.comparison.report import comparison_page, comparison_report
 from cosd_api.comparison.result import WORTH
 from cosd_api.extend import DEFAULT_MAX_TOKENS, counted, paragraph, run_async, write_whole
 from cosd_api.report.terminal import visible
@@ -45,8 +44,8 @@ from cosd_providers import ProviderError
 
 __all__ = ["MostBilled", "PriceTexts", "compare", "resumable"]
 
-ANSWERS, RESULT, PAGE, SETTINGS = "answers.jsonl", "comparison.json", "report.html", "fusion.yaml"
-"""The files in the folder of a comparison: the answers so far, the result, its page, and the advised fusion."""
+ANSWERS, RESULT, PAGE = "answers.jsonl", "comparison.json", "report.html"
+"""The files in the folder of a comparison: the answers so far, the result and its page."""
 _LINES = 10
 """The number of progress lines to print if standard error is not a terminal."""
 
@@ -58,7 +57,7 @@ PriceTexts = Annotated[
     typer.Option(
         metavar="NAME=IN,OUT",
         help="Prices of a million tokens read and written: draft=0.2,0.6 and assistant=3,15 (if there are several, "
-        "'assistant 1=3,15'). A third number is the price of tokens read from a cache.",
+        "'assistant 1=3,15').",
     ),
 ]
 
@@ -148,8 +147,8 @@ def compare(
             "--out",
             "-o",
             metavar="FOLDER",
-            help="Folder for the answers, the result, a page and the advised settings; created if it does not exist. "
-            "The same command resumes.",
+            help="Folder for the answers, the result and a page; created if it does not exist. The same command "
+            "resumes.",
             file_okay=False,
         ),
     ] = None,
@@ -167,27 +166,30 @@ def compare(
 ) -> None:
     """Find out, on your own questions, whether fusing two or more models is worth it.
 
-    Each model answers alone. Then the models answer together with every method that the servers support, and each model
-    in turn is the draft. Baseline methods answer, too. All answers are graded. The estimated cost and the progress go
-    to standard error, and the table to standard output; its last paragraph says whether to fuse the models, and how. If
-    fusing is advised, the folder of --out gets the settings file of that fusion, for cosd fuse --config. You are asked
-    to confirm the cost unless you give --yes or --max-billed-tokens. Without a terminal, one of these options is
-    required, unless all answers are known from an earlier run. Exit codes: 0 on success; 1 if a server failed, or the
-    comparison is not complete; 2 for wrong usage or an invalid file; 130 when interrupted.
+    Each model answers alone. Then the models answer together with every method that the servers support, and each
+    model in turn is the draft. Baseline methods answer, too. All answers are graded. The estimated cost and the
+    progress go to standard error, and the table to standard output; its last paragraph says whether to fuse the
+    models, and how. You are asked to confirm the cost unless you give --yes or --max-billed-tokens. Without a
+    terminal, one of these options is required, unless all answers are known from an earlier run. Exit codes: 0 on
+    success; 1 if a server failed, or the comparison is not complete; 2 for wrong usage or an invalid file; 130 when
+    interrupted.
     """
     with guarded(), ExitStack() as run:
-        examples, models = _read(questions)[:limit], options.models()
+        with files_of("QUESTIONS"):
+            examples = read_examples(questions)[:limit]
         path = (out or Path(run.enter_context(TemporaryDirectory()))) / ANSWERS
         given = {**options.settings(), "path": path, "baselines": not advise}
         sure = yes or options.max_billed_tokens is not None
         if not (sure or dry_run or path.exists()):  # a file may hold all answers
             _check_terminal()
         if out is not None and not dry_run:
-            _make(out)
+            with files_of("--out"):
+                out.mkdir(parents=True, exist_ok=True)
         confirm = _estimated if dry_run else partial(_confirmed, sure=sure)
         with resumable(None if out is None or dry_run else path):
             try:
-                found = run_async(_compared, examples, {**models, **given, "confirm": confirm, "dry_run": dry_run})
+                asked = {**options.models(), **given, "confirm": confirm, "dry_run": dry_run}
+                found = run_async(_compared, examples, asked)
             except KeyboardInterrupt:
                 if not as_json and path.exists() and path.read_bytes().count(b"\n") > 1:  # more than a header
                     again = {**options.models(), **given, "dry_run": True}
@@ -202,7 +204,9 @@ def compare(
         else:
             print(visible(paragraph(str(advice)) if advise else comparison_report(found, advice)), flush=True)
         if out is not None:
-            _write(out, found, advice, models)
+            (out / RESULT).write_text(found.model_dump_json() + "\n", encoding="utf-8")
+            write_whole(out / PAGE, comparison_page(found, advice))
+            say(f"wrote {out}")
         if found.stopped is not None:
             say(f"not complete: {found.stopped}")
             raise typer.Exit(1)
@@ -222,30 +226,6 @@ def resumable(answers: Path | None) -> Iterator[None]:
 async def _compared(examples: list[Example], given: dict[str, Any]) -> Comparison:
     with _shown() as show:
         return await compare_answers(examples, **given, progress=show)
-
-
-def _read(path: Path) -> list[Example]:
-    try:
-        return read_examples(path)
-    except OSError as error:
-        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="QUESTIONS") from error
-
-
-def _make(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise typer.BadParameter(f"{out} cannot be made: {error.strerror}", param_hint="--out") from error
-
-
-def _write(out: Path, found: Comparison, advice: Advice, models: Mapping[str, Any]) -> None:
-    """Write the result, its page and, if fusing is advised, the settings file of the advised fusion."""
-    (out / RESULT).write_text(found.model_dump_json() + "\n", encoding="utf-8")
-    write_whole(out / PAGE, comparison_page(found, advice))
-    say(f"wrote {out}")
-    if advice.decision == "fuse" and advice.way is not None:
-        found.fusion(advice.way, **models).save(out / SETTINGS, comment=fill(str(advice), WIDTH))
-        say(f"to use the advised fusion: cosd fuse --config {out / SETTINGS}")
 
 
 # The cost is confirmed.

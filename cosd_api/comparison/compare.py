@@ -92,39 +92,32 @@ async def compare(
         examples: `Example` objects, or dictionaries with the same fields. Questions with the same `group` count as one
             in intervals and tests. Duplicate questions are asked only once. If questions differ only in `target`,
             `choices` or `tests`, the result lists the first under `Example.key` and the others under different keys.
-        draft: URL of a server, or a provider (`cosd_api.connect`).
         assistant: a URL or a provider, or several of them.
         methods: `"all"` for all methods with their defaults; or several methods, given as names, as objects such as
-            `CoSD(verifier=tree)`, or as a mapping whose values are such names or objects. The baselines `random gate`
-            and `self-consistency` are available only if `"cosd"` is among the methods.
+            `CoSD(verifier=tree)`, or as a mapping whose values are such names or objects.
         both_ways: whether each method is also run with each assistant as the draft; the other models then assist, in
             the order given.
-        baselines: whether to add the baselines `random gate` and `self-consistency`. A fifth of the questions is held
-            out to set these baselines, and does not count in any standing. CoSD answers the held-out questions once
-            more, and asks the assistants at every place.
+        baselines: whether to add the baselines `random gate` and `self-consistency`, if `"cosd"` is among the methods.
+            A fifth of the questions is held out to set them, and does not count in any standing. CoSD answers these
+            questions once more, and asks the assistants at every place.
         grader: judge of the answers, given as a name (see `grader_named`), a `Grader`, or a function of an example and
             a text.
-        path: a JSON lines file, to which each answer is appended when it is complete. The same call resumes an
-            interrupted comparison, and asks failed questions again, after all other questions. If a crash has cut off
-            the last line, it is removed. The file is locked against other runs. Known texts are graded again, and
-            models are asked again only for self-consistency if the grader has changed, because its vote depends on how
-            the grader reads the samples.
-        max_tokens: maximum number of tokens in each answer.
-        stop: stop strings; an answer ends before the first one that would appear in it.
-        seed: seed for random draws.
-        unit: as in `Fusion`.
+        path: a JSON lines file, to which each answer is appended when it is complete; it is locked against other runs.
+            The same call resumes an interrupted comparison. Known texts are graded again, and models are asked again
+            only for self-consistency if the grader has changed, because its vote depends on the grader.
         concurrency: number of answers that are requested at the same time. Latencies are measured under this load.
-        max_billed_tokens: limit on the tokens that the whole comparison may bill, including the tokens recorded in
-            `path`. The comparison stops before an answer that would exceed the limit. The result then says so, and
-            contains all answers so far.
-        prices: price of a million tokens at each endpoint, for tokens read, tokens written and, if the price differs,
-            tokens read from a cache, as in `{"draft": (0.2, 0.6), "assistant": (3, 15, 0.3)}`. If there are several
-            assistants, they are named `"assistant 1"` and so on.
+        max_billed_tokens: limit on the tokens that the whole comparison may bill, including those recorded in `path`.
+            The comparison stops before an answer that would exceed the limit.
+        prices: price of a million tokens read and of a million tokens written at each endpoint, as in
+            `{"draft": (0.2, 0.6), "assistant": (3, 15)}`. If there are several assistants, they are named
+            `"assistant 1"` and so on.
         confirm: called with the estimated cost of the missing answers, before any of them is requested; returning False
             ends the run.
         progress: called at the start and after each answer, with the number of answers so far and of all answers.
         dry_run: end after passing the estimate to `confirm`, without asking for answers. The file at `path` need not
             exist. It is only read, so another run may have it open.
+
+    The other arguments are described at `Fusion.generate`, and hold for each answer.
 
     Returns:
         The comparison; if it is not complete, `stopped` says why.
@@ -202,9 +195,7 @@ class ComparisonRun:
     Entering this context manager opens the endpoints and the journal; there are no contestants yet.
 
     Attributes:
-        examples: all questions.
         models: the endpoints of the models.
-        judge: the grader.
         write: whether answers are written to the journal.
         contestants: contestants that answer.
         left_out: contestants that the endpoints cannot serve.
@@ -329,20 +320,12 @@ class ComparisonRun:
         return added
 
     def _vote(self, held: Sequence[Example], known: Mapping[str, Mapping[str, GradedAnswer]]) -> Contestant:
-        """Make self-consistency: the better model draws as many samples as CoSD's bill pays for.
-
-        The bills are compared in money if prices are known, else in tokens.
-        """
+        """Make self-consistency: the better model draws as many samples as CoSD's billed tokens pay for."""
         models = [one for one in self.contestants if one.kind == "alone"]
         _, better = standings_of(models, held, {one.name: self.answers(one, held, graded=True) for one in models})
         common = known[COSD].keys() & known[better].keys()
-
-        def bill(name: str) -> tuple[float, float]:
-            several = [known[name][key] for key in common]
-            return sum(one.money(self.known_prices) for one in several), sum(one.billed for one in several)
-
-        samples = equal_bill(bill(COSD), bill(better))
-        method = SelfConsistency(samples=samples, grader=self.judge.name, reads=self._reads)
+        bills = (sum(known[name][key].billed for key in common) for name in (COSD, better))
+        method = SelfConsistency(samples=equal_bill(*bills), grader=self.judge.name, reads=self._reads)
         return Contestant(SELF_CONSISTENCY, "baseline", method, self.names.index(better))
 
     def _reads(self, prompt: str, text: str) -> str | None:
@@ -630,15 +613,9 @@ def _plain(example: Example) -> str:
     return prompt if isinstance(prompt, str) else "\n\n".join(message.content for message in prompt)
 
 
-def equal_bill(pays: tuple[float, float], one: tuple[float, float]) -> int:
-    """Number of answers that a bill pays for, from 1 to `MOST_SAMPLES`.
-
-    Args:
-        pays: the bill, as an amount of money (0 without prices) and a number of tokens.
-        one: the cost of one answer, in the same form.
-    """
-    at = 0 if pays[0] and one[0] else 1
-    return min(MOST_SAMPLES, max(1, round(pays[at] / one[at]))) if one[at] else 1
+def equal_bill(pays: int, one: int) -> int:
+    """Number of answers that a bill pays for, from 1 to `MOST_SAMPLES`, if one costs `one` tokens."""
+    return min(MOST_SAMPLES, max(1, round(pays / one))) if one else 1
 
 
 def _reason(error: UnsupportedError | SettingError) -> str:

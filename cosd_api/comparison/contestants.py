@@ -8,9 +8,8 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from cosd_api import Average, CoolFusion, CoSD, Fusion, RuleVerifier, SettingError, Switch
@@ -25,7 +24,6 @@ from cosd_api.extend import (
     Cost,
     DecidedSegment,
     FusionOptions,
-    KnownVerifier,
     Method,
     Models,
     Plan,
@@ -56,7 +54,6 @@ REVERSED = ", reversed"
 _RUN = secrets.token_hex(8)
 """Identity of this process, for keys that must differ from the keys of all other runs."""
 _ModelT = TypeVar("_ModelT")
-_VERIFIER = TypeAdapter[Any](Annotated[KnownVerifier, Field(discriminator="kind")], config=ConfigDict(defer_build=True))
 
 VARIANTS: Mapping[str, Method] = {
     "cosd-1-1": CoSD(verifier=RuleVerifier(alpha=1, beta=1)),
@@ -143,7 +140,6 @@ class Contestant:
 
     Attributes:
         name: name of the contestant; if an assistant drafts, a method's name ends with the suffix from `turned`.
-        kind: kind of the contestant.
         method: the method that answers; None if the answers are derived from other contestants' answers.
         first: index of the model that drafts, or is listed first: 0 is the draft, 1 the first assistant. The other
             models assist, in the order in which the user gave them.
@@ -206,12 +202,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A contestant that is left out, because these endpoints cannot serve it.
-
-    Attributes:
-        name: name of the contestant.
-        reason: the reason why it is left out.
-    """
+    """A contestant that is left out, because these endpoints cannot serve it; and the reason."""
 
     name: str
     reason: str
@@ -322,24 +313,3 @@ def _name(method: Method) -> str:
     if "verifier" in method.hoisted and method.judge is not None and method.judge != RuleVerifier():
         return f"{method.name}-{describe_verifier(method.judge).kind}"
     return method.name
-
-
-def method_of(settings: Mapping[str, Any]) -> Method:
-    """Recreate a method from a contestant's settings; see `Contestant.settings`.
-
-    Raises:
-        SettingError: the method or its verifier is user-defined.
-    """
-    name = settings["method"]
-    if name not in METHODS:
-        raise SettingError(
-            f"the method {name!r} of this contestant is one of your own: make the fusion with method=..."
-        )
-    if name != COSD:
-        return method_named(name, **settings["options"])
-    try:
-        verifier = _VERIFIER.validate_python(settings["verifier"])
-    except ValidationError:
-        words = "the verifier of this contestant is one of your own: make the fusion with CoSD(verifier=...)"
-        raise SettingError(words) from None
-    return CoSD(verifier=verifier, unit=settings.get("unit"), temperature=settings.get("temperature") or 0.0)

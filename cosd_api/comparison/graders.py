@@ -10,6 +10,7 @@ import sys
 import unicodedata
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from importlib import import_module
 from pathlib import Path
@@ -73,124 +74,98 @@ def repeated_prompts(examples: Iterable[Example]) -> int:
 # Graders.
 
 
+@dataclass(frozen=True)
 class Grader:
-    """Base class of graders: await `grader(example, text)` to learn whether a text is a right answer.
+    """A grader: await `grader(example, text)` to learn whether a text is a right answer.
 
     Every run of a comparison grades known texts again, so that a change to the grader takes effect.
 
     Attributes:
         name: name for reports, including the settings that change verdicts.
+        judge: function of an example and a text, which returns a bool or an awaitable of a bool. It raises
+            `GradingError` if an answer cannot be judged; any other error ends the run.
+        reads: function that extracts the answer from a text, in a canonical form; None if it finds none. The baseline
+            self-consistency counts votes by it.
+        check: function that raises `SettingError` if an example lacks what the grader needs, before any model is asked.
     """
 
     name: str
+    judge: Callable[[Example, str], bool | Awaitable[bool]]
+    reads: Callable[[Example, str], str | None] = lambda _example, _text: None
+    check: Callable[[Example], None] = lambda _example: None
 
     async def __call__(self, example: Example, text: str) -> bool:
-        """Return True if the text is a right answer: the value that is read from it equals that of the reference.
+        """Return True if the text is a right answer.
 
         Raises:
             GradingError: the answer cannot be judged right or wrong.
         """
-        found = self.reads(example, text)
-        return found is not None and found == self.wanted(example)
-
-    def check(self, example: Example) -> None:
-        """Check that the example has what this grader needs, before any model is asked.
-
-        Raises:
-            SettingError: the example lacks something that the grader needs; the message names it.
-        """
-
-    def reads(self, example: Example, text: str) -> str | None:  # noqa: ARG002
-        """Extract the answer from a text, in a canonical form; None if the grader finds no answer."""
-        return None
-
-    def wanted(self, example: Example) -> str | None:
-        """Extract the answer from the reference."""
-        return self.reads(example, example.target or example.answer)
+        verdict: object = self.judge(example, text)
+        if inspect.isawaitable(verdict):
+            verdict = await verdict
+        if type(verdict).__name__ in ("bool_", "bool"):  # also NumPy's bool
+            return bool(verdict)
+        raise GradingError(f"{self.name} returned {type(verdict).__name__}: return True for a right answer, else False")
 
 
-class ExactGrader(Grader):
+def exact(*, ignore_case: bool = False) -> Grader:
     """A grader that accepts an answer if it equals the reference after normalization (Unicode NFC, white space).
 
-    If the example's `ends` is False, more text may follow the reference. `ignore_case` ignores case.
+    If the example's `ends` is False, more text may follow the reference.
     """
 
-    def __init__(self, *, ignore_case: bool = False) -> None:
-        self._ignore_case = ignore_case
-        self.name = "exact, any case" if ignore_case else "exact"
+    def reads(_example: Example, text: str) -> str:
+        return normalized(text.casefold() if ignore_case else text)
 
-    async def __call__(self, example: Example, text: str) -> bool:
-        """Compare the whole text with the reference."""
-        wanted = self.reads(example, example.answer)
-        return is_right(example.model_copy(update={"target": None, "answer": wanted}), self.reads(example, text))
+    def judge(example: Example, text: str) -> bool:
+        wanted = example.model_copy(update={"target": None, "answer": reads(example, example.answer)})
+        return is_right(wanted, reads(example, text))
 
-    def reads(self, example: Example, text: str) -> str:  # noqa: ARG002
-        """The normalized text."""
-        return normalized(text.casefold() if self._ignore_case else text)
+    return Grader("exact, any case" if ignore_case else "exact", judge, reads)
 
 
-class ContainsGrader(Grader):
+def contains(*, ignore_case: bool = False) -> Grader:
     """A grader that accepts an answer if it contains the example's target or, without a target, the example's answer.
 
     Only whole words match. Texts are compared in Unicode's form NFC, and differences in white space are ignored.
-    `ignore_case` ignores case.
     """
 
-    def __init__(self, *, ignore_case: bool = False) -> None:
-        self._ignore_case = ignore_case
-        self.name = "contains, any case" if ignore_case else "contains"
-
-    def check(self, example: Example) -> None:
-        """Check that the text to search for is not blank."""
+    def check(example: Example) -> None:
         if not (example.target or example.answer).strip():
             raise SettingError("the grader contains looks for a text, but this answer is only white space")
 
-    async def __call__(self, example: Example, text: str) -> bool:
-        """Search the text for the target."""
+    def judge(example: Example, text: str) -> bool:
         wanted = (example.target or example.answer).strip()
-        if self._ignore_case:
+        if ignore_case:
             wanted, text = wanted.casefold(), text.casefold()
         return is_right(example.model_copy(update={"target": wanted}), text)
 
+    return Grader("contains, any case" if ignore_case else "contains", judge, check=check)
 
-class LastNumberGrader(Grader):
+
+def last_numbers() -> Grader:
     """A grader that compares the last number of the answer with that of the reference; see `last_number`."""
 
-    name = "last-number"
+    def wanted(example: Example) -> str | None:
+        return last_number(example.target or example.answer)
 
-    def check(self, example: Example) -> None:
-        """Check that the reference contains a number."""
-        if self.wanted(example) is None:
+    def check(example: Example) -> None:
+        if wanted(example) is None:
             raise SettingError("the grader last-number needs a reference with a number, and this one has none")
 
-    def reads(self, example: Example, text: str) -> str | None:  # noqa: ARG002
-        """Extract the last number, as a plain decimal."""
-        return last_number(text)
+    def judge(example: Example, text: str) -> bool:
+        return last_number(text) == wanted(example)
+
+    return Grader("last-number", judge, lambda _example, text: last_number(text), check)
 
 
-class ChoiceGrader(Grader):
+def choice() -> Grader:
     """A grader for multiple choice: the answer must choose the letter of the reference; see `letter`.
 
     The reference is a letter, or the text of one of the example's `choices`.
     """
 
-    name = "choice"
-
-    def check(self, example: Example) -> None:
-        """Check that the reference names one of the options."""
-        if self.wanted(example) is not None:
-            return
-        hint = 'write the letter, or give the options: "choices": ["Lima", "Quito"]'
-        if example.choices is not None:
-            hint = f"write a letter from A to {ascii_uppercase[len(example.choices) - 1]}, or the text of a choice"
-        raise SettingError(f"the grader choice needs the letter of an option as the answer: {hint}")
-
-    def reads(self, example: Example, text: str) -> str | None:
-        """Extract the letter that the text chooses."""
-        return letter(text, example.choices)
-
-    def wanted(self, example: Example) -> str | None:
-        """Extract the letter of the reference."""
+    def wanted(example: Example) -> str | None:
         options = [normalized(choice) for choice in example.choices or ()]
         for reference in filter(None, (example.target, example.answer)):
             if options.count(normalized(reference)) == 1:
@@ -199,8 +174,20 @@ class ChoiceGrader(Grader):
                 return found
         return None
 
+    def check(example: Example) -> None:
+        if wanted(example) is None:
+            hint = 'write the letter, or give the options: "choices": ["Lima", "Quito"]'
+            if example.choices is not None:
+                hint = f"write a letter from A to {ascii_uppercase[len(example.choices) - 1]}, or the text of a choice"
+            raise SettingError(f"the grader choice needs the letter of an option as the answer: {hint}")
 
-class CommandGrader(Grader):
+    def reads(example: Example, text: str) -> str | None:
+        return letter(text, example.choices)
+
+    return Grader("choice", lambda example, text: reads(example, text) == wanted(example), reads, check)
+
+
+def command(*, command: str = "", time_limit: float = 60) -> Grader:
     """A grader that runs a command of the user, as this user and without a sandbox.
 
     The command reads a JSON object with the fields of the example and `text`, the answer, on standard input. It exits
@@ -210,61 +197,26 @@ class CommandGrader(Grader):
     Raises:
         SettingError: the command is empty, or the limit is not above 0.
     """
+    check_positive("time_limit", time_limit)
+    name, words = f"command {command}", shlex.split(command)
+    if not words:
+        raise SettingError("the grader command needs a command, such as command='python grade.py'")
 
-    def __init__(self, *, command: str = "", time_limit: float = 60) -> None:
-        check_positive("time_limit", time_limit)
-        self._command, self._seconds = shlex.split(command), time_limit
-        self.name = f"command {command}"
-        if not self._command:
-            raise SettingError("the grader command needs a command, such as command='python grade.py'")
-
-    async def __call__(self, example: Example, text: str) -> bool:
-        """Run the command.
-
-        Raises:
-            GradingError: the command cannot be started, takes too long, or exits with another code than 0 or 1.
-        """
+    async def judge(example: Example, text: str) -> bool:
         given = json.dumps(example.model_dump(mode="json") | {"text": text})
         try:
-            with anyio.fail_after(self._seconds):
-                done = await anyio.run_process(self._command, input=given.encode(), check=False)
+            with anyio.fail_after(time_limit):
+                done = await anyio.run_process(words, input=given.encode(), check=False)
         except TimeoutError:
-            raise GradingError(f"{self.name} takes longer than {self._seconds:g} s") from None
+            raise GradingError(f"{name} takes longer than {time_limit:g} s") from None
         except OSError as error:
-            raise GradingError(f"{self.name} cannot be started: {error.strerror}") from error
+            raise GradingError(f"{name} cannot be started: {error.strerror}") from error
         if done.returncode in (0, 1):
             return done.returncode == 0
         said = next(iter(done.stderr.decode(errors="replace").strip().splitlines()[-1:]), "nothing")[:_SHOWN]
-        raise GradingError(f"{self.name} exited with {done.returncode}, not with 0 or 1, and said: {said}")
+        raise GradingError(f"{name} exited with {done.returncode}, not with 0 or 1, and said: {said}")
 
-
-class FunctionGrader(Grader):
-    """A grader that calls a user-defined `function(example, text)`, which returns a bool or an awaitable of a bool.
-
-    An error that the function raises ends the run, unless it is a `GradingError`.
-
-    Args:
-        function: the function that judges an answer.
-        name: name of the grader in reports; by default `module:function`.
-    """
-
-    def __init__(self, function: _Verdict, name: str | None = None) -> None:
-        self._function = function
-        called = getattr(function, "__qualname__", type(function).__qualname__)
-        self.name = name or f"{getattr(function, '__module__', '?')}:{called}"
-
-    async def __call__(self, example: Example, text: str) -> bool:
-        """Call the function.
-
-        Raises:
-            GradingError: the function does not return a bool.
-        """
-        verdict: object = self._function(example, text)
-        if inspect.isawaitable(verdict):
-            verdict = await verdict
-        if type(verdict).__name__ in ("bool_", "bool"):  # also NumPy's bool
-            return bool(verdict)
-        raise GradingError(f"{self.name} returned {type(verdict).__name__}: return True for a right answer, else False")
+    return Grader(name, judge)
 
 
 def check_grader(given: object) -> Grader:
@@ -278,17 +230,18 @@ def check_grader(given: object) -> Grader:
     if isinstance(given, Grader):
         return given
     if callable(given) and not isinstance(given, type):
-        return FunctionGrader(cast("_Verdict", given))
+        name = getattr(given, "__qualname__", type(given).__qualname__)
+        return Grader(f"{getattr(given, '__module__', '?')}:{name}", cast("_Verdict", given))
     words = "a name such as last-number, a grader, or a function of an example and a text"
     raise SettingError(f"grader must be {words}, not {given!r}")
 
 
-GRADERS: Mapping[str, type[Grader]] = {
-    "exact": ExactGrader,
-    "contains": ContainsGrader,
-    "last-number": LastNumberGrader,
-    "choice": ChoiceGrader,
-    "command": CommandGrader,
+GRADERS: Mapping[str, Callable[..., Grader]] = {
+    "exact": exact,
+    "contains": contains,
+    "last-number": last_numbers,
+    "choice": choice,
+    "command": command,
 }
 """The library's graders. `module:function` means a user-defined function."""
 
@@ -312,7 +265,7 @@ def grader_named(name: str, **settings: Any) -> Grader:
         if setting not in taken.get(name, ()):
             of = " and ".join(one for one, known in taken.items() if setting in known)
             raise SettingError(f"{setting} is a setting of the grader {of}, not of {name}")
-    return GRADERS[name](**settings) if name in GRADERS else FunctionGrader(_imported(name), name)
+    return GRADERS[name](**settings) if name in GRADERS else Grader(name, _imported(name))
 
 
 def _imported(name: str) -> _Verdict:
@@ -347,58 +300,30 @@ def normalized(text: str) -> str:
 # currency symbol may follow a sign. A comma separates groups of three digits.
 _NUMBER = regex.compile(
     r"(?P<sign>(?<![\w.)\]])[-+])?\p{Sc}?"
-    r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)"
+    r"(?<!\^\{?)(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)"
     r"(?P<power>[eE][-+]?\d{1,3}(?!\d))?"
 )
 _DIGIT = regex.compile(r"[^\P{Nd}0-9]")
-_LARGEST = 1000  # numbers with more digits are not written out
-_RAISED = regex.compile(r"(?<=[\w)\]}])[\u2070\u00b9\u00b2\u00b3\u2074-\u207b\u2080-\u208b]+")
-_FRACTION = regex.compile(r"(?:(?P<whole>(?<![.,\d])\d[\d,]*+)\s?)?(?P<part>[\u00bc-\u00be\u2150-\u215e\u2189])")
-# Matches the exponent of a unit, as in 25 m2, 25 cm^2, 9.8 m/s^2 and 25 \text{ cm}^{2}.
-_EXPONENT = regex.compile(
-    r"(?:(?<!\p{L})(?:[cdkmn\u03bc]?m|ft|in|yd|mi)|(?<=/\s?)s|\^(?<=\d\s?\p{L}+\^)|(?<=\p{L}\})\^)"
-    r"\K\}?\^?\{?-?[23]\}?(?!\w|[.,]\d)"
-)
 
 
 def last_number(text: str) -> str | None:
     """Extract the last number of a text as a plain decimal, such as `1234.5` for `$1,234.50`; None without a number.
 
-    Full-width digits and Unicode's minus sign are treated like their ASCII forms. A comma separates thousands, and a
-    point separates decimals. Units with their exponents, superscripts and percent signs are ignored; `3½` is 3.5.
+    Digits of all scripts and Unicode's minus sign are treated like their ASCII forms. A comma separates thousands, and
+    a point separates decimals. Exponents after `^`, superscripts and percent signs are ignored.
     """
-    plain = _FRACTION.sub(_as_decimal, _RAISED.sub("", text))
-    plain = _DIGIT.sub(_as_digit, unicodedata.normalize("NFKC", plain).replace("\u2212", "-"))
-    plain = _EXPONENT.sub("", plain)
-    found = deque(_NUMBER.finditer(plain), maxlen=1)
+    found = deque(_NUMBER.finditer(_DIGIT.sub(_as_digit, text).replace("\u2212", "-")), maxlen=1)
     if not found:
         return None
-    last = found[0]
-    parts = (last["sign"] or "", last["digits"].replace(",", ""), last["power"] or "")
-    return _decimal(Decimal("".join(parts)))
+    sign, digits, power = found[0].group("sign", "digits", "power")
+    number = Decimal(f"{sign or ''}{digits.replace(',', '')}{power or ''}")
+    written = format(number, "f") if number else "0"
+    return written.rstrip("0").rstrip(".") if "." in written else written
 
 
 def _as_digit(found: regex.Match[str]) -> str:
     """Convert a digit of any script to ASCII; return U+FFFD if Python's version of Unicode does not know the digit."""
     return str(unicodedata.decimal(found[0], "\ufffd"))
-
-
-def _as_decimal(found: regex.Match[str]) -> str:
-    """Convert a one-character fraction, and a whole number before it, to a decimal; thirds stay fractions."""
-    whole, part = found["whole"] or "", unicodedata.normalize("NFKC", found["part"])
-    above, below = map(int, part.split("\u2044"))
-    value = Decimal(above) / below
-    return f"{whole or 0}{str(value)[1:]}" if value and value * below == above else f"{whole} {above}/{below}"
-
-
-def _decimal(number: Decimal) -> str:
-    """Format a number in its canonical form."""
-    if not number:
-        return "0"
-    if abs(number.adjusted()) > _LARGEST:  # written out, the number could fill the memory
-        return str(number)
-    written = format(number, "f")
-    return written.rstrip("0").rstrip(".") if "." in written else written
 
 
 # Letters of options.

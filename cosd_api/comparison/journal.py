@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError
 
 from cosd_api import FusionResult, SettingError, __version__
-from cosd_api.comparison.prices import Price
 from cosd_api.extend import Probability, Record, Seconds, in_words
 from cosd_api.json_lines import (
     COMPARISON,
@@ -48,9 +47,7 @@ class AnswerUsage(Record):
     """Usage of one endpoint for one answer.
 
     Attributes:
-        requests: number of requests for generation and for scoring.
         read: number of tokens read, including cached tokens.
-        written: number of tokens written.
         cached: number of the tokens read that came from the server's cache, as far as the server reports it.
     """
 
@@ -73,18 +70,13 @@ class GradedAnswer(Record):
         type: `"answer"`; `"failed"` if an endpoint failed at the question; or `"cut"` if the token limit of the whole
             comparison ended the answer. The next run asks failed and cut questions again.
         key: identity of the text; it depends on the contestant, the models, the limits and the prompt.
-        contestant: name of the contestant.
         question: `Example.key`.
-        text: the answer.
         right: whether the answer is right; None if it is not graded, as in the journal.
         seconds: duration of the answer, without the time for discovering the servers.
         tokens: number of tokens in the answer.
-        usage: usage of each endpoint, keyed by the user's names for the models: `"draft"` and `"assistant"` (or
-            `"assistant 1"` and so on), whichever model drafted.
-        finish_reason: see `FusionResult`.
-        acceptance: draft tokens kept / (kept + replaced); None if the method judges no draft.
-        rounds: number of drafting rounds; None if the method judges no draft.
-        differing: number of units at which an assistant disagreed; None if the method judges no draft.
+        usage: usage of each endpoint, keyed by the user's names for the models, whichever model drafted.
+        acceptance, rounds, differing: share of the draft's tokens that were kept, number of drafting rounds, and number
+            of units at which an assistant disagreed; None if the method judges no draft.
         replaced: the places where an assistant's answer replaced the draft's.
         error: the reason why the answer or its grading failed.
     """
@@ -109,10 +101,6 @@ class GradedAnswer(Record):
     def billed(self) -> int:
         """Number of tokens read and written by all endpoints."""
         return sum(one.read + one.written for one in self.usage.values())
-
-    def money(self, prices: Mapping[str, Price] | None) -> float:
-        """The price of all endpoints' tokens; 0 if no prices are given."""
-        return sum(prices[name].of(one.read, one.written, one.cached) for name, one in self.usage.items() if prices)
 
     @classmethod
     def of(cls, result: FusionResult, role: Mapping[str, str], **fields: Any) -> Self:
@@ -145,16 +133,7 @@ class GradedAnswer(Record):
 
 
 class JournalHeader(Record):
-    """The first line of a journal.
-
-    Attributes:
-        kind: kind of the file.
-        schema_version: version of the format.
-        draft: the draft endpoint.
-        assistant: the assistant endpoint, or the first of several.
-        more_assistants: the other assistant endpoints.
-        library_version: version of cosd-api.
-    """
+    """The first line of a journal."""
 
     kind: Literal["cosd-comparison"] = COMPARISON
     schema_version: Literal[2] = 2
@@ -182,7 +161,6 @@ class Journal:
 
     Attributes:
         answers: answers without their grades, keyed by the key of the text.
-        header: the models that are compared.
         failed: keys of the texts whose last line reported a failure when the file was read.
         billed: number of tokens billed by all lines, including failed answers.
 
@@ -254,9 +232,6 @@ class Journal:
         if line.fields.get("kind") != COMPARISON:
             raise _not_a_journal(path)
         version = line.fields.get("schema_version")
-        if version == 1:
-            words = f"{path} was begun by an earlier cosd-api, which asked models with the same ids after text"
-            raise SettingError(f"{words}: its answers may differ from today's. {_ANOTHER.capitalize()}")
         if isinstance(version, int) and version > JournalHeader.model_fields["schema_version"].default:
             raise SettingError(f"{path} was written by a newer cosd-api (schema_version {version}): update cosd-api")
         try:

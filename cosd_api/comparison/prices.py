@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cosd_api import Example, Fusion, SettingError
 from cosd_api.extend import Record, counted, in_words, with_article
@@ -19,42 +18,23 @@ _NO_BOUND = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """The price of a million tokens at an endpoint, in any currency.
-
-    Attributes:
-        read: price of tokens read.
-        written: price of tokens written.
-        cached: price of tokens read from a cache, as far as the server reports them; None if it is the same as `read`.
-
-    Raises:
-        SettingError: a price is not a number of at least 0.
-    """
+class Price(NamedTuple):
+    """The price of a million tokens at an endpoint, in any currency: of tokens read, and of tokens written."""
 
     read: float
     written: float
-    cached: float | None = None
 
-    def __post_init__(self) -> None:
-        for value in (self.read, self.written, *([] if self.cached is None else [self.cached])):
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not 0 <= value < math.inf:
-                raise SettingError(f"a price must be a number of at least 0, not {value!r}")
-
-    def of(self, read: float, written: float, cached: float = 0) -> float:
-        """The price of the given numbers of tokens; `cached` is the part of `read` that came from a cache."""
-        less = 0.0 if self.cached is None else cached * (self.read - self.cached)
-        return (read * self.read - less + written * self.written) / MILLION
+    def of(self, read: float, written: float) -> float:
+        """The price of the given numbers of tokens."""
+        return (read * self.read + written * self.written) / MILLION
 
 
-Prices = Mapping[str, Price | tuple[float, float] | tuple[float, float, float]]
-"""Prices, keyed by `"draft"` and `"assistant"` (or `"assistant 1"` and so on), or by the models' names. Each price is a
-`Price`, or two or three numbers."""
+Prices = Mapping[str, tuple[float, float]]
+"""Prices (see `Price`), by the name of the endpoint (`"draft"`, `"assistant"`, `"assistant 1"`) or of its model."""
 
 
 def prices_from(given: Sequence[str]) -> dict[str, Price]:
-    """Parse prices as users write them: `NAME=READ,WRITTEN[,CACHED]` for each endpoint.
+    """Parse prices as users write them: `NAME=READ,WRITTEN` for each endpoint.
 
     Raises:
         SettingError: a price is not in this format.
@@ -63,13 +43,11 @@ def prices_from(given: Sequence[str]) -> dict[str, Price]:
     for one in given:
         name, equals, numbers = one.rpartition("=")
         try:
-            several = [float(number) for number in numbers.split(",")]
+            read, written = map(float, numbers.split(",") if equals else ())
         except ValueError:
-            several = []
-        if not (equals and 2 <= len(several) <= 3):
             words = f"{one!r} is not NAME=READ,WRITTEN, as in draft=0.2,0.6: the prices of a million tokens"
-            raise SettingError(f"{words}; a third number is that of tokens read from a cache")
-        found[name] = Price(*several)
+            raise SettingError(words) from None
+        found[name] = Price(read, written)
     return found
 
 
@@ -96,9 +74,13 @@ def checked_prices(given: Prices | None, models: Mapping[str, str]) -> dict[str,
         if price is None:
             raise SettingError(f"the price of {with_article(name)} ({model}) is missing: {names}")
         try:
-            found[name] = price if isinstance(price, Price) else Price(*price)
+            found[name] = Price(*price)
         except TypeError:
-            raise SettingError(f"a price is two or three numbers: read, written and cached, not {price!r}") from None
+            raise SettingError(f"a price is two numbers, of tokens read and written, not {price!r}") from None
+        for value in found[name]:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not 0 <= value < math.inf:
+                raise SettingError(f"a price must be a number of at least 0, not {value!r}")
     return found
 
 
@@ -109,14 +91,10 @@ class ComparisonEstimate(Record):
     token is replaced, and after each replacement the models write and judge the rest of the answer again.
 
     Attributes:
-        questions: number of questions.
         unforeseen: contestants whose remaining answers cannot be forecast (see `Method.cost`); the costs exclude them.
         known: number of answers that are already in the journal.
         answers: number of answers still to come.
-        requests: number of requests to all endpoints.
-        billed_tokens: number of tokens billed by all endpoints.
-        length: number of tokens in an answer, for the likely values: the mean of the answers in the journal, or the
-            maximum number if there are none.
+        length: number of tokens in a likely answer: the mean of the answers in the journal, else the maximum.
         money: likely price; None if no prices are given.
         most: the limit on billed tokens, including the tokens in the journal; None if there is no limit.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cosd_api.comparison.result import Advice, Comparison, Standing
 
 WIDTH = 110
-"""Characters per line of sentences, and of the comment in a settings file."""
+"""Characters per line of sentences."""
 _WIDE = 1000  # the table is as wide as its content
 _WIDTH, _HEIGHT = 760, 340  # of the plot's axes
 _LABEL, _LINE = 150, 13  # of the longest label, about

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -10,16 +11,26 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from cosd_api import Example, Fusion, SettingError, __version__
-from cosd_api.comparison.contestants import ORACLE, Contestant, ContestantKind, LeftOut, method_of, model_names
+from cosd_api import Example, SettingError, __version__
+from cosd_api.comparison.contestants import COSD, ORACLE, Contestant, ContestantKind, LeftOut, model_names
 from cosd_api.comparison.graders import group_of
 from cosd_api.comparison.journal import AnswerUsage, GradedAnswer
 from cosd_api.comparison.prices import Price
 from cosd_api.comparison.report import comparison_report
 from cosd_api.comparison.statistics import Estimated, Joint, Outcomes, PairedDifference, wilson
-from cosd_api.extend import Record, Unit, check_between, counted, in_words, with_article
+from cosd_api.extend import (
+    KINDS,
+    METHODS,
+    Record,
+    Unit,
+    check_between,
+    counted,
+    in_words,
+    method_named,
+    numbers_of,
+    with_article,
+)
 from cosd_api.types import Endpoint
-from cosd_providers import Provider, connect
 
 Decision = Literal["fuse", "alone", "undecided", "unknown"]
 
@@ -35,29 +46,21 @@ Answers = Mapping[str, Mapping[str, GradedAnswer]]
 class Standing(Record):
     """The result of one contestant on the test questions.
 
+    Costs are means per answer. The costs of single endpoints are keyed by the user's names for the models: `"draft"`
+    and `"assistant"` (or `"assistant 1"` and so on).
+
     Attributes:
-        name: name of the contestant.
-        kind: kind of the contestant.
         reverse: whether an assistant drafts, or is listed first.
         first: the name of the model that drafts, or is listed first, if there are several assistants.
-        settings: the method's name, settings and verifier; empty if the answers are derived from other contestants'
-            answers.
+        settings: the method's name, settings and verifier; empty if the answers are derived from other contestants.
         answered: number of questions with a graded answer.
-        failed: number of questions that failed.
-        right: number of right answers.
         accuracy: share of right answers, with its 95 % interval.
-        differences: paired differences from each other model alone, keyed by the model's name. A way to fuse counts as
-            better than the models only if it is better than each of them; see `better_than_all`.
-        acceptance: mean share of the draft's tokens that were kept; None if the method judges no draft.
+        differences: paired differences from each other model alone, by the model's name.
+        acceptance: share of the draft's tokens that were kept; None if the method judges no draft.
         seconds: median duration of an answer.
-        tokens: mean number of tokens of an answer.
-        requests: mean number of requests per answer, keyed by the user's names for the models: `"draft"` and
-            `"assistant"` (or `"assistant 1"` and so on).
-        read: mean number of tokens read per answer, under the same keys.
-        written: mean number of tokens written per answer, under the same keys.
-        cached: mean number of tokens per answer that were read from the server's cache, as far as the server reports
-            them, under the same keys.
-        money: mean price of an answer; None if no prices are given.
+        tokens: number of tokens of an answer.
+        cached: number of tokens read from the server's cache, as far as the server reports them.
+        money: price of an answer; None if no prices are given.
     """
 
     name: str
@@ -108,9 +111,7 @@ class FailedAnswer(Record):
     """A question at which a contestant failed.
 
     Attributes:
-        contestant: name of the contestant.
         question: key of the question (`Example.key`).
-        error: the reason for the failure.
         development: whether it is a development question, which counts in no standing.
     """
 
@@ -127,20 +128,15 @@ class Advice(Record):
     fuse is better than the better model, at most 5 of 100 comparisons advise to fuse, however many ways are compared.
 
     Attributes:
-        schema_version: version of this format.
         decision: `"fuse"`; `"alone"` to use one model, because a gain of `worth` is excluded; `"undecided"` if the
             comparison shows neither; or `"unknown"` if it is not complete, or compares no way to fuse.
-        words: the advice in words.
-        model: the better model alone: `"draft"`, `"assistant"` or, with several assistants, a name such as `"assistant
-            1"`.
+        model: the better model alone, as in `Comparison.better`.
         way: name of the advised way to fuse or, if none is advised, of the way that gains most; None without a way.
-            `Comparison.fusion(way, ...)` creates the fusion.
         tried: number of ways to fuse that were compared.
         worth: the smallest gain in accuracy that makes fusing worthwhile.
         gain: gain in accuracy over the model over which the way gains least, with its simultaneous interval.
         upper: upper bound of the gains of all ways to fuse.
-        more: if `"undecided"`, the approximate number of further questions that would show the gain, or a gain of
-            `worth`.
+        more: if `"undecided"`, the approximate number of further questions that would decide.
     """
 
     schema_version: Literal[4] = 4
@@ -166,32 +162,19 @@ class Comparison(Record):
     the questions with the smallest hashes (`Example.key`), a share of all questions, but at least one.
 
     Attributes:
-        schema_version: version of this format.
-        draft: the draft endpoint, as the user gave it.
         assistant: the assistant endpoint, or the first of several.
-        more_assistants: the other assistant endpoints.
         questions: number of test questions.
         groups: the group (`Example.group`) of each question that has one, keyed by the question's key.
         development: keys (`Example.key`) of the development questions, which set the baselines.
         better: the model with the most right answers to the test questions that all models have answered: `"draft"`,
             `"assistant"` or, with several assistants, a name such as `"assistant 1"`. Ties go to the model that billed
-            fewer tokens, then to the draft. The `differences` in its standing tell whether it is significantly better
-            than the other models.
-        grader: name of the grader.
-        max_tokens: maximum number of tokens in each answer.
-        stop: stop strings; an answer ended before the first one that would have appeared in it.
-        seed: seed for random draws.
-        unit: the unit, as it was given.
+            fewer tokens, then to the draft.
         standings: standings of all contestants: first the models, then the oracle, the ways to fuse and the other
             baselines.
-        left_out: contestants that could not be compared, with the reasons.
         stopped: the reason why the comparison is not complete; None if it is complete.
         billed_tokens: tokens billed for this comparison, including earlier runs with the same journal.
         spent_tokens: tokens billed in this run only.
         answers: all answers, including those to the development questions.
-        failures: the questions that failed, with the reasons.
-        warnings: warnings about the comparison.
-        library_version: version of cosd-api.
     """
 
     schema_version: Literal[2] = 2
@@ -254,33 +237,6 @@ class Comparison(Record):
         """
         check_between("worth", worth, 0.001, 1)
         return advice_on(self, worth)
-
-    def fusion(
-        self, name: str, *, draft: str | Provider, assistant: str | Provider | Sequence[str | Provider]
-    ) -> Fusion:
-        """Create the fusion of a contestant, with the limits of its answers; no request is sent yet.
-
-        Args:
-            name: name of the contestant, such as `Advice.way`.
-            draft: the draft, as it was given to `compare`; if another model drafts, it becomes an assistant.
-            assistant: the assistant, as it was given to `compare`, or all of the assistants in the same order.
-
-        Raises:
-            KeyError: no contestant has this name.
-            SettingError: the number of models differs, or the method has a user-defined part.
-        """
-        one, others = self[name], [assistant] if isinstance(assistant, str | Provider) else [*assistant]
-        if 1 + len(others) != len(self.models):
-            count = f"{len(self.models)} models were compared, not {1 + len(others)}"
-            raise SettingError(f"{count}: give the draft and the assistants as they were given to compare")
-        way = Contestant(name, "method", method_of(one.settings), one.place([*self.models]))
-        fusion = way.fusion(
-            [connect(given) if isinstance(given, str) else given for given in (draft, *others)], self.unit
-        )
-        fusion.limits = {"max_tokens": self.max_tokens, "stop": self.stop or None}
-        if fusion.settings.method.temperature:
-            fusion.limits["seed"] = self.seed
-        return fusion
 
     def answers_of(self, name: str, *, development: bool = False) -> dict[str, GradedAnswer]:
         """Map questions to a contestant's graded answers, for the test questions or the development questions."""
@@ -376,7 +332,7 @@ def _cost(
         "read": read,
         "written": written,
         "cached": cached,
-        "money": prices and sum(prices[name].of(read[name], written[name], cached[name]) for name in read),
+        "money": prices and sum(prices[name].of(read[name], written[name]) for name in read),
     }
 
 
@@ -472,6 +428,8 @@ def _fuse(found: Comparison, chosen: Standing, gain: Estimated, tried: int) -> I
     if chosen.money is not None and alone.money is not None:
         words += f"; a thousand answers cost {1000 * chosen.money:.2f}, and {1000 * alone.money:.2f} alone"
     yield f"{words}."
+    if options := _options(chosen):
+        yield f"The options of cosd fuse for this method are {options}."
 
 
 def _alone(
@@ -540,3 +498,30 @@ def _method(one: Standing) -> str:
         if value is not None and len(str(value)) < _LONG
     ]
     return f"{name} ({', '.join(shown)})" if shown else name
+
+
+def _options(one: Standing) -> str:
+    """The options of `cosd fuse` that choose the method of a way; empty if options cannot express its settings."""
+    name, own = str(one.settings["method"]), dict(one.settings.get("options") or {})
+    if name not in METHODS:
+        return ""
+    if name != COSD:
+        try:
+            usual = method_named(name).options()
+        except SettingError:  # a gate, which has no default
+            return ""
+        chosen = [f"--set {key}={_argument(value)}" for key, value in own.items() if value != usual.get(key)]
+        return " ".join([f"--method {name}", *chosen])
+    verifier = one.settings["verifier"]
+    numbers = numbers_of(verifier["kind"]) if verifier["kind"] in KINDS else None
+    if numbers is None:
+        return ""
+    given = {"verifier": verifier["kind"], **{key: verifier[key] for key in numbers}}
+    given |= {key: one.settings[key] for key in ("unit", "temperature") if one.settings.get(key)}
+    return " ".join(f"--{key} {_argument(value)}" for key, value in given.items())
+
+
+def _argument(value: Any) -> str:
+    """A setting as an argument on the command line."""
+    listed = type(value).__name__ == "list"
+    return shlex.quote(",".join(map(str, value)) if listed else str(value))

@@ -39,13 +39,7 @@ _UNSEEN = 3.0  # rule of three: a share that was seen in none of n groups is at 
 
 @dataclass(frozen=True, slots=True)
 class Estimated:
-    """An estimate with its interval.
-
-    Attributes:
-        value: the estimate; NaN without data.
-        low: lower end of the interval.
-        high: upper end of the interval.
-    """
+    """An estimate, which is NaN without data, with the ends of its interval."""
 
     value: float
     low: float
@@ -82,10 +76,8 @@ class PairedCounts:
     """Counts of right and wrong answers of two contestants to the same questions.
 
     Attributes:
-        both: questions that both contestants answered right.
         won: questions that only the first contestant answered right.
         lost: questions that only the second contestant answered right.
-        neither: questions that both contestants answered wrong.
     """
 
     both: int
@@ -141,10 +133,10 @@ class Outcomes:
     Attributes:
         models: names of the models alone.
         questions: keys of the test questions.
-        right: for each contestant, whether its answer is right, keyed by question.
-        failed: for each contestant, the questions that failed.
+        right: by contestant and question, whether the answer is right.
+        failed: by contestant, the questions that failed.
         groups: the group's key for each question; a question without an entry is its own group.
-        billed: mean number of tokens billed per answer, for each contestant; contestants that ask no model are absent.
+        billed: by contestant, mean number of tokens billed per answer; without contestants that ask no model.
     """
 
     models: Sequence[str]

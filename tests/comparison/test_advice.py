@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from cosd_api import CoSD, Example, RuleVerifier, SettingError
+from cosd_api import Average, CoolFusion, CoSD, Example, MatchVerifier, RuleVerifier, SettingError
 from cosd_api.comparison import Advice, Comparison, Price
 from cosd_api.comparison.contestants import Contestant, alone
 from cosd_api.comparison.journal import AnswerUsage, GradedAnswer
 from cosd_api.comparison.result import FailedAnswer, standings_of
+from cosd_api.extend import Method
 from cosd_api.records import Endpoint
 
 RULE = CoSD(verifier=RuleVerifier.paper())
@@ -73,7 +74,8 @@ def test_fuse() -> None:
         "(the draft): of 100 questions it had 100 (100%) right, and that model 80 (80%). The error is at most 5 %, "
         "with 2 ways counted; the gain seen, +20, tends to be too large, as it was picked for being large. "
         "An answer takes 1.0 requests and bills 420 tokens, 4.2 times those of the draft alone, and 4.2 times its "
-        "time; a thousand answers cost 4.20, and 1.00 alone."
+        "time; a thousand answers cost 4.20, and 1.00 alone. The options of cosd fuse for this method are --verifier "
+        "rule --alpha 0.5 --beta 0.5."
     )
     assert Advice.model_validate_json(advice.model_dump_json()) == advice
     better = "Better than both models alone, with an error of at most 5 % for all together: v and w."
@@ -132,20 +134,27 @@ def test_a_failed_question_counts_against_the_way() -> None:
     assert words in " ".join(str(found).split())
 
 
-def test_a_way_is_fused_with_the_limits_of_its_answers() -> None:
-    found = comparison((60, "davw"), (20, "vw"), stop=("#",))
-    fusion = found.fusion("v", draft="http://a", assistant="http://b")
-    assert (fusion.settings.verifier, fusion.limits) == (RuleVerifier.paper(), {"max_tokens": 8, "stop": ("#",)})
-    own = found.standings[2].model_copy(update={"settings": {"method": "mine"}})
-    mine = found.model_copy(update={"standings": (*found.standings[:2], own)})
-    with pytest.raises(SettingError, match="the method 'mine' of this contestant is one of your own: make the fusion"):
-        mine.fusion("v", draft="http://a", assistant="http://b")
-    judged = {**found["v"].settings, "verifier": {"kind": "mine"}}
-    mine = found.model_copy(update={"standings": (found["v"].model_copy(update={"settings": judged}),)})
-    with pytest.raises(SettingError, match=r"is one of your own: make the fusion with CoSD\(verifier=\.\.\.\)"):
-        mine.fusion("v", draft="http://a", assistant="http://b")
-    with pytest.raises(KeyError, match="no contestant is named 'x'; there are draft, assistant, v, w"):
-        found.fusion("x", draft="http://a", assistant="http://b")
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        (CoSD(verifier=MatchVerifier(), unit="token"), "--verifier match --unit token"),
+        (CoolFusion(align=True), "--method cool --set align=True"),
+        (Average(weights=(2, 1), temperature=1), "--method average --set weights=2.0,1.0 --set temperature=1.0"),
+    ],
+)
+def test_the_options_of_the_advised_way(method: Method, options: str) -> None:
+    found = comparison((60, "davw"), (20, "vw"))
+    settings = Contestant("v", "method", method).settings
+    ways = [one if one.kind == "alone" else one.model_copy(update={"settings": settings}) for one in found.standings]
+    advice = found.model_copy(update={"standings": tuple(ways)}).advice()
+    assert str(advice).endswith(f"The options of cosd fuse for this method are {options}.")
+
+
+@pytest.mark.parametrize("settings", [{"method": "mine"}, {"method": "cosd", "verifier": {"kind": "mine"}}])
+def test_a_method_of_the_users_own_has_no_options(settings: dict[str, Any]) -> None:
+    found = comparison((60, "davw"), (20, "vw"))
+    ways = [one if one.kind == "alone" else one.model_copy(update={"settings": settings}) for one in found.standings]
+    assert "cosd fuse" not in str(found.model_copy(update={"standings": tuple(ways)}).advice())
 
 
 def advised(runs: int, seed: int, gain: float, questions: int) -> float:

@@ -611,7 +611,7 @@ async def test_progress() -> None:
         ({"prices": {"draft": (1, 2)}}, "the price of the assistant (large) is missing: the names are draft and assis"),
         ({"prices": {"dratf": (1, 2)}}, "there is no endpoint 'dratf' that could have a price"),
         ({"prices": {"draft": (1, -2), "large": (1, 2)}}, "a price must be a number of at least 0, not -2"),
-        ({"prices": {"draft": 1, "large": (1, 2)}}, "a price is two or three numbers: read, written and cached, not 1"),
+        ({"prices": {"draft": 1, "large": (1, 2)}}, "a price is two numbers, of tokens read and written, not 1"),
     ],
 )
 async def test_what_is_refused(options: dict[str, Any], words: str) -> None:

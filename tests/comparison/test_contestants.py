@@ -1,12 +1,9 @@
-"""The methods that a comparison makes of names, and of records."""
+"""The methods that a comparison makes of names and objects."""
 
 from __future__ import annotations
 
-import pytest
-
 from cosd_api import Average, CoSD, MatchVerifier, RuleVerifier, Speculative
-from cosd_api.comparison.contestants import VARIANTS, Contestant, contestants_of, method_of
-from cosd_api.extend import Method
+from cosd_api.comparison.contestants import VARIANTS, contestants_of
 
 
 def test_all_methods_include_forms_that_are_told_to_draw_or_to_match() -> None:
@@ -25,16 +22,3 @@ def test_an_object_has_the_name_of_its_settings() -> None:
     names = ["average", "average-drawn", "cosd-match", "speculative", "cosd", "cosd-paper", "cosd-rule"]
     assert [one.name for one in found] == names
     assert [one.method for one in found] == given
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        Average(ahead=3),
-        Average(weights=(2, 1), temperature=1),
-        Speculative(temperature=1, test="cosd"),
-        CoSD(verifier=MatchVerifier(), unit="token"),
-    ],
-)
-def test_a_method_is_read_from_its_record(method: Method) -> None:
-    assert method_of(Contestant("one", "method", method).settings) == method

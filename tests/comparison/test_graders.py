@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from cosd_api import Example, GradingError, SettingError
 from cosd_api.comparison.graders import (
     GRADERS,
-    FunctionGrader,
     Grader,
     check_grader,
     grader_named,
@@ -180,10 +179,10 @@ async def test_what_is_given_becomes_a_grader() -> None:
         return text.isupper()
 
     grader = check_grader(shout)
-    assert isinstance(grader, FunctionGrader) and grader.name.endswith("shout")
+    assert isinstance(grader, Grader) and grader.name.endswith("shout")
     assert await grader(example("x"), "X")
     assert check_grader(grader) is grader and check_grader("exact").name == "exact"
-    for wrong in (None, 3, FunctionGrader):
+    for wrong in (None, 3, Grader):
         with pytest.raises(SettingError, match="grader must be a name such as last-number, a grader, or a function"):
             check_grader(wrong)
 
@@ -245,17 +244,9 @@ def test_normalized_texts_differ_in_neither_spaces_nor_accents() -> None:
         ("1e9999", "9999"),
         ("The area is 25 cm².", "25"),
         ("25 m³", "25"),
-        ("So 25 m2.", "25"),
-        ("25㎡", "25"),
         ("25 cm^2", "25"),
         (r"$25 \text{ cm}^{2}$", "25"),
-        ("9.8 m/s^2", "9.8"),
-        ("9.8 m·s⁻²", "9.8"),
         ("42¹ and CO₂", "42"),
-        ("It is 3½.", "3.5"),
-        ("-1,234 ¾ cups", "-1234.75"),
-        ("½", "0.5"),
-        ("3⅓", "3"),
         ("USD50", "50"),
         ("2^3 = 8", "8"),
         ("in 3 days", "3"),
@@ -283,7 +274,7 @@ def test_every_spelling_of_a_number_is_read_alike(number: Decimal) -> None:
     assert len(spellings) == 1 and Decimal(spellings.pop() or "nan") == number
 
 
-def test_a_number_that_would_fill_the_memory_is_not_written_out() -> None:
+def test_a_long_number_is_read_whole() -> None:
     assert len(last_number("9" * 5000) or "") == 5000
 
 

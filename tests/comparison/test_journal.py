@@ -62,7 +62,7 @@ async def test_a_file_that_was_cut_at_any_byte_holds_its_whole_lines(tmp_path: P
         (b'{"kind":"cosd-comparison","schema_version":3}\n', "was written by a newer cosd-api (schema_version 3)"),
         (
             b'{"kind":"cosd-comparison","schema_version":1}\n',
-            "may differ from today's. Give another folder, or move this one away",
+            "line 1: its header is broken: schema_version",
         ),
         (
             b'{"kind":"cosd-comparison","schema_version":2}\n',

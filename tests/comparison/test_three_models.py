@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cosd_api import Average, CoSD, Example, Fusion, RuleVerifier, SettingError, Speculative, compare, fuse
+from cosd_api import Average, CoSD, Example, RuleVerifier, SettingError, Speculative, compare, fuse
 from cosd_api.comparison import Advice, Comparison
 from cosd_api.comparison.contestants import VARIANTS
 from cosd_api.comparison.statistics import PairedCounts
@@ -163,7 +163,7 @@ async def test_reports_name_every_model() -> None:
     assert "Differences are to each model alone" in shown
 
 
-async def test_advice_on_three_models(tmp_path: Path) -> None:
+async def test_advice_on_three_models() -> None:
     asked = in_turn(("first", "second", "draft"), 40)
     turned, *others = reversed(trio(asked))  # the one that should draft is the last that is given
     made = await compare(
@@ -177,10 +177,3 @@ async def test_advice_on_three_models(tmp_path: Path) -> None:
         "Fuse them. Let assistant 2 (small) draft and the draft (other) and assistant 1 (large) assist"
     )
     assert Advice.model_validate_json(found.model_dump_json()) == found
-    path = tmp_path / "fusion.yaml"
-    fusion = made.fusion("cosd, assistant 2 first", draft="http://other", assistant=["http://large", "http://small"])
-    fusion.save(path, comment=str(found))
-    loaded = Fusion.load(path).endpoints
-    assert [loaded.draft.name, *(one.name for one in loaded.assistants)] == ["small", "other", "large"]
-    with pytest.raises(SettingError, match="3 models were compared, not 2: give the draft and the assistants as they"):
-        made.fusion("cosd", draft="http://other", assistant="http://large")

@@ -18,7 +18,7 @@ import pytest
 from _layout import Table
 
 from cosd_api import CoSD, Example
-from cosd_api.comparison.graders import ChoiceGrader
+from cosd_api.comparison.graders import grader_named
 from cosd_api.comparison.statistics import Estimated
 from cosd_api.demo.questions import DemoQuestion, sample
 from cosd_api.demo.servers import Three
@@ -79,7 +79,7 @@ async def test_the_right_option_is_where_the_letter_says() -> None:
     for one, right in zip(made("truthfulqa"), ["Yes", "No", "No"], strict=True):
         assert one.choices is not None
         assert one.choices["ABC".index(one.answer.strip())] == right
-        assert await ChoiceGrader()(one, f" {right}")
+        assert await grader_named("choice")(one, f" {right}")
 
 
 @pytest.mark.parametrize(

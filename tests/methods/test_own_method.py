@@ -130,8 +130,7 @@ async def test_a_bill_that_nobody_knows_pays_for_no_baseline() -> None:
 async def test_advice() -> None:
     _, found = await compared([Shout()])
     assert found.advice().way == "shout"
-    with pytest.raises(SettingError, match="the method 'shout' of this contestant is one of your own"):
-        found.fusion("shout", **models())
+    assert "options of cosd fuse" not in str(found.advice())
 
 
 def test_a_settings_file_does_not_hold_it(tmp_path: Path) -> None:
