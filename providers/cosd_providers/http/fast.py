@@ -1,4 +1,4 @@
-"""An httpx client that sends requests with aiohttp (extra `fast`), in less processor time than httpx needs.
+"""An httpx transport that sends requests with aiohttp (extra `fast`), in less processor time than httpx needs.
 
 aiohttp's errors are translated into the errors of httpx's transport. This module also handles other peculiarities of
 aiohttp, as observed in version 3.14:
@@ -23,14 +23,14 @@ import warnings
 import weakref
 from collections.abc import AsyncGenerator, Callable
 from functools import cache, lru_cache
-from typing import Any, cast
+from typing import cast
 
 import aiohttp
 import httpx
 from aiohttp.connector import Connection
 from yarl import URL
 
-__all__ = ["AiohttpClient"]
+__all__ = ["AiohttpTransport"]
 
 _IDLE_SECONDS = 5.0  # seconds for which an idle connection is kept, as httpx does
 _LONGEST_HEADER = 1 << 16  # maximum length of a header, in bytes
@@ -39,38 +39,7 @@ _LARGE = 1 << 20  # size, in bytes, above which a body is passed as a file, so t
 _ADDED = ("user-agent", "accept", "accept-encoding", "content-type")  # headers that aiohttp would add by itself
 
 
-class AiohttpClient(httpx.AsyncClient):
-    """An httpx client that passes requests directly to aiohttp, without redirects, authentication and hooks.
-
-    Without them a request takes less processor time, and leaves no reference cycles.
-
-    Args:
-        idle: function that returns the maximum number of idle connections to keep.
-        verify: the certificates to trust.
-    """
-
-    def __init__(self, idle: Callable[[], int], *, verify: ssl.SSLContext) -> None:
-        self._direct = _AiohttpTransport(idle, verify)
-        super().__init__(transport=self._direct, trust_env=False)
-
-    async def send(self, request: httpx.Request, **_: Any) -> httpx.Response:
-        """Send a request, and return the answer, whose body has not been read yet.
-
-        Raises:
-            httpx.TransportError: no answer arrived.
-        """
-        try:
-            response = await self._direct.handle_async_request(request)
-        except httpx.RequestError as error:
-            error.request = request
-            raise
-        response.request = request
-        if "set-cookie" in response.headers:
-            self.cookies.extract_cookies(response)
-        return response
-
-
-class _AiohttpTransport(httpx.AsyncBaseTransport):
+class AiohttpTransport(httpx.AsyncBaseTransport):
     """An httpx transport that uses aiohttp in one event loop; it must be created within that loop.
 
     Args:
@@ -110,7 +79,7 @@ class _AiohttpTransport(httpx.AsyncBaseTransport):
             raise httpx.UnsupportedProtocol(f"Request URL has an unsupported protocol '{request.url.scheme}://'.")
         limits: dict[str, float | None] = request.extensions.get("timeout", {})
         content = await request.aread()
-        headers = dict(request.headers)
+        headers = dict(request.headers.items())  # `dict` alone would look up each name, which is slow
         keeps = self._kept < self._idle() and headers.get("connection") != "close"
         if not keeps:
             headers["connection"] = "close"
@@ -162,13 +131,14 @@ class _Body(httpx.AsyncByteStream):
         self._left = left
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
-        content = self._answer.content
+        content, limit = self._answer.content, None  # without a connection, the whole answer has arrived
         if (connection := self._answer.connection) is not None and connection.protocol is not None:
+            limit = self._limit
             connection.protocol.read_timeout = None
             connection.protocol.start_timeout()  # without a limit, this only cancels aiohttp's timer
         try:
             while True:
-                async with asyncio.timeout(self._limit):
+                async with asyncio.timeout(limit):
                     data = await content.readany()
                 if not data:
                     return

@@ -132,7 +132,7 @@ class Transport:
 
     @property
     def idle(self) -> int:
-        """Maximum number of idle connections to keep. With httpx, a change applies only to the next client."""
+        """Maximum number of idle connections to keep. With a proxy, a change applies only to the next client."""
         return self._clients.idle
 
     @idle.setter
@@ -294,8 +294,9 @@ class Transport:
         if content is None:
             words = "the text has half a surrogate pair, which is not a character and cannot be sent"
             raise self._errors.make(InvalidRequestError, words, hint="Read it with errors='replace'.")
-        headers = httpx.Headers(trace_headers())
-        headers.update({**self._headers, **(call.headers or {})})
+        headers = {**self._headers, **(call.headers or {})}
+        if traced := trace_headers():
+            headers = {**httpx.Headers(traced), **httpx.Headers(headers)}
         request = client.build_request(
             call.method,
             _parsed_url(self.endpoint + call.path),
