@@ -56,7 +56,6 @@ from cosd_api.settings import (
     refuse_settings,
     spell_out_options,
 )
-from cosd_api.speed import MEASURED_TOKENS, expected_time, measure_speeds
 from cosd_api.sync import iterate_sync, sync_portal, synchronous
 from cosd_api.telemetry import callers_context
 from cosd_api.together import together
@@ -82,7 +81,7 @@ from cosd_api.verification.gate_kinds import Gate
 from cosd_api.verification.rule import shortened
 from cosd_api.verification.trained_file import write_whole
 from cosd_api.verification.tree import TreeNode
-from cosd_api.wording import counted, duration, in_words, paragraph, with_article, with_notes
+from cosd_api.wording import counted, in_words, paragraph, with_article, with_notes
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Alive
 from cosd_providers.deferred import deferred
@@ -187,7 +186,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "RequestKind",
     "Seconds",
     # Servers.
-    "MEASURED_TOKENS",
     "PROBE_PROMPT",
     "Alive",
     "ChatProvider",
@@ -200,10 +198,8 @@ __all__ = [  # noqa: RUF022 - by subject
     "checked_messages",
     "concurrently",
     "definition_of",
-    "expected_time",
     "http_stack",
     "in_digits",
-    "measure_speeds",
     # Reference texts.
     "DeferralSample",
     "ExampleSamples",
@@ -226,7 +222,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "together",
     # Words.
     "counted",
-    "duration",
     "in_words",
     "paragraph",
     "readable",

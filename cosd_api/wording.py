@@ -5,26 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from textwrap import fill
 
-__all__ = ["counted", "duration", "in_words", "paragraph", "with_article", "with_notes"]
+__all__ = ["counted", "in_words", "paragraph", "with_article", "with_notes"]
 
 _WIDTH = 80
-_SMALL = 100  # seconds or minutes below this number are not converted to the next unit
-_EXACT = 10  # hours below this number are shown with one decimal
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """A number and its noun: `1 place`, `2,000 places`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
-
-
-def duration(seconds: float) -> str:
-    """A rounded duration: `1 second`, `45 seconds`, `12 minutes`, `2.5 hours`."""
-    if seconds < _SMALL:
-        return counted(max(1, round(seconds)), "second")
-    if seconds < _SMALL * 60:
-        return counted(round(seconds / 60), "minute")
-    hours = seconds / 3600
-    return f"{hours:.1f} hours" if hours < _EXACT else f"{hours:,.0f} hours"
 
 
 def in_words(several: Sequence[str]) -> str:
