@@ -13,7 +13,6 @@ from cosd_api.alignment import Unit
 from cosd_api.budget import SharedLimit
 from cosd_api.checks import (
     OwnMessages,
-    Prompt,
     check_between,
     check_choice,
     check_count,
@@ -54,7 +53,6 @@ from cosd_api.settings import (
     declared_setting,
     describe_verifier,
     refuse_settings,
-    spell_out_options,
 )
 from cosd_api.sync import iterate_sync, sync_portal, synchronous
 from cosd_api.telemetry import callers_context
@@ -160,7 +158,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "OnAssistantError",
     "OnBudget",
     "OwnMessages",
-    "Prompt",
     "ServerConfig",
     "ServerLimitsConfig",
     "check_between",
@@ -177,7 +174,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "describe_verifier",
     "read_document",
     "refuse_settings",
-    "spell_out_options",
     # Records.
     "DRAFT",
     "Probability",
