@@ -21,7 +21,16 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from cosd_api.alignment import Unit
-from cosd_api.checks import OwnMessages, check_choice, check_count, check_own, check_seconds, check_stop, check_tie
+from cosd_api.checks import (
+    OwnMessages,
+    check_choice,
+    check_count,
+    check_own,
+    check_seconds,
+    check_stop,
+    check_tie,
+    check_unit,
+)
 from cosd_api.decoding.schedule import Pace
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DEFAULT_IS_GREEDY, DEFAULT_METHOD, Method, method_class, method_named
@@ -402,7 +411,7 @@ def _method(given: Mapping[str, Any]) -> dict[str, Any]:
         if name not in method.accepts and given.get(name) not in (None, getattr(defaults, name)):
             words = reason.format(decides=method.decides)
             raise SettingError(f"{name} means nothing to the method {method.name!r}: {words}. Leave it out")
-    unit = given.get("unit")
+    unit = check_unit(given.get("unit"))
     if method.one_tokenizer and unit in ("word", "literal"):
         words = "single tokens" if unit == "word" else "tokens of one tokenizer"
         raise SettingError(f'unit="{unit}" means nothing to the method {method.name!r}: it compares {words}')

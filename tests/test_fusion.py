@@ -355,6 +355,7 @@ async def test_an_error_in_a_stream_comes_after_the_tokens_that_were_final() -> 
         ({"tuning": 3}, r"tuning must be a Tuning, such as Tuning\(hedge=1\), not 3"),
         ({"ask": "nobody"}, 'ask must be "contestable" or "all"'),
         ({"unit": "sentence"}, 'unit must be "token", "word", "literal" or None'),
+        ({"unit": "sentence", "method": "average"}, 'unit must be "token", "word", "literal" or None'),
         ({"stop": 5}, "stop must be a string or several, not 5"),
         ({"stop": [""]}, "stop must be strings of at least one character"),
         ({"verifier": 0.5}, "verifier must be a RuleVerifier"),
