@@ -7,7 +7,7 @@ aiohttp, as observed in version 3.14:
   limit on the number of idle connections. This module enforces all three limits.
 - Its read timeout also runs while the reader is busy. So it is used only until an answer begins.
 - If a packet contains only a chunk that aiohttp cannot parse, it closes the connection, but the waiting reader receives
-  no error before the read timeout.
+  no error. `_Body` notices this.
 - After a lost connection, its stream hides bytes that have already arrived. `_Body` yields these bytes first.
 - If a packet contains more bytes than an answer's `Content-Length`, aiohttp drops the answer. In contrast, httpx
   accepts the answer and drops the surplus bytes.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 import socket
 import ssl
 import warnings
@@ -27,6 +28,7 @@ from typing import cast
 
 import aiohttp
 import httpx
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from yarl import URL
 
@@ -36,6 +38,7 @@ _IDLE_SECONDS = 5.0  # seconds for which an idle connection is kept, as httpx do
 _LONGEST_HEADER = 1 << 16  # maximum length of a header, in bytes
 _SMALL = 1 << 15  # size, in bytes, up to which the operating system accepts a body in one call
 _LARGE = 1 << 20  # size, in bytes, above which a body is passed as a file, so that aiohttp writes it in parts
+_LOOK_SECONDS = 2.0  # seconds between two checks of the connection of an answer that is awaited
 _ADDED = ("user-agent", "accept", "accept-encoding", "content-type")  # headers that aiohttp would add by itself
 
 
@@ -131,23 +134,33 @@ class _Body(httpx.AsyncByteStream):
         self._left = left
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
-        content, limit = self._answer.content, None  # without a connection, the whole answer has arrived
-        if (connection := self._answer.connection) is not None and connection.protocol is not None:
-            limit = self._limit
-            connection.protocol.read_timeout = None
-            connection.protocol.start_timeout()  # without a limit, this only cancels aiohttp's timer
+        content, connection = self._answer.content, self._answer.connection
+        protocol = None if connection is None else connection.protocol
+        if protocol is not None:  # otherwise, the whole answer has arrived
+            protocol.read_timeout = None
+            protocol.start_timeout()  # without a limit, this only cancels aiohttp's timer
         try:
-            while True:
-                async with asyncio.timeout(limit):
-                    data = await content.readany()
-                if not data:
-                    return
+            while data := await self._next(protocol):
                 yield data
         except (aiohttp.ClientError, TimeoutError) as error:
             content.set_exception(cast("BaseException", None))  # while an error is set, earlier bytes cannot be read
             if rest := content.read_nowait():
                 yield rest
             raise _translated(error) from error
+
+    async def _next(self, protocol: ResponseHandler | None) -> bytes:
+        """Wait for the next bytes; b"" at the end."""
+        content, time = self._answer.content, asyncio.get_running_loop().time
+        deadline = math.inf if self._limit is None else time() + self._limit
+        while True:
+            try:
+                async with asyncio.timeout_at(min(deadline, time() + _LOOK_SECONDS)):
+                    return await content.readany()
+            except TimeoutError:
+                if protocol is not None and not protocol.is_connected():
+                    raise aiohttp.ClientPayloadError("the answer cannot be read") from None
+                if content.exception() is not None or time() >= deadline:
+                    raise
 
     async def aclose(self) -> None:
         left, self._left = self._left, None
