@@ -469,12 +469,31 @@ async def test_a_stream_that_closes_its_connection_takes_one_that_is_open() -> N
                 assert [event async for event in stream] == [{"a": number}]
 
 
-@pytest.mark.parametrize("each_stack", ["aiohttp"], indirect=True)
-async def test_the_number_of_idle_connections_can_change() -> None:
-    """Of ten requests at the same time so many connections are kept, and the next ones take these.
+async def test_a_connection_whose_closing_is_cancelled_is_not_kept() -> None:
+    """Nor forgotten: it would stay open until the whole client is closed."""
 
-    With httpx, the number is fixed when a client is made.
-    """
+    class Cancelled(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield b"1"
+
+        async def aclose(self) -> None:
+            raise asyncio.CancelledError
+
+    kept = list[bool]()
+
+    async def left(complete: bool) -> None:
+        kept.append(complete)
+
+    body = clients._HttpxBody(Cancelled(), left)
+    assert [part async for part in body] == [b"1"]
+    with pytest.raises(asyncio.CancelledError):
+        await body.aclose()
+    await body.aclose()
+    assert kept == [False]
+
+
+async def test_the_number_of_idle_connections_can_change() -> None:
+    """Of ten requests at the same time so many connections are kept, and the next ones take these."""
     async with counting() as answering, Transport(answering.url, idle=2) as found:
         for idle in (2, 5, 1):
             found.idle, answering.together = idle, 10
@@ -523,12 +542,8 @@ async def test_closing_ends_streams_that_are_open() -> None:
 # Garbage.
 
 
-@pytest.mark.parametrize("each_stack", ["aiohttp"], indirect=True)
 async def test_requests_leave_nothing_to_the_garbage_collector() -> None:
-    """No object of the library's, nor of those below it, refers to itself: only asyncio's transports of sockets do.
-
-    httpx's own client leaves cycles of answers and their streams.
-    """
+    """No object of the library's, nor of those below it, refers to itself: only asyncio's transports of sockets do."""
     stream = answering(200, b'data: {"a": 1}\n\n' * 3, STREAM)
     async with server(answering(200, b"[1]")) as whole, server(stream) as streaming:  # noqa: SIM117
         async with Transport(whole) as one, Transport(streaming) as other:
