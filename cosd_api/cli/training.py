@@ -36,8 +36,6 @@ from cosd_providers import ContextLengthError, ProviderError
 
 __all__ = ["collect", "train", "train_gate", "tune_rule"]
 
-"""The values of a hidden option from the time when gates on hidden states belonged to a separate method."""
-
 _SHOWN = 3  # the largest number of failed examples that are listed
 
 
