@@ -507,7 +507,7 @@ class ListedModel(BaseModel):
     """
 
     id: str
-    aliases: list[str] = []
+    aliases: list[str] | None = None
     root: str | None = None
     parent: str | None = None
     max_model_len: int | None = Field(
@@ -558,9 +558,9 @@ def choose(models: Sequence[ListedModel], wanted: str | None, endpoint: str) -> 
     own = [one for one in models if one.parent is None]
     if wanted is None and own and len({one.root or one.id for one in own}) == 1:
         return own[0]
-    for one in models:
-        if wanted in (one.id, *one.aliases):
-            return one
+    named = [one for one in models if wanted == one.id] or [one for one in models if wanted in (one.aliases or ())]
+    if named:
+        return named[0]
     raise no_model(wanted, (one.id for one in models), endpoint)
 
 

@@ -69,8 +69,10 @@ LORA = {"id": "poet", "root": "/poet", "parent": "a"}
         (models({"id": "a", "root": "/m"}, {"id": "b", "root": "/m"}), None, "a"),
         (models({"id": "a", "root": "/m"}, {"id": "b", "root": "/m"}), "b", "b"),
         (models({"id": "a"}, LORA), "poet", "poet"),
+        (models({"id": "a", "aliases": None}, {"id": "b", "aliases": ["c"]}), "c", "b"),
+        (models({"id": "a", "aliases": ["b"]}, {"id": "b", "aliases": ["a"]}), "b", "b"),
     ],
-    ids=["the only one", "no adapter", "the first name", "another name", "the adapter that is named"],
+    ids=["the only one", "no adapter", "the first name", "another name", "the adapter", "an alias", "no alias"],
 )
 def test_the_model_to_use(listed: list[ListedModel], wanted: str | None, chosen: str) -> None:
     assert choose(listed, wanted, URL).id == chosen
