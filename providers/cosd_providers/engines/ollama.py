@@ -228,7 +228,7 @@ class Ollama(Engine[ServerFacts]):
             for questions at every boundary of a text.
         context: size of the context to load the model with (`num_ctx`), prompt and answer together. By default the
             server decides.
-        options: as in `engine.Adapter`. `model` (e.g. `"llama3.2"`) is required if the server has several models.
+        options: as in `engine.Engine`. `model` (e.g. `"llama3.2"`) is required if the server has several models.
             `api_key` is for a proxy that requires a key. `extra_body` may be e.g. `{"keep_alive": -1, "options":
             {"num_gpu": 0}}`. `timeout` includes the time to load the model.
 
