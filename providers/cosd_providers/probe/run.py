@@ -41,7 +41,6 @@ _ADVICE: dict[str, Sequence[tuple[str, str]]] = {
         ("depth", "--max-logprobs 20: it then lists more tokens at a place"),
     ),
     "tgi": (("scoring", "--enable-prefill-logprobs: it then scores a prompt"),),
-    "ollama": (("context", "OLLAMA_CONTEXT_LENGTH: the model was trained for a longer context than it is given"),),
 }
 """Advice for each missing ability, by the kind of server; the key `""` applies to all kinds."""
 
