@@ -428,7 +428,7 @@ def _fuse(found: Comparison, chosen: Standing, gain: Estimated, tried: int) -> I
     if chosen.money is not None and alone.money is not None:
         words += f"; a thousand answers cost {1000 * chosen.money:.2f}, and {1000 * alone.money:.2f} alone"
     yield f"{words}."
-    if options := _options(chosen):
+    if options := _options(chosen, found.unit):
         yield f"The options of cosd fuse for this method are {options}."
 
 
@@ -500,8 +500,11 @@ def _method(one: Standing) -> str:
     return f"{name} ({', '.join(shown)})" if shown else name
 
 
-def _options(one: Standing) -> str:
-    """The options of `cosd fuse` that choose the method of a way; empty if options cannot express its settings."""
+def _options(one: Standing, unit: Unit | None) -> str:
+    """The options of `cosd fuse` that choose the method of a way; empty if options cannot express its settings.
+
+    `unit` is the unit of the whole comparison, for ways of CoSD that have none of their own.
+    """
     name, own = str(one.settings["method"]), dict(one.settings.get("options") or {})
     if name not in METHODS:
         return ""
@@ -517,7 +520,8 @@ def _options(one: Standing) -> str:
     if numbers is None:
         return ""
     given = {"verifier": verifier["kind"], **{key: verifier[key] for key in numbers}}
-    given |= {key: one.settings[key] for key in ("unit", "temperature") if one.settings.get(key)}
+    more = {"unit": one.settings.get("unit") or unit, "temperature": one.settings.get("temperature")}
+    given |= {key: value for key, value in more.items() if value}
     return " ".join(f"--{key} {_argument(value)}" for key, value in given.items())
 
 

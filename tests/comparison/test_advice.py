@@ -150,6 +150,11 @@ def test_the_options_of_the_advised_way(method: Method, options: str) -> None:
     assert str(advice).endswith(f"The options of cosd fuse for this method are {options}.")
 
 
+def test_the_options_name_the_unit_of_the_comparison() -> None:
+    found = comparison((60, "davw"), (20, "vw")).model_copy(update={"unit": "literal"})
+    assert "are --verifier rule --alpha 0.5 --beta 0.5 --unit literal." in str(found.advice())
+
+
 @pytest.mark.parametrize("settings", [{"method": "mine"}, {"method": "cosd", "verifier": {"kind": "mine"}}])
 def test_a_method_of_the_users_own_has_no_options(settings: dict[str, Any]) -> None:
     found = comparison((60, "davw"), (20, "vw"))
