@@ -40,7 +40,7 @@ docs: $(STAMPS)/docs  ## Write the tables of docs/ from the code and benchmarks/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --config-file build/mkdocs.yml
 	@echo "build/site is ready: $(BIN)/python -m http.server --directory build/site"
 
-test: $(STAMPS)/test  ## Run the tests, on live llama.cpp servers too (two to three minutes on two cores)
+test: $(STAMPS)/test  ## Run the tests, on live llama.cpp servers too (about four minutes on two cores)
 	@$(BIN)/python -m pytest $(WORKERS) -m "not extended" $(ARGS)
 
 test-all: $(STAMPS)/test  ## Run all tests, the extended ones too, each drawing six times the examples (as CI does)
