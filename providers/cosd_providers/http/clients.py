@@ -9,16 +9,21 @@ import ssl
 import time
 import urllib.request
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import cache, lru_cache, partial
 from importlib import import_module, metadata
 from importlib.util import find_spec
-from typing import Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import anyio
 import httpx
 
-__all__ = ["EventLoop", "HttpClients", "carrier", "event_loop", "http_stack"]
+from cosd_providers.http.answers import HttpAnswer
+
+if TYPE_CHECKING:
+    from cosd_providers.http.fast import AiohttpClient
+
+__all__ = ["EventLoop", "HttpClients", "ask", "carrier", "event_loop", "http_stack"]
 
 EventLoop: TypeAlias = Literal["asyncio", "uvloop"]
 
@@ -66,7 +71,7 @@ class HttpClients:
         self.idle = idle
         self._secure = url.lower().startswith("https:")
         self._timeout = timeout
-        self._clients: dict[object, httpx.AsyncClient] = {}
+        self._clients: dict[object, AiohttpClient | httpx.AsyncClient] = {}
         self._users: dict[object, int] = {}
 
     def __len__(self) -> int:
@@ -94,7 +99,7 @@ class HttpClients:
         if carrier() != "httpx":
             import_module(_FAST)
 
-    def get(self) -> httpx.AsyncClient:
+    def get(self) -> AiohttpClient | httpx.AsyncClient:
         """Return the running event loop's client, which is created at its first use.
 
         Raises:
@@ -106,17 +111,58 @@ class HttpClients:
             client = self._clients[loop] = self._new()
         return client
 
-    def _new(self) -> httpx.AsyncClient:
+    def _new(self) -> AiohttpClient | httpx.AsyncClient:
         _log.debug("HTTP by %s", http_stack())
         verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # it trusts no certificate; reading those takes 25 ms
         if self._secure or _proxied():
             verify = _certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
         if carrier() != "httpx":
-            return _DirectClient(import_module(_FAST).AiohttpTransport(lambda: self.idle, verify))
+            made: AiohttpClient = import_module(_FAST).AiohttpClient(lambda: self.idle, verify, _common_headers())
+            return made
         if not _proxied():
             return _DirectClient(_HttpxTransport(lambda: self.idle, verify))
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=self.idle)
         return httpx.AsyncClient(timeout=self._timeout, limits=limits, verify=verify)
+
+
+async def ask(
+    client: AiohttpClient | httpx.AsyncClient,
+    method: str,
+    url: httpx.URL,
+    *,
+    content: bytes,
+    headers: Mapping[str, str],
+    timeout: httpx.Timeout,  # noqa: ASYNC109 - httpx's
+    extensions: Mapping[str, bool],
+) -> HttpAnswer:
+    """Send a request, and return the answer, whose body has not been read yet.
+
+    Args:
+        client: the client.
+        method: GET or POST.
+        url: the target.
+        content: the JSON body; empty if there is none.
+        headers: headers in addition to those of the client.
+        timeout: the time limits.
+        extensions: extensions of httpx, which are used in error messages; see `errors.FIXED_WAIT`.
+
+    Raises:
+        httpx.HTTPError: no answer arrived.
+    """
+    if not isinstance(client, httpx.AsyncClient):
+        return await client.ask(method, url, content=content, headers=headers, timeout=timeout, extensions=extensions)
+    request = client.build_request(
+        method, url, content=content or None, headers=headers, timeout=timeout, extensions=dict(extensions)
+    )
+    if content:
+        request.headers.setdefault("Content-Type", "application/json")
+    return await client.send(request, stream=True, follow_redirects=False)
+
+
+@cache
+def _common_headers() -> Mapping[str, str]:
+    """Return the headers that an httpx client sends with every request, by lower-case name."""
+    return dict(httpx.AsyncClient(transport=httpx.AsyncBaseTransport()).headers)
 
 
 class _DirectClient(httpx.AsyncClient):
@@ -128,12 +174,11 @@ class _DirectClient(httpx.AsyncClient):
     def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
         super().__init__(transport=transport, trust_env=False)
         self._direct = transport
-        self._common = dict(self.headers)
 
     def build_request(self, method: str, url: httpx.URL | str, **options: Any) -> httpx.Request:
         """Create a request from the options that `Transport` gives, which need no merging by httpx."""
         url, content = httpx.URL(url), options["content"] or b""
-        headers = {"host": url.netloc.decode("ascii"), **self._common}
+        headers = {"host": url.netloc.decode("ascii"), **_common_headers()}
         headers |= {name.lower(): value for name, value in options["headers"].items()}
         if content or method != "GET":
             headers["content-length"] = str(len(content))

@@ -31,6 +31,7 @@ from cosd_providers.errors import (
     ServerError,
     StatusError,
 )
+from cosd_providers.http.answers import HttpAnswer
 from cosd_providers.http.keys import Strike, only_keys
 
 __all__ = ["BROKEN", "FIXED_WAIT", "Errors", "is_no_http"]
@@ -94,7 +95,7 @@ class Errors:
         self._strike = Strike((headers or {}).values())
         self._has_key = bool(only_keys(headers or {}))
 
-    def make(self, kind: type[_E], words: str, response: httpx.Response | None = None, hint: str = "") -> _E:
+    def make(self, kind: type[_E], words: str, response: HttpAnswer | None = None, hint: str = "") -> _E:
         """Create an error for this endpoint, with `words` as its message."""
         error = kind(self._strike(words), endpoint=self._endpoint, hint=hint)
         if response is not None:
@@ -157,13 +158,13 @@ class Errors:
 
     # Refusals.
 
-    def refusal(self, response: httpx.Response, text: str) -> StatusError:
+    def refusal(self, response: HttpAnswer, text: str) -> StatusError:
         """Create the error for an HTTP error status or a redirect."""
         if response.has_redirect_location:
             return self.redirected(response)
         return self._status_error(response.status_code, _body(text), response)
 
-    def event_error(self, event: object, response: httpx.Response) -> StatusError | None:
+    def event_error(self, event: object, response: HttpAnswer) -> StatusError | None:
         """Create the error that an event, or an answer with a 2xx status, reports; None if it reports no error."""
         first = next(iter(_each(event)), None)  # Gemini puts its errors into lists
         if not isinstance(first, dict):
@@ -175,7 +176,7 @@ class Errors:
             return None
         return self._status_error(_status_of(fields), fields, response)
 
-    def failure(self, event: object, response: httpx.Response) -> ProviderError | None:
+    def failure(self, event: object, response: HttpAnswer) -> ProviderError | None:
         """Create the error for an event, or an answer with a 2xx status, that reports an error or was broken off.
 
         A server may break an answer off without an error object, and give only a finish reason such as `"abort"`.
@@ -194,7 +195,7 @@ class Errors:
         broken.retryable = True
         return broken
 
-    def _status_error(self, status: int, answer: object, response: httpx.Response) -> StatusError:
+    def _status_error(self, status: int, answer: object, response: HttpAnswer) -> StatusError:
         message = self._strike(_message(answer))  # before the message is shortened, since half a key would be missed
         quoted = _shortened(message)
         words = f"{status}: {quoted}" if quoted else f"HTTP status {status}"
@@ -209,7 +210,7 @@ class Errors:
             error.retryable = False
         return error
 
-    def redirected(self, response: httpx.Response | None = None) -> StatusError:
+    def redirected(self, response: HttpAnswer | None = None) -> StatusError:
         """Create the error for a redirect. Redirects are not followed, so that no key is sent to another host."""
         words, hint = "the server redirects to an invalid URL", ""
         with suppress(ValueError):
@@ -224,7 +225,7 @@ class Errors:
 
     # Answers.
 
-    def parsed(self, response: httpx.Response, text: str, *, generated: bool) -> Any:
+    def parsed(self, response: HttpAnswer, text: str, *, generated: bool) -> Any:
         """Parse the JSON of an answer. Some servers report a failed generation with a 2xx status.
 
         Args:
@@ -246,14 +247,14 @@ class Errors:
                 raise error
         return answer
 
-    def no_stream(self, response: httpx.Response, text: str) -> ProviderError:
+    def no_stream(self, response: HttpAnswer, text: str) -> ProviderError:
         """Create the error for a 2xx answer that is not a stream of events. The answer may itself report an error."""
         with suppress(ValueError):
             if (error := self.event_error(from_json(text), response)) is not None:
                 return error
         return self._unreadable(response, text, "a stream of events")
 
-    def _unreadable(self, response: httpx.Response, text: str, expected: str) -> ResponseError:
+    def _unreadable(self, response: HttpAnswer, text: str, expected: str) -> ResponseError:
         kind = response.headers.get("content-type", "").partition(";")[0] or "no content type"
         if kind == "text/html" or text.lstrip()[:1] == "<":
             title = _shortened(self._strike(_title(text)))

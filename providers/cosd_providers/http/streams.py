@@ -16,6 +16,7 @@ import httpx
 from pydantic_core import from_json
 
 from cosd_providers.errors import ResponseError
+from cosd_providers.http.answers import HttpAnswer
 from cosd_providers.http.errors import BROKEN, Errors
 from cosd_providers.http.limits import Slot
 from cosd_providers.usage import Usage
@@ -29,7 +30,7 @@ _LINES = "application/x-ndjson"  # content type of a stream with one JSON object
 _BOM = b"\xef\xbb\xbf"
 
 
-async def read(response: httpx.Response, errors: Errors) -> str:
+async def read(response: HttpAnswer, errors: Errors) -> str:
     """Read the whole body of an answer, or the beginning of an error answer.
 
     Raises:
@@ -54,7 +55,7 @@ async def read(response: httpx.Response, errors: Errors) -> str:
 
 
 async def events(
-    response: httpx.Response, errors: Errors, usage: Usage, slot: Slot | None
+    response: HttpAnswer, errors: Errors, usage: Usage, slot: Slot | None
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the JSON objects of a stream, up to its end or `[DONE]`.
 
@@ -106,10 +107,13 @@ async def events(
         await chunks.aclose()
 
 
-def _chunks(response: httpx.Response) -> AsyncGenerator[bytes]:
+def _chunks(response: HttpAnswer) -> AsyncGenerator[bytes]:
     """Return the body as it arrives. If the body needs no decoding, httpx's decoder is not used."""
-    whole = response.is_stream_consumed or "content-encoding" in response.headers
-    return cast("AsyncGenerator[bytes]", response.aiter_bytes() if whole else response.aiter_raw())
+    if isinstance(response, httpx.Response) and not (
+        response.is_stream_consumed or "content-encoding" in response.headers
+    ):
+        return cast("AsyncGenerator[bytes]", response.aiter_raw())
+    return cast("AsyncGenerator[bytes]", response.aiter_bytes())
 
 
 async def _read_on(chunks: AsyncGenerator[bytes]) -> None:
@@ -119,7 +123,7 @@ async def _read_on(chunks: AsyncGenerator[bytes]) -> None:
             pass
 
 
-def _parsed(data: bytes, errors: Errors, response: httpx.Response) -> Any:
+def _parsed(data: bytes, errors: Errors, response: HttpAnswer) -> Any:
     """Parse the JSON of an event; return None if it has none."""
     if not data or data.isspace():
         return None
@@ -132,7 +136,7 @@ def _parsed(data: bytes, errors: Errors, response: httpx.Response) -> Any:
         raise errors.make(ResponseError, "an event of the stream is not JSON", response) from error
 
 
-def _too_long(errors: Errors, response: httpx.Response) -> ResponseError:
+def _too_long(errors: Errors, response: HttpAnswer) -> ResponseError:
     return errors.make(ResponseError, f"the answer is longer than {_LONGEST >> 20} MB", response)
 
 

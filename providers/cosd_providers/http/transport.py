@@ -23,7 +23,8 @@ import httpx
 from pydantic_core import PydanticSerializationError, to_json
 
 from cosd_providers.errors import InvalidRequestError, ProviderError
-from cosd_providers.http.clients import HttpClients
+from cosd_providers.http.answers import HttpAnswer
+from cosd_providers.http.clients import HttpClients, ask
 from cosd_providers.http.errors import FIXED_WAIT, Errors, is_no_http
 from cosd_providers.http.httpx2_client import behind_httpx, is_httpx2
 from cosd_providers.http.keys import checked_headers, checked_url, only_keys
@@ -208,7 +209,7 @@ class Transport:
             return answer
 
     @asynccontextmanager
-    async def _answered(self, call: _Call) -> AsyncGenerator[tuple[httpx.Response, Any, Slot | None]]:
+    async def _answered(self, call: _Call) -> AsyncGenerator[tuple[HttpAnswer, Any, Slot | None]]:
         """Send a request, count it, and provide the answer, its JSON unless it is a stream, and the request's slot."""
         usage, slot = call.usage, None
         with ExitStack() as ending:
@@ -233,12 +234,12 @@ class Transport:
                 where = f"{call.method} {self.endpoint}{call.path}: {response.status_code}"
                 _log.debug("%s after %.3f s, closed after %.3f s", where, waited, time.monotonic() - start)
 
-    async def _send_until_answered(self, call: _Call) -> tuple[httpx.Response, Any]:
+    async def _send_until_answered(self, call: _Call) -> tuple[HttpAnswer, Any]:
         """Send a request, and retry it after temporary failures, as long as no part of an answer has been used."""
         if call.once:
             return await self._send(call)
 
-        async def attempt(number: int) -> tuple[httpx.Response, Any]:
+        async def attempt(number: int) -> tuple[HttpAnswer, Any]:
             if number > 1 and call.usage is not None:
                 await self._limiter.admit(call.usage)
             return await self._send(call)
@@ -250,8 +251,8 @@ class Transport:
 
         return await until_answered(attempt, again, few=1 if call.quick else 2)
 
-    async def _send(self, call: _Call) -> tuple[httpx.Response, Any]:
-        response: httpx.Response | None = None
+    async def _send(self, call: _Call) -> tuple[HttpAnswer, Any]:
+        response: HttpAnswer | None = None
         failure: ProviderError | None = None
         try:
             response = await self._sent(call)
@@ -279,7 +280,7 @@ class Transport:
             return response, self._errors.parsed(response, text, generated=call.usage is not None)
         raise self._errors.refusal(response, text)
 
-    async def _sent(self, call: _Call) -> httpx.Response:
+    async def _sent(self, call: _Call) -> HttpAnswer:
         theirs = self.http_client
         client = self._clients.get() if theirs is None else theirs
         timeout = theirs.timeout if theirs is not None and self._own_timeout else self._timeout
@@ -297,17 +298,10 @@ class Transport:
         headers = {**self._headers, **(call.headers or {})}
         if traced := trace_headers():
             headers = {**httpx.Headers(traced), **httpx.Headers(headers)}
-        request = client.build_request(
-            call.method,
-            _parsed_url(self.endpoint + call.path),
-            content=content or None,
-            headers=headers,
-            timeout=timeout,
-            extensions=extensions,
+        url = _parsed_url(self.endpoint + call.path)
+        return await ask(
+            client, call.method, url, content=content, headers=headers, timeout=timeout, extensions=extensions
         )
-        if content:
-            request.headers.setdefault("Content-Type", "application/json")
-        return await client.send(request, stream=True, follow_redirects=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,9 +333,11 @@ class _Call:
     quick: bool = False
 
 
-async def _close(response: httpx.Response) -> None:
+async def _close(response: HttpAnswer) -> None:
     """Close an answer, even if the caller is being cancelled."""
-    if not response.is_closed:
+    if not isinstance(response, httpx.Response):
+        await response.aclose()  # needs no shield, because this method does not wait
+    elif not response.is_closed:
         with anyio.CancelScope(shield=True):
             await response.aclose()
 
