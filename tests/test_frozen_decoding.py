@@ -1,4 +1,4 @@
-"""What answers are and what they cost, held against what is kept."""
+"""Answers and their costs, held against those that are kept."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ Change: TypeAlias = Callable[[list[Any]], list[Any]]
 
 
 def edited(*changes: Change, how: str = "end") -> Fault:
-    """What the stand-in says, changed."""
+    """Changes to the answers of the stand-in."""
 
     async def fault(exchange: Exchange) -> None:
         said = exchange.said

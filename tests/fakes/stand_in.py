@@ -19,7 +19,7 @@ from fakes.chats import Template
 
 @dataclass
 class Answer:
-    """What is sent: one body, or events."""
+    """Answer of a stand-in: one body, or events."""
 
     status: int
     body: object = None

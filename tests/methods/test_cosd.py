@@ -32,20 +32,8 @@ from naive import reference
 from support.drawn import decoder_examples
 from toys import schedules
 from toys import toy_models as toys
+from toys.id_models import Always
 from toys.scheduled import NONE, as_reference, check, choosers, expected, failures, tasks
-
-
-class Always:
-    """A verifier that always replaces."""
-
-    def replaces(self, p: float, q: float) -> bool:
-        return True
-
-    def contestable(self, p: float) -> bool:
-        return True
-
-    def explain(self, p: float, q: float) -> str:
-        return "always"
 
 
 @decoder_examples

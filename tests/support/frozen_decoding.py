@@ -1,4 +1,4 @@
-"""What an answer is and what it costs, kept: texts, questions and drafted tokens of 300 drawn tasks at two speeds.
+"""Kept answers and costs: texts, questions and drafted tokens of 300 drawn tasks at two speeds.
 
 `python tests/support/frozen_decoding.py` writes the file beside it. Whoever changes how answers are decoded runs it and
 compares: a text may change only if the definition does, and each number should fall.

@@ -132,8 +132,7 @@ async def ask(
     *,
     content: bytes,
     headers: Mapping[str, str],
-    timeout: httpx.Timeout,  # noqa: ASYNC109 - httpx's
-    extensions: Mapping[str, bool],
+    **options: Any,
 ) -> HttpAnswer:
     """Send a request, and return the answer, whose body has not been read yet.
 
@@ -143,17 +142,14 @@ async def ask(
         url: the target.
         content: the JSON body; empty if there is none.
         headers: headers in addition to those of the client.
-        timeout: the time limits.
-        extensions: extensions of httpx, which are used in error messages; see `errors.FIXED_WAIT`.
+        options: `timeout` and `extensions`, as in httpx; the extensions are used in error messages.
 
     Raises:
         httpx.HTTPError: no answer arrived.
     """
     if not isinstance(client, httpx.AsyncClient):
-        return await client.ask(method, url, content=content, headers=headers, timeout=timeout, extensions=extensions)
-    request = client.build_request(
-        method, url, content=content or None, headers=headers, timeout=timeout, extensions=dict(extensions)
-    )
+        return await client.ask(method, url, content=content, headers=headers, **options)
+    request = client.build_request(method, url, content=content or None, headers=headers, **options)
     if content:
         request.headers.setdefault("Content-Type", "application/json")
     return await client.send(request, stream=True, follow_redirects=False)
