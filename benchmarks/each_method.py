@@ -79,7 +79,7 @@ LABELLED: Mapping[str, Method] = {
 """Rows by name. The names date from the first run; some now belong to a different rule or method in the library."""
 
 VARIANTS: Mapping[str, Method] = {
-    "cosd, chow": CoSD(verifier=AgreementVerifier()),
+    "cosd, agreement": CoSD(verifier=AgreementVerifier()),
     "cosd, diff": CoSD(verifier=DiffVerifier()),
     "cosd, surprise": CoSD(verifier=SurpriseVerifier(), unit="literal"),
     "cosd, random": CoSD(verifier=RandomVerifier(rate=0.1)),
