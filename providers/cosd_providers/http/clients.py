@@ -141,7 +141,7 @@ async def ask(
         method: GET or POST.
         url: the target.
         content: the JSON body; empty if there is none.
-        headers: headers in addition to those of the client.
+        headers: more headers than the client sends.
         options: `timeout` and `extensions`, as in httpx; the extensions are used in error messages.
 
     Raises:
