@@ -48,16 +48,18 @@ Encode = Callable[[str], Awaitable[Sequence[Piece]]]
 """A function that returns a model's encoding of a response's text; see `contract.IdContexts.encode`."""
 
 
-def look(text: bytes, at: int, *, ended: bool) -> int | None:
+def look(text: bytes, at: int, *, ended: bool, cuts: bool = False) -> int | None:
     """The end of a place's lookahead, which is the text that can affect how the text before the place is encoded.
 
     The lookahead ends after the first character of the second word that begins after the place, after 64 characters (or
-    32, if none of them is white space), or at the end of the answer.
+    32, if none of them is white space), or at the end of the answer. If every safe cut is a token boundary, it ends at
+    the first safe cut that is not before the place, with the character behind the space.
 
     Args:
         text: the draft's text, which ends with a whole character.
         at: byte offset of the place, which lies between two characters.
         ended: whether the draft has ended the answer after the text.
+        cuts: whether every safe cut is a token boundary, whatever follows; see `Encoder`.
 
     Returns:
         None if the draft has not written far enough.
@@ -65,11 +67,13 @@ def look(text: bytes, at: int, *, ended: bool) -> int | None:
     characters = text[at : at + _WINDOW].decode("utf-8", "surrogateescape")
     end, words, spaces, before = at, 0, False, "."
     for count, character in enumerate(characters, 1):
-        end += len(character.encode("utf-8", "surrogateescape"))
+        start, end = end, end + len(character.encode("utf-8", "surrogateescape"))
         if character.isspace():
             spaces = True
         else:
             words += before.isspace()
+        if cuts and count > 1 and before == " " and is_safe_cut(text, start - 1):
+            return end
         before = character
         if words == 2 or count == FARTHEST or (count == _WITHOUT_SPACES and not spaces):
             return end
@@ -207,9 +211,15 @@ class Encoder:
         lead: white space that the chat template writes before every answer, and with which the model's path begins. A
             token that ends inside this white space counts as ending at byte 0. A token that extends into the answer
             keeps its end in the answer.
+        cuts: whether no token of the vocabulary contains a space between two visible characters. Then the encoding
+            before a safe cut does not depend on the text after it.
+
+    Attributes:
+        cuts: see above.
     """
 
-    def __init__(self, encode: Encode, lead: str = "") -> None:
+    def __init__(self, encode: Encode, lead: str = "", *, cuts: bool = False) -> None:
+        self.cuts = cuts
         self._encode = encode
         self._lead = lead
         self._text: bytes | None = None if lead else b""  # the text whose encoding is known
@@ -281,7 +291,7 @@ class PathUnit:
             kept without a verdict because it begins inside one of the assistant's tokens.
         count: number of the assistant's tokens before the unit.
         cut: whether the text had to be cut at the unit's start; if so, the assistant has to continue a cut text.
-        by_text: whether the assistant accepts only text and continues it from the unit's start.
+        plain: whether the unit is judged without an encoding: as one token, or as text.
     """
 
     first: int
@@ -291,12 +301,12 @@ class PathUnit:
     encoding: Encoded | None = None
     count: int = 0
     cut: bool = False
-    by_text: bool = False
+    plain: bool = False
 
     @property
     def judged(self) -> bool:
         """False if the unit is kept, whatever the assistant would write."""
-        return self.by_text or self.encoding is not None
+        return self.plain or self.encoding is not None
 
     def places(self, bound: int) -> list[tuple[int, int]]:
         """The byte offset of each place before byte `bound`, with the number of the assistant's tokens before it."""
@@ -345,7 +355,7 @@ async def next_unit(draft: DraftPath, first: int, encoder: Encoder, *, own: bool
         end, passed = draft.offset(last), last - first
         if end == start or end > len(text) or whole(bytes(draft.text[start:end])) != end - start:
             continue  # the token ends inside a character
-        seen = look(text, end, ended=ended)
+        seen = look(text, end, ended=ended, cuts=encoder.cuts)
         if seen is None:
             return None
         word = ends_unit(text, end)

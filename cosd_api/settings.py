@@ -31,7 +31,7 @@ from cosd_api.checks import (
     check_tie,
     check_unit,
 )
-from cosd_api.decoding.schedule import Pace
+from cosd_api.decoding.pace import Pace
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DEFAULT_IS_GREEDY, DEFAULT_METHOD, Method, method_class, method_named
 from cosd_api.records import Record

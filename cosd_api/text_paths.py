@@ -48,7 +48,7 @@ def next_text_unit(
     """
     start, text = draft.offset(first), bytes(draft.text)
     if draft.tokens[first].end:
-        return PathUnit(first, first + 1, start, start, by_text=True)
+        return PathUnit(first, first + 1, start, start, plain=True)
     safe = _is_place(draft, text, start, words)
     if safe is None:
         return None
@@ -62,7 +62,7 @@ def next_text_unit(
         if ends is None:
             return None
         if ends:
-            return PathUnit(first, last, start, end, cut=not safe, by_text=True)
+            return PathUnit(first, last, start, end, cut=not safe, plain=True)
     return None
 
 

@@ -186,7 +186,7 @@ class PathJudge:
 
     async def _ask_text(self, hearing: PathHearing, units: Sequence[PathUnit]) -> None:
         """Ask an assistant that accepts only text for its own text from the start of each unit."""
-        new = [one for one in units if one.by_text and one.first not in hearing.proposals and self._contestable(one)]
+        new = [one for one in units if one.plain and one.first not in hearing.proposals and self._contestable(one)]
         if not new:
             return
         path = self._path

@@ -11,7 +11,7 @@ from cosd_api.alignment import Unit
 from cosd_api.budget import Budget
 from cosd_api.decoding.commands import Finish, Placed, Report
 from cosd_api.decoding.lateness import Lateness
-from cosd_api.decoding.schedule import Pace
+from cosd_api.decoding.pace import Pace
 from cosd_api.decoding.timeline import Timeline
 from cosd_providers.messages import Message, RenderedPrompt
 

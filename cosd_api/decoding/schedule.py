@@ -13,10 +13,10 @@ from typing import Any
 
 from cosd_api.alignment import same
 from cosd_api.decoding.commands import DRAFT, Ask, CancelAsk, CancelDraft, Command, StartDraft
+from cosd_api.decoding.pace import Pace
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.units import Ahead, Contestable, DraftUnit, Hearing, State, Verdict
 from cosd_api.decoding.watches import Watches
-from cosd_api.verification import Needs
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 
 LONGEST_HEDGE = 128
@@ -35,54 +35,6 @@ _SEEN = 32  # maximum number of units to consider for hedges, because most units
 _SHARE, _RESTARTS, _BETWEEN = 0.7, 2, 10
 _LISTED = 4  # number of other tokens to list if the draft is asked for the probability of its own token
 _FAILURES = 2  # number of failed hedges in a row after which the endpoint is assumed to serve one draft at a time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """The settings of a schedule; see also `Fusion` and `Tuning`.
-
-    Attributes:
-        draft_length: number of tokens in a drafting round; None means that the draft is not written in rounds.
-        max_ahead: maximum number of tokens drafted beyond the settled text. A unit that has begun is always completed.
-        in_flight: maximum number of requests to one assistant at a time.
-        hedge: maximum number of hedges at a time.
-        needs: the data that the verifier needs.
-        ids: whether the models share the same token ids and are sent ids.
-        places: recommended number of places per request, for each assistant; an empty tuple means no limit.
-        watched: the assistants that are asked by watches if they are sent ids.
-        shown: number of alternatives to record with each token of the answer. A verdict uses only the alternatives that
-            it needs.
-    """
-
-    draft_length: int | None = None
-    max_ahead: int | None = None
-    in_flight: int = 1
-    hedge: int = 0
-    needs: Needs = field(default_factory=Needs)
-    ids: bool = False
-    places: tuple[int, ...] = ()
-    watched: frozenset[int] = frozenset()
-    shown: int = 0
-
-    @property
-    def listed(self) -> int:
-        """The number of other tokens that a draft lists with each token, for hedges, the verifier and the record."""
-        return max(self.hedge, self.needs.draft_alternatives, self.shown)
-
-    @property
-    def states(self) -> bool:
-        """Test whether the draft has to report its hidden states."""
-        return bool(self.needs.draft_states)
-
-    @property
-    def alternatives(self) -> int:
-        """The number of other tokens that an assistant lists with each token. A tie needs the second choice."""
-        return max(self.judged_by, self.shown)
-
-    @property
-    def judged_by(self) -> int:
-        """The number of an assistant's other tokens that a verdict uses."""
-        return max(self.needs.alternatives, int(self.ids))
 
 
 @dataclass(slots=True)

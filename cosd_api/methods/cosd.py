@@ -33,7 +33,6 @@ from typing import Any, ClassVar, Self
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_temperature, check_unit, check_verifier
-from cosd_api.decoding.across import AcrossTokenizers
 from cosd_api.decoding.commands import (
     DRAFT,
     Command,
@@ -47,6 +46,7 @@ from cosd_api.decoding.commands import (
     Report,
     cut_short,
 )
+from cosd_api.decoding.decoder import Decoder as Decoding
 from cosd_api.decoding.judged import JudgedWriter
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.run import AnswerJob, Run
@@ -129,7 +129,7 @@ class CoSD(DraftFirst):
         """
         if not self.temperature:
             self.examine_unit(job.unit, job.turns[0].provider.name)
-            return AcrossTokenizers(job, self.verifier) if job.across else super().start(job)
+            return Decoding(job, self.verifier)
         prompt = job.turns[0]
         self.examine_unit(job.unit, prompt.provider.name)
         return JudgedWriter(job, lambda writer: GatedDraws(writer, self.verifier, prompt.prompt).write())

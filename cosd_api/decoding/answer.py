@@ -1,0 +1,255 @@
+"""One answer in progress: the draft's path, the facts about its tokens, and the progress of each assistant.
+
+The path grows by the draft's tokens and is changed only by replacements. Drafts, judges and replacements share it, and
+`tell` wakes all tasks that wait for a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import anyio
+import anyio.lowlevel
+
+from cosd_api.alignment import Decision
+from cosd_api.decoding.commands import DRAFT, Report
+from cosd_api.decoding.run import AnswerJob
+from cosd_api.decoding.said import Ids, Said
+from cosd_api.decoding.stops import StopFinder
+from cosd_api.paths import DraftPath, Encoder, PathUnit
+from cosd_providers.contract import Token
+
+LOOKAHEAD = 16
+"""Maximum number of tokens that the draft writes after the answer's end, so that the last places can be encoded."""
+
+
+@dataclass(slots=True)
+class Mark:
+    """Facts about one token of the path.
+
+    Attributes:
+        source: the model that wrote the token, as in `Placed`.
+        winner: on each token of a replacement, the decision that put the token there.
+        replaced: on the first token of a replacement, the draft's tokens that were replaced.
+        draft: number of the draft that wrote the token, or the text that the token replaced.
+        at: time at which the token was written.
+        silent: whether an assistant was asked about the token and gave no answer.
+        looked_up: whether the draft was asked for the token's probability; None while the request is in progress.
+    """
+
+    source: int = DRAFT
+    winner: Decision | None = None
+    replaced: tuple[Token, ...] = ()
+    draft: int = 0
+    at: float = 0.0
+    silent: bool = False
+    looked_up: bool | None = False
+
+
+@dataclass(slots=True)
+class Recorded:
+    """A decision about the path's tokens from `first` up to, but not including, `last`."""
+
+    first: int
+    last: int
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """An assistant's word in the place of draft tokens.
+
+    Attributes:
+        unit: the unit that was judged.
+        decision: the decision to replace.
+        at: byte offset of the place.
+        changed: first byte of the answer that changes.
+        said: the assistant's own tokens from the place on.
+        keep: number of the path's tokens that remain.
+        ids: the new tokens in the draft's encoding; None for a draft that takes no ids.
+        ends: byte offset of the end of each new token.
+        text: the answer up to the end of the word; None if the answer ends at the place.
+        whole: whether whole tokens of the draft are exchanged, so that nothing is encoded again.
+        cut: whether the draft has to continue a cut text.
+    """
+
+    unit: PathUnit
+    decision: Decision
+    at: int
+    changed: int
+    said: tuple[Token, ...]
+    keep: int
+    ids: tuple[int | None, ...] = ()
+    ends: tuple[int, ...] = ()
+    text: bytes | None = None
+    whole: bool = False
+    cut: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Judge:
+    """The progress of one assistant along the present path. Every replacement makes new judges.
+
+    Attributes:
+        model: index of the model.
+        said: what the assistant has said; kept over replacements.
+        first: index of the draft token at which its next unit begins.
+        own: index of the token behind its own last word, if it made the last replacement.
+        units: its units so far, by their first token.
+        starts: where its units began.
+        waits: whether its next unit needs more text of the draft.
+        conflict: whether its word is sure to replace what the draft wrote, and is still being written.
+        replacement: its word, which is put into the path when all others have judged the text before it.
+        error: the reason why it could not judge; raised only when the answer has to wait for it.
+        drafts_error: whether `error` is the draft's.
+        refused: the place about which it was asked early in vain.
+        scope: cancels its work.
+    """
+
+    model: int
+    said: Said = field(default_factory=Said)
+    first: int = 0
+    own: int | None = None
+    units: dict[int, PathUnit] = field(default_factory=dict[int, PathUnit])
+    starts: set[int] = field(default_factory=set[int])
+    waits: bool = False
+    conflict: bool = False
+    replacement: Replacement | None = None
+    error: Exception | None = None
+    drafts_error: bool = False
+    refused: object = None
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+    @property
+    def stopped(self) -> bool:
+        """Test whether it waits for its replacement to be made, or has failed."""
+        return self.replacement is not None or self.error is not None
+
+
+class Answer(DraftPath):
+    """The draft's path, with facts about its tokens and the progress of the assistants.
+
+    Args:
+        job: the models, limits and settings.
+        encoder: encodes as the draft does; None if no assistant's word is encoded again.
+        by_ids: whether the draft continues its own ids.
+        lookahead: number of tokens to draft behind the answer's end; 0 if no assistant encodes the text itself.
+
+    Attributes:
+        marks: facts about each token.
+        judges: the assistants that are not lost, by the index of the model.
+        decisions: the decisions about tokens that are not final yet.
+        counts: a report in which the counts are kept.
+        stop_end: byte offset of the end of the stop string that ends the answer; None if no stop string was found.
+        draft: number of the most recent draft, which may be in progress.
+        numbers: counter of drafts and of continuations.
+        asks: counter of questions and of open streams.
+        news: event that is set when the path or the progress next changes.
+    """
+
+    def __init__(self, job: AnswerJob, encoder: Encoder | None, *, by_ids: bool, lookahead: int) -> None:
+        super().__init__()
+        self.job, self.encoder, self.by_ids, self.lookahead = job, encoder, by_ids, lookahead
+        self.marks: list[Mark] = []
+        self.judges: dict[int, Judge] = {}
+        self.decisions: list[Recorded] = []
+        self.counts = Report(off_path=0, unjudged=0) if lookahead else Report()
+        self.stop_end: int | None = None
+        self.draft = 0
+        self.numbers, self.asks = count(1), count(1)
+        self.news = anyio.Event()
+        self._ids: list[int] = []
+        self._stops = StopFinder(job.stop)
+        self._stop_count = 0  # number of tokens up to the stop string's end
+
+    # ------------------------------------------------------------------------------------------------------- news
+
+    def tell(self) -> None:
+        """Wake all tasks that wait for a change."""
+        news, self.news = self.news, anyio.Event()
+        news.set()
+
+    async def changed(self) -> None:
+        """Wait for a change. A task that is cancelled while it waits ends here."""
+        await self.news.wait()
+        await anyio.lowlevel.checkpoint_if_cancelled()
+
+    # ------------------------------------------------------------------------------------------------- the tokens
+
+    def mark(self, source: int = DRAFT, winner: Decision | None = None, replaced: tuple[Token, ...] = ()) -> Mark:
+        """Make the facts about a token that is being written now."""
+        return Mark(source, winner, replaced, self.draft, self.job.timeline.now())
+
+    def known_end(self, token: Token) -> Token:
+        """Return the token, marked as an end of sequence if its id ends the answer of any model with these ids."""
+        return replace(token, data=b"", end=True) if token.id in self.job.ends else token
+
+    def append(self, token: Token, mark: Mark) -> None:
+        """Append a token with its facts, and look for a stop string."""
+        self.add(token)
+        self._ids.append(token.id or 0)
+        self.marks.append(mark)
+        if self.stop_end is None and (stop := self._stops.find(self.text, len(token.data))) is not None:
+            self.stop_end = len(self.text) - stop.distance + len(stop.text.encode())
+            self._stop_count = len(self.tokens)
+
+    def cut_back(self, count: int) -> None:
+        """Remove all tokens except the first `count`."""
+        super().cut_back(count)
+        del self.marks[count:], self._ids[count:]
+        if self._stop_count > count:
+            self.stop_end, self._stop_count = None, 0
+
+    def ids(self, count: int) -> Ids:
+        """The ids of the first `count` tokens."""
+        return tuple(self._ids[:count])
+
+    # ------------------------------------------------------------------------------------------------------ limits
+
+    @property
+    def bound(self) -> int:
+        """The number of tokens that can become part of the answer; later tokens are lookahead."""
+        return min(self.job.max_tokens, self._stop_count or self.job.max_tokens)
+
+    @property
+    def bound_bytes(self) -> int:
+        """The value of `bound` as a byte offset, as far as the path reaches."""
+        most = self.job.max_tokens
+        limit = self.ends[most - 1] if len(self.ends) >= most else len(self.text)
+        return limit if self.stop_end is None else min(limit, self.stop_end)
+
+    @property
+    def complete(self) -> bool:
+        """Test whether the draft has nothing more to write."""
+        return self.over or self.ended
+
+    def is_end(self, first: int) -> bool:
+        """Test whether neither the token `first` nor any token after it will be judged."""
+        return first >= self.bound or (self.complete and first >= len(self.tokens))
+
+    def settled(self, first: int) -> int:
+        """The number of tokens that remain if the token `first` is replaced."""
+        return first if self.encoder is None else self.fixed(first)
+
+    # -------------------------------------------------------------------------------------------------- the judges
+
+    def is_current(self, judge: Judge) -> bool:
+        """Test whether no replacement has ended this judge, and its assistant is not lost."""
+        return self.judges.get(judge.model) is judge
+
+    @property
+    def judged(self) -> int:
+        """The number of tokens that every assistant has judged."""
+        return min([one.first for one in self.judges.values()], default=len(self.tokens))
+
+    @property
+    def awaited(self) -> bool:
+        """Test whether an assistant waits for the draft to write more."""
+        size = len(self.tokens)
+        return any([(one.waits or one.first >= size) and not one.stopped for one in self.judges.values()])
+
+    def decided(self, wanted: Callable[[Recorded], bool]) -> list[Decision]:
+        """The decisions for which `wanted` returns True."""
+        return [one.decision for one in self.decisions if wanted(one)]

@@ -1,0 +1,167 @@
+"""The drafts of an answer: the draft model continues the path whenever the pace lets it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import anyio
+
+from cosd_api.decoding.answer import Answer
+from cosd_api.decoding.calls import Calls, placed
+from cosd_api.decoding.commands import StartDraft
+from cosd_api.decoding.hedging import Hedge, Hedges
+from cosd_api.decoding.pacing import Pacing
+from cosd_api.text_paths import resumed
+from cosd_providers.contract import DraftEnd, Ready, Token
+
+FIRST_SECONDS = 0.3
+"""Time after which a connection for the next draft is opened, because cancelling a stream closes its connection."""
+
+
+class Drafting:
+    """The requests in which the draft model writes the path.
+
+    Args:
+        answer: the answer.
+        calls: access to the models.
+        pacing: decides how far the draft runs ahead.
+        hedges: the drafts that were started in advance.
+        start: starts a background task.
+
+    Attributes:
+        writing: whether a draft is in progress.
+        end: the end of a draft after which the path cannot continue.
+        error: the error of the last draft; raised only when the answer has to wait for the draft.
+    """
+
+    def __init__(
+        self, answer: Answer, calls: Calls, pacing: Pacing, hedges: Hedges, start: Callable[..., None]
+    ) -> None:
+        self.writing = False
+        self.end: DraftEnd | None = None
+        self.error: Exception | None = None
+        self._answer, self._calls, self._pacing, self._hedges, self._start = answer, calls, pacing, hedges, start
+        settings = pacing.settings
+        self._also: Any = {"alternatives": settings.listed, "states": settings.states}
+        self._continuation: Any = None
+        draft = answer.job.turns[0].provider
+        self._ready = draft if isinstance(draft, Ready) else None
+        self._scope = anyio.CancelScope()
+        self._current = 0  # number of the draft in progress; 0 if it was given up
+        self._room = 0  # number of tokens that the draft in progress may still write
+        self._begun = 0  # number of tokens in the path at the last replacement
+        self._again = b""  # text that a text-only draft has to repeat before it writes new text
+        self._stuck = -1  # number of tokens in the path when the draft failed to write the same text again
+
+    def leave(self) -> None:
+        """Give up the draft in progress."""
+        self._current = 0
+        self._scope.cancel()
+
+    def restart(self) -> None:
+        """Continue after a replacement, which is now part of the path."""
+        self.leave()
+        self.error = self.end = self._continuation = None
+        self._begun, self._stuck = len(self._answer.tokens), -1
+
+    async def draft(self) -> None:
+        """Continue the path whenever more tokens may be drafted."""
+        answer = self._answer
+        while True:
+            self._room = 0 if self.error is not None else self._pacing.room()
+            if self._room <= 0:
+                await answer.changed()
+                continue
+            command = self._next()
+            hedge = self._hedges.adopt(command)
+            self._current = answer.draft = command.draft if hedge is None else hedge.number
+            with anyio.CancelScope() as self._scope:
+                self.writing = True
+                await (self._write(command) if hedge is None else self._take_over(hedge))
+            self.writing = False
+            answer.tell()
+
+    async def _write(self, command: StartDraft) -> None:
+        if self._ready is not None:
+            self._start(self._keep_ready, self._ready)
+        try:
+            take = partial(self._take, command.draft)
+            await self._calls.generate(0, command, take, counts=lambda: not self._answer.ended)
+        except Exception as error:  # noqa: BLE001 - raised only when the answer waits for the draft
+            if command.draft == self._current:
+                self.error = placed(error, self._answer.job.turns[0].provider)
+
+    async def _take_over(self, hedge: Hedge) -> None:
+        """Continue the path with a draft that was started in advance."""
+        self._room = hedge.room
+        try:
+            await hedge.pour(partial(self._take, hedge.number))
+        finally:
+            hedge.scope.cancel()
+        if hedge.error is not None and hedge.number == self._current:
+            self.error = hedge.error
+
+    async def _keep_ready(self, draft: Ready) -> None:
+        """Let the provider open a connection for the next draft."""
+        await anyio.sleep(FIRST_SECONDS)
+        with suppress(Exception):  # a failure only costs time
+            if await draft.keep_ready() is False:
+                self._ready = None
+
+    def _next(self) -> StartDraft:
+        """The next draft. If it continues from text, it writes the text after the last safe cut again."""
+        answer, text, number, room = self._answer, bytes(self._answer.text), next(self._answer.numbers), self._room
+        self._again = b""
+        if answer.by_ids:
+            return StartDraft(number, text, room, None, (), ids=answer.ids(len(answer.tokens)), **self._also)
+        if not answer.lookahead:  # tokens are judged, so the draft continues wherever they end
+            own = tuple(token.data for token in answer.tokens[self._begun :])
+            return StartDraft(number, text, room, self._continuation, own, **self._also)
+        at = resumed(answer, self._begun) if self._stuck != len(answer.tokens) else None
+        if at is None:
+            at = len(text)
+            answer.counts.off_path = (answer.counts.off_path or 0) + 1
+        self._again = text[at:]
+        self._room += len(answer.tokens) - bisect_right(answer.ends, at)
+        return StartDraft(number, text[:at], self._room, None, (), **self._also)
+
+    def _rest_of(self, token: Token) -> Token | None:
+        """The new part of a token while the draft writes the end of the path again; None if nothing is new."""
+        before, data = self._again, token.data
+        if not before:
+            return token
+        if not (data.startswith(before) or before.startswith(data)):
+            self._stuck = len(self._answer.tokens)
+            return None
+        self._again = before[len(data) :]
+        return replace(token, data=data[len(before) :]) if len(data) > len(before) else None
+
+    def _take(self, number: int, item: Token | DraftEnd) -> bool:
+        """Add an item of a draft to the path. Return True if no more items are needed."""
+        answer = self._answer
+        if number != self._current:
+            return True
+        foreign = False
+        if isinstance(item, DraftEnd):
+            self._continuation = item.continuation
+            if item.reason in ("context", "filter"):
+                self.end, answer.over = item, True
+            self._stuck = len(answer.tokens) if self._again else -1
+        else:
+            self._room -= 1
+            if item.end and self._again:
+                self._stuck = len(answer.tokens)
+            elif not answer.ended and (token := self._rest_of(item)) is not None:
+                token = answer.known_end(token)
+                foreign = token.end and not item.end  # this server does not know that the answer is over
+                answer.append(token, answer.mark())
+        if len(answer.tokens) >= answer.bound + answer.lookahead and not answer.ended:
+            answer.over = True
+        answer.tell()
+        enough = answer.over or (self._pacing.reaches() and not answer.awaited)
+        return foreign or (enough and self._room > 0) or self._stuck == len(answer.tokens)

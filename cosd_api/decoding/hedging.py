@@ -1,0 +1,165 @@
+"""Hedges: drafts that are started in advance, while a verdict is pending.
+
+A replacement is often a token that the draft model found nearly as probable as its own. Therefore a draft that continues
+with such a token is started before the verdict. If the verdict chooses that token, the path continues with this draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import anyio
+
+from cosd_api.alignment import same
+from cosd_api.decoding.answer import Answer
+from cosd_api.decoding.calls import Calls, placed
+from cosd_api.decoding.commands import StartDraft
+from cosd_api.decoding.pacing import Pacing
+from cosd_api.decoding.verdicts import Verdicts
+from cosd_providers.contract import DraftEnd, Token
+
+LONGEST_HEDGE = 128
+"""Maximum number of tokens in a hedge before its verdict. A longer hedge is cancelled."""
+
+_SEEN = 32  # maximum number of open places to consider, because most text behind them is thrown away
+_FAILURES = 2  # number of failed hedges in a row after which the endpoint is assumed to serve one draft at a time
+
+_Key = tuple[bytes, tuple[int, ...] | None]
+
+
+@dataclass(slots=True, eq=False)
+class Hedge:
+    """A draft that was started in advance.
+
+    Attributes:
+        number: number of the draft.
+        room: number of tokens that it may still write after those in `items`.
+        items: what it has written so far and nobody has taken.
+        error: its error, if it failed.
+        over: whether it has ended.
+        scope: cancels it.
+        news: event that is set when an item arrives or the hedge ends.
+    """
+
+    number: int
+    room: int
+    items: list[Token | DraftEnd] = field(default_factory=list[Token | DraftEnd])
+    error: Exception | None = None
+    over: bool = False
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    news: anyio.Event = field(default_factory=anyio.Event)
+
+    def tell(self) -> None:
+        """Wake the task that takes the items."""
+        news, self.news = self.news, anyio.Event()
+        news.set()
+
+    async def pour(self, take: Callable[[Token | DraftEnd], bool]) -> None:
+        """Pass on all items, as they arrive, until `take` returns True or the hedge ends."""
+        while True:
+            while self.items:
+                if take(self.items.pop(0)):
+                    return
+            if self.over:
+                return
+            await self.news.wait()
+
+
+class Hedges:
+    """The hedges of one answer.
+
+    Args:
+        answer: the answer.
+        calls: access to the models.
+        pacing: the pace.
+        verdicts: the verifier.
+        start: starts a background task.
+    """
+
+    def __init__(
+        self, answer: Answer, calls: Calls, pacing: Pacing, verdicts: Verdicts, start: Callable[..., None]
+    ) -> None:
+        self._answer, self._calls, self._pacing, self._verdicts, self._start = answer, calls, pacing, verdicts, start
+        self._most = pacing.settings.hedge
+        self._open = dict[_Key, Hedge]()
+        self._tried = set[_Key]()
+        self._failures = 0
+
+    def adopt(self, command: StartDraft) -> Hedge | None:
+        """Remove and return the hedge that writes what a draft would write; None if there is none."""
+        continues = command.continuation is not None or (bool(command.own) and command.ids is None)
+        hedge = None if continues else self._open.pop((command.text, command.ids), None)
+        self._answer.counts.hedge_hits += hedge is not None
+        return hedge
+
+    def update(self) -> None:
+        """Start the likeliest hedges, and cancel those that are not among them any more."""
+        if not self._most or self._failures >= _FAILURES or (self._answer.complete and not self._open):
+            return
+        wanted = dict(islice(self._likely(), self._most))
+        for key in [*self._open]:
+            if key not in wanted:
+                self._tried.discard(key)
+                self._open.pop(key).scope.cancel()
+        for key, room in wanted.items():
+            if key not in self._tried:
+                self._tried.add(key)
+                self._open[key] = hedge = Hedge(next(self._answer.numbers), room)
+                self._answer.counts.hedged_drafts += 1
+                self._start(self._write, key, hedge)
+
+    def _likely(self) -> Iterator[tuple[_Key, int]]:
+        """The texts from which the draft may have to continue, with their room: all first choices, then all second ones."""
+        answer = self._answer
+        open_, seen = range(answer.judged, min(len(answer.tokens), answer.job.max_tokens - 1)), list[int]()
+        for at in open_:
+            if len(seen) == min(self._most, _SEEN):
+                break
+            if self._choices(at):
+                seen.append(at)
+        for rank in range(self._most):
+            for at in seen:
+                for token in self._choices(at)[rank : rank + 1]:
+                    ids = (*answer.ids(at), token.id or 0) if answer.by_ids else None
+                    key = bytes(answer.text[: answer.offset(at)]) + token.data, ids
+                    if key not in self._tried or key in self._open:
+                        yield key, answer.job.max_tokens - at - 1
+
+    def _choices(self, at: int) -> list[Token]:
+        """The likeliest replacements of a token."""
+        answer, mine = self._answer, self._answer.tokens[at]
+        judges = [one for one in answer.judges.values() if one.replacement is not None and one.first == at]
+        found = [one.replacement.said[0] for one in judges if one.replacement is not None]
+        if not found and self._verdicts.contestable(at):
+            found = [*mine.alternatives[: self._most]]
+        # No hedge starts after an end of sequence or after the draft's own token.
+        return [token for token in found if token.data and not token.end and not same(token, mine)]
+
+    async def _write(self, key: _Key, hedge: Hedge) -> None:
+        settings, window = self._pacing.settings, self._pacing.window
+        hedge.room = hedge.room if window is None else min(hedge.room, window)
+        also: Any = {"alternatives": settings.listed, "states": settings.states, "ids": key[1]}
+        command = StartDraft(hedge.number, key[0], hedge.room, None, (), ahead=True, **also)
+
+        def take(item: Token | DraftEnd) -> bool:
+            hedge.items.append(item)
+            waiting = self._open.get(key) is hedge
+            if isinstance(item, Token) and waiting:
+                self._answer.counts.hedged_tokens += 1
+                self._failures = 0
+            hedge.tell()
+            return waiting and len(hedge.items) > LONGEST_HEDGE
+
+        with hedge.scope:
+            try:
+                await self._calls.generate(0, command, take)
+            except Exception as error:  # noqa: BLE001 - raised only when the answer waits for this draft
+                self._failures += 1
+                hedge.error = placed(error, self._answer.job.turns[0].provider)
+        hedge.over = True
+        if hedge.error is not None and self._open.get(key) is hedge:
+            del self._open[key]  # a draft of the same text is started if the answer needs it
+        hedge.tell()

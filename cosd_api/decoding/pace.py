@@ -1,0 +1,55 @@
+"""The settings of an answer's pace, which affect its cost and never its text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cosd_api.verification import Needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The settings of the pace; see also `Fusion` and `Tuning`.
+
+    Attributes:
+        draft_length: number of tokens in a drafting round; None means that the draft is not written in rounds.
+        max_ahead: maximum number of tokens drafted beyond the judged text. A unit that has begun is always completed.
+        in_flight: maximum number of requests to one assistant at a time.
+        hedge: maximum number of hedges at a time.
+        needs: the data that the verifier needs.
+        ids: whether the models share the same token ids and are sent ids.
+        places: recommended number of places per request, for each assistant; an empty tuple means no limit.
+        watched: the assistants that are asked by watches if they are sent ids.
+        shown: number of alternatives to record with each token of the answer. A verdict uses only the alternatives that
+            it needs.
+    """
+
+    draft_length: int | None = None
+    max_ahead: int | None = None
+    in_flight: int = 1
+    hedge: int = 0
+    needs: Needs = field(default_factory=Needs)
+    ids: bool = False
+    places: tuple[int, ...] = ()
+    watched: frozenset[int] = frozenset()
+    shown: int = 0
+
+    @property
+    def listed(self) -> int:
+        """The number of other tokens that a draft lists with each token, for hedges, the verifier and the record."""
+        return max(self.hedge, self.needs.draft_alternatives, self.shown)
+
+    @property
+    def states(self) -> bool:
+        """Test whether the draft has to report its hidden states."""
+        return bool(self.needs.draft_states)
+
+    @property
+    def alternatives(self) -> int:
+        """The number of other tokens that an assistant lists with each token. A tie needs the second choice."""
+        return max(self.judged_by, self.shown)
+
+    @property
+    def judged_by(self) -> int:
+        """The number of an assistant's other tokens that a verdict uses."""
+        return max(self.needs.alternatives, int(self.ids))

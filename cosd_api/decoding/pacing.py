@@ -1,0 +1,111 @@
+"""The pace of an answer: how far the draft runs ahead, and what is asked together or early. It cannot change a token."""
+
+from __future__ import annotations
+
+from cosd_api.decoding.answer import Answer
+from cosd_api.decoding.pace import Pace
+from cosd_api.paths import look, word_around
+
+FIRST = 16
+"""Number of tokens in the first draft of an answer, before anything is known about the pair."""
+
+LEAST = 4
+"""Minimum number of tokens by which the draft may be ahead of the judged text."""
+
+_MOST_UNITS = 32  # maximum number of units in one request
+# The average distance between two replacements includes _RESTARTS imaginary replacements that are _BETWEEN tokens
+# apart. The draft may be _SHARE times this average ahead.
+_SHARE, _RESTARTS, _BETWEEN = 0.7, 2, 10
+
+
+class Pacing:
+    """Decides what is worth its cost.
+
+    Args:
+        settings: the settings.
+        answer: the answer.
+        cuts: whether every safe cut is a token boundary of all models.
+        pauses: whether the draft can be paused anywhere, because it continues its own ids.
+    """
+
+    def __init__(self, settings: Pace, answer: Answer, *, cuts: bool, pauses: bool) -> None:
+        self.settings = settings
+        self._answer, self._cuts, self._pauses = answer, cuts, pauses
+        self._restarts = 0
+
+    def replaced(self) -> None:
+        """Count a replacement."""
+        self._restarts += 1
+
+    # ---------------------------------------------------------------------------------------------------- the draft
+
+    def room(self) -> int:
+        """The number of tokens that the draft may write now; 0 if it has to wait."""
+        answer, written = self._answer, len(self._answer.tokens)
+        most = answer.bound + answer.lookahead - written
+        if most <= 0 or answer.complete or self.held or (self.reaches() and not answer.awaited):
+            return 0
+        ahead, awaited = written - answer.judged, answer.awaited
+        if self.settings.draft_length is not None:
+            return min(most, self.settings.draft_length) if self._is_idle() else 0
+        window = self.window
+        if window is None:
+            return most
+        if awaited:  # a unit that has begun is always completed
+            return min(most, window)
+        return 0 if ahead > window // 2 else min(most, max(1, window - ahead))
+
+    @property
+    def window(self) -> int | None:
+        """The number of tokens by which the draft may be ahead of the judged text; None means no limit."""
+        return self.settings.max_ahead
+
+    @property
+    def held(self) -> bool:
+        """Test whether everything that the draft would write now is sure to be replaced."""
+        judges = self._answer.judges.values()
+        sure = [one for one in judges if one.conflict or one.replacement is not None]
+        return bool(sure) and not any([one.waits and not one.stopped and not one.conflict for one in judges])
+
+    def _is_idle(self) -> bool:
+        """Test whether every assistant that is still judging waits for the draft."""
+        size = len(self._answer.tokens)
+        judging = [one for one in self._answer.judges.values() if not one.stopped]
+        return all([one.waits or one.first >= size for one in judging]) and (bool(judging) or not self._answer.judges)
+
+    def reaches(self) -> bool:
+        """Test whether the draft has most likely written far enough behind the answer's end to encode its last word."""
+        answer, bound = self._answer, self._answer.bound
+        if not answer.lookahead:
+            return len(answer.tokens) >= bound
+        if len(answer.tokens) <= bound or not answer.by_ids:
+            return False
+        text = answer.written
+        _, end = word_around(text, answer.offset(bound))
+        return end < len(text) and look(text, end, ended=False, cuts=self._cuts) is not None
+
+    # ------------------------------------------------------------------------------------------------ the questions
+
+    def is_alone(self, model: int) -> bool:
+        """Test whether an assistant is best asked about one place at a time: its cache then reads no token twice."""
+        places = self.settings.places
+        return self.is_watched(model) or (bool(places) and places[model - 1] == 1)
+
+    def is_watched(self, model: int) -> bool:
+        """Test whether an assistant is asked by an open stream."""
+        return model - 1 in self.settings.watched
+
+    def together(self, model: int) -> int:
+        """The number of units to ask about in one request."""
+        if self.is_alone(model):
+            return 1
+        places = self.settings.places
+        return places[model - 1] if places and self.settings.ids else _MOST_UNITS
+
+    def waits(self, known: int) -> bool:
+        """Test whether a question waits while the draft is being written.
+
+        Args:
+            known: number of tokens that are known and that an assistant has to be asked about.
+        """
+        return self.settings.draft_length is not None or known < self.settings.needs.window
