@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeGuard
@@ -15,6 +15,7 @@ import anyio
 from cosd_api import notes
 from cosd_api.budget import Budget, timed_out
 from cosd_api.decoding.commands import Finish, Placed, Report
+from cosd_api.decoding.route import Routes
 from cosd_api.decoding.run import AnswerJob, Run
 from cosd_api.decoding.timeline import Timeline
 from cosd_api.decoding.watches import watched
@@ -76,11 +77,8 @@ class FusionStream:
         self._notes: list[str] = []
         self._silent: dict[str, str] = {}  # endpoints of assistants that show no text of a token, by name
         self._span = FusionSpan()
-        self._ids = False  # whether all models are sent ids
-        self._same_ids = False  # whether the models also have the same ids; if so, tokens are judged by id
-        self._across = False  # whether Algorithm 1 judges models whose ids differ or that accept no ids
-        self._ties = False  # whether ties can occur, because an assistant is sent ids
-        self._parts = False  # whether tokens may be parts of characters
+        self._routes = Routes("text", ())
+        self._lost_before: Container[int] = ()  # assistants that were lost before the answer began
         self._characters = codecs.getincrementaldecoder("utf-8")("ignore")
         self.most_unread: int | None = None
         self._caught_up = asyncio.Event()
@@ -203,16 +201,9 @@ class FusionStream:
         budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
         facts = endpoints.apart(settings.method, self._turns, facts)
         infos = {at: await turn.on_path.describe() for at, turn in enumerate(turns, -1) if at not in facts.without}
-        takes_ids = {at: info.capabilities.ids for at, info in infos.items()}
-        by_ids, own_paths = all(takes_ids.values()), settings.method.own_paths
-        judges = by_ids and settings.method.asks_by_ids
-        self._same_ids = judges and facts.ids
-        self._across = facts.across(settings.method)
-        self._ids = by_ids and (self._judges_ids or own_paths)
-        self._ties = self._same_ids or (self._across and any(takes for at, takes in takes_ids.items() if at >= 0))
-        self._parts = self._ids or (self._across and takes_ids[-1])
+        self._routes, self._lost_before = facts.routes(settings.method, infos), facts.without
         places = [infos[at].capabilities.places if at in infos else 1 for at in range(len(endpoints.assistants))]
-        if limits.alternatives and not self._same_ids:
+        if limits.alternatives and not (self._judges_ids and self._routes.same_ids):
             raise UnsupportedError(_NO_ALTERNATIVES)
         pace = replace(
             settings.pace,
@@ -222,6 +213,7 @@ class FusionStream:
         )
         self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
         job = AnswerJob(
+            routes=self._routes,
             turns=turns,
             plain=endpoints.plain(self._prompt),
             names=self._names,
@@ -233,16 +225,10 @@ class FusionStream:
             unit=facts.unit,
             survives=_is_an_assistants if settings.on_assistant_error == "draft" else lambda _: False,
             without=facts.without,
-            pace=replace(pace, ids=self._same_ids),
+            pace=pace,
             skip=settings.ask == "contestable",
             tie=settings.tie,
-            across=self._across,
-            shares=facts.shares,
-            ends=_ends(infos, facts) if self._judges_ids else (),
-            by_ids=[
-                (own_paths or self._across) and takes_ids.get(at, False) for at in range(-1, len(endpoints.assistants))
-            ],
-            same_ids=facts.ids,
+            ends=_ends(infos, self._routes) if self._judges_ids else (),
             seed=limits.seed or 0,
             conversation=None if isinstance(self._prompt, str) else self._prompt,
             render=partial(endpoints.render, on_special_tokens=settings.on_special_tokens, own=limits.own),
@@ -298,15 +284,31 @@ class FusionStream:
 
     @property
     def _judges_ids(self) -> bool:
-        """True if Algorithm 1 judges the draft, and the models share one path or each have a path of their own."""
-        return self._same_ids or self._across
+        """True if Algorithm 1 judges the draft, and not by equation 3 as printed."""
+        return self._settings.method.asks_by_ids and not self._routes.literal
+
+    @property
+    def _ids(self) -> bool:
+        """True if all models with which the answer began are sent ids."""
+        return all(ids for at, ids in enumerate(self._routes.by_ids, -1) if at not in self._lost_before)
+
+    @property
+    def _ties(self) -> bool:
+        """True if ties can occur, because an assistant that judges the draft is sent ids."""
+        _, *assistants = self._routes.by_ids
+        return self._judges_ids and any(ids for at, ids in enumerate(assistants) if at not in self._lost_before)
+
+    @property
+    def _parts(self) -> bool:
+        """True if tokens may be parts of characters."""
+        return self._ids or (self._judges_ids and self._routes.draft == "ids")
 
     def _emit(self, tokens: Sequence[Placed]) -> None:
-        now = time.perf_counter() - self._began
+        now, parts = time.perf_counter() - self._began, self._parts
         if self._first_token is None and tokens:
             self._first_token = now
         for placed in tokens:
-            characters = self._characters.decode(placed.token.data) if self._parts else None
+            characters = self._characters.decode(placed.token.data) if parts else None
             names, verifier = self._endpoints.names, self._settings.verifier
             shown = self._limits.alternatives
             token = FusedToken.of(placed, names, verifier, now=now, characters=characters, alternatives=shown)
@@ -387,9 +389,9 @@ def _finish(error: ProviderError) -> Finish:
     return Finish("error", type(error).__name__)
 
 
-def _ends(infos: Mapping[int, ServerInfo], facts: Facts) -> set[int]:
-    """The end-of-sequence ids of the draft (key -1 of `infos`) and of the assistants that have the draft's ids."""
-    sharing = [at for at in infos if at < 0 or (at < len(facts.shares) and facts.shares[at])]
+def _ends(infos: Mapping[int, ServerInfo], routes: Routes) -> set[int]:
+    """The end-of-sequence ids of the draft (key -1 of `infos`) and of the assistants that judge the draft's ids."""
+    sharing = [at for at in infos if at < 0 or routes.assistants[at] == "ids"]
     return {one for at in sharing for one in infos[at].ends}
 
 

@@ -129,7 +129,7 @@ class CoSD(DraftFirst):
         """
         if not self.temperature:
             self.examine_unit(job.unit, job.turns[0].provider.name)
-            return AcrossTokenizers(job, self.verifier) if job.across else super().start(job)
+            return AcrossTokenizers(job, self.verifier) if job.routes.by_words else super().start(job)
         prompt = job.turns[0]
         self.examine_unit(job.unit, prompt.provider.name)
         return JudgedWriter(job, lambda writer: GatedDraws(writer, self.verifier, prompt.prompt).write())
@@ -358,7 +358,7 @@ class CoSDDecoder:
             skip=job.skip,
             survives=job.survives,
             without=job.without,
-            pace=job.pace,
+            pace=replace(job.pace, ids=job.routes.same_ids),
             prompt=job.turns[0].prompt,
             tie=job.tie,
             ends=job.ends,
