@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeGuard
@@ -15,7 +15,7 @@ import anyio
 from cosd_api import notes
 from cosd_api.budget import Budget, timed_out
 from cosd_api.decoding.commands import Finish, Placed, Report
-from cosd_api.decoding.route import Routes
+from cosd_api.decoding.route import BY_IDS, Route, Routes, in_words
 from cosd_api.decoding.run import AnswerJob, Run
 from cosd_api.decoding.timeline import Timeline
 from cosd_api.decoding.watches import watched
@@ -32,12 +32,6 @@ from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable, sendable
 from cosd_providers.usage import Usage
-
-_NO_ALTERNATIVES = (
-    "other tokens of each place (alternatives, top_logprobs) are not listed here: that needs models with the same "
-    "token ids, and the method cosd or defer without a temperature. Leave them out; each token has its own probability "
-    "anyway"
-)
 
 
 class FusionStream:
@@ -78,7 +72,7 @@ class FusionStream:
         self._silent: dict[str, str] = {}  # endpoints of assistants that show no text of a token, by name
         self._span = FusionSpan()
         self._routes = Routes("text", ())
-        self._lost_before: Container[int] = ()  # assistants that were lost before the answer began
+        self._named: dict[str, Route] = {}  # the routes of the models with which the answer began
         self._characters = codecs.getincrementaldecoder("utf-8")("ignore")
         self.most_unread: int | None = None
         self._caught_up = asyncio.Event()
@@ -190,31 +184,36 @@ class FusionStream:
         self._result = result
 
     async def _prepare(self) -> tuple[Facts, Budget, Run]:
-        """Discover the models, check the prompt, and create the budget and the run of the answer."""
-        endpoints, settings, limits = self._endpoints, self._settings, self._limits
+        """Discover the models, choose their routes, check the prompt, and create the budget and the run."""
+        facts = await self._find_models()
+        infos = {at: await one.on_path.describe() for at, one in enumerate(self._turns, -1) if at not in facts.without}
+        self._routes = facts.routes(self._settings.method, infos)
+        self._named = self._routes.named(self._names, facts.without)
+        if self._limits.alternatives and not (self._judges_ids and self._routes.same_ids):
+            raise UnsupportedError(_no_alternatives({} if self._settings.method.own_paths else self._named))
+        self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
+        limits = self._limits
+        budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
+        return facts, budget, self._settings.method.start(self._job(facts, infos, budget))
+
+    async def _find_models(self) -> Facts:
+        """Discover the models, and render the prompt for each of them."""
+        endpoints, settings, own = self._endpoints, self._settings, self._limits.own
         facts = await endpoints.discover()
         self._discovery = time.perf_counter() - self._began
-        facts = await endpoints.check_messages(self._prompt, facts, limits.own)
-        turns, facts = await endpoints.turns(self._prompt, settings.on_special_tokens, facts, limits.own)
-        self._turns = turns
-        facts = await endpoints.check_length(turns, facts)
-        budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
-        facts = endpoints.apart(settings.method, self._turns, facts)
-        infos = {at: await turn.on_path.describe() for at, turn in enumerate(turns, -1) if at not in facts.without}
-        self._routes, self._lost_before = facts.routes(settings.method, infos), facts.without
+        facts = await endpoints.check_messages(self._prompt, facts, own)
+        self._turns, facts = await endpoints.turns(self._prompt, settings.on_special_tokens, facts, own)
+        facts = await endpoints.check_length(self._turns, facts)
+        return endpoints.apart(settings.method, self._turns, facts)
+
+    def _job(self, facts: Facts, infos: Mapping[int, ServerInfo], budget: Budget) -> AnswerJob:
+        """Everything that the method needs to write the answer."""
+        endpoints, settings, limits = self._endpoints, self._settings, self._limits
         places = [infos[at].capabilities.places if at in infos else 1 for at in range(len(endpoints.assistants))]
-        if limits.alternatives and not (self._judges_ids and self._routes.same_ids):
-            raise UnsupportedError(_NO_ALTERNATIVES)
-        pace = replace(
-            settings.pace,
-            places=tuple(places),
-            watched=watched(infos, endpoints.speeds),
-            shown=limits.alternatives,
-        )
-        self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
-        job = AnswerJob(
+        watches = watched(infos, endpoints.speeds)
+        return AnswerJob(
             routes=self._routes,
-            turns=turns,
+            turns=self._turns,
             plain=endpoints.plain(self._prompt),
             names=self._names,
             budget=budget,
@@ -225,7 +224,7 @@ class FusionStream:
             unit=facts.unit,
             survives=_is_an_assistants if settings.on_assistant_error == "draft" else lambda _: False,
             without=facts.without,
-            pace=pace,
+            pace=replace(settings.pace, places=tuple(places), watched=watches, shown=limits.alternatives),
             skip=settings.ask == "contestable",
             tie=settings.tie,
             ends=_ends(infos, self._routes) if self._judges_ids else (),
@@ -235,7 +234,6 @@ class FusionStream:
             room=self._room,
             lateness=endpoints.lateness,
         )
-        return facts, budget, settings.method.start(job)
 
     async def _fuse(self, budget: Budget, run: Run) -> None:
         await self._expect(budget, self._turns[0])
@@ -290,13 +288,12 @@ class FusionStream:
     @property
     def _ids(self) -> bool:
         """True if all models with which the answer began are sent ids."""
-        return all(ids for at, ids in enumerate(self._routes.by_ids, -1) if at not in self._lost_before)
+        return all(route in BY_IDS for route in self._named.values())
 
     @property
     def _ties(self) -> bool:
         """True if ties can occur, because an assistant that judges the draft is sent ids."""
-        _, *assistants = self._routes.by_ids
-        return self._judges_ids and any(ids for at, ids in enumerate(assistants) if at not in self._lost_before)
+        return self._judges_ids and any(route in BY_IDS for name, route in self._named.items() if name != DRAFT)
 
     @property
     def _parts(self) -> bool:
@@ -366,13 +363,20 @@ class FusionStream:
             ),
             draft=facts.draft,
             assistants=facts.assistants,
-            settings=Settings.of(self._settings, self._limits, facts.unit, ids=self._ids, ties=self._ties),
+            settings=Settings.of(self._settings, self._limits, facts.unit, routes=self._named, ties=self._ties),
             segments=tuple(Segment.of(one, everybody) for one in report.segments),
             prompt_tokens=prompt_tokens(self._turns, self._timeline.spans),
             failures={names[at]: type(loss.error).__name__ for at, loss in sorted(report.lost.items())},
             weights=None if report.weights is None else {everybody[at]: one for at, one in report.weights.items()},
             requests=tuple(Request.of(span, everybody) for span in self._timeline.spans),
         )
+
+
+def _no_alternatives(routes: Mapping[str, Route]) -> str:
+    here = f" ({in_words(routes)})" if routes else ""
+    words = f"other tokens of each place (alternatives, top_logprobs) are not listed here{here}: that needs models with"
+    words += " the same token ids, and the method cosd or defer without a temperature. Leave them out; each token has"
+    return f"{words} its own probability anyway"
 
 
 def _rate(kept: int, judged: int, *, empty: bool) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -17,6 +17,17 @@ Route = Literal["ids", "own", "text", "literal"]
 - `"text"`: it is sent the answer's text up to a safe cut, and judges the text up to the next safe cut.
 - `"literal"`: it is sent the text before each draft token, and judges token by token. This is equation 3 as printed.
 """
+
+BY_IDS = frozenset[Route]({"ids", "own"})
+"""The routes of models that are sent ids."""
+
+ROUTES: Mapping[Route, str] = {
+    "ids": "ids to ids",
+    "own": "word by word, on the assistant's own ids",
+    "text": "from space to space",
+    "literal": "token by token after the text (equation 3 as printed)",
+}
+"""The routes in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +46,13 @@ class Routes:
 
     @classmethod
     def of(
-        cls, takes_ids: Sequence[bool], shares: Sequence[bool], *, unit: Unit, judges: bool, own_paths: bool
+        cls,
+        takes_ids: Sequence[bool],
+        shares: Sequence[bool],
+        *,
+        unit: Unit,
+        judges: bool = True,
+        own_paths: bool = False,
     ) -> Self:
         """Choose the routes.
 
@@ -74,4 +91,24 @@ class Routes:
     @property
     def by_ids(self) -> tuple[bool, ...]:
         """For each model, the draft first, whether it is sent ids."""
-        return tuple(route in ("ids", "own") for route in (self.draft, *self.assistants))
+        return tuple(route in BY_IDS for route in (self.draft, *self.assistants))
+
+    def named(self, names: Sequence[str], without: Container[int] = ()) -> dict[str, Route]:
+        """The route of each model by its name, the draft first, except for the assistants in `without`."""
+        routes = zip(names, (self.draft, *self.assistants), strict=True)
+        return {name: route for at, (name, route) in enumerate(routes, -1) if at not in without}
+
+    def in_words(self, names: Sequence[str]) -> str:
+        """Describe the routes; `names` are the names of all models, the draft first."""
+        return in_words(self.named(names))
+
+
+def in_words(routes: Mapping[str, Route]) -> str:
+    """Describe the routes of all models by name, the draft first, such as `"ids to ids"`."""
+    (_, draft), *assistants = routes.items()
+    parts = [ROUTES[route] for _, route in assistants[:1]]
+    if len({route for _, route in assistants}) > 1:
+        parts = [f"{name}: {ROUTES[route]}" for name, route in assistants]
+    if draft == "text" and any(route in BY_IDS for _, route in assistants):
+        parts.append("the draft continues text")
+    return "; ".join(parts) or "the draft alone"

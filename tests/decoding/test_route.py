@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cosd_api.alignment import Unit
-from cosd_api.decoding.route import Routes
+from cosd_api.decoding.route import Routes, in_words
 
 case = pytest.param
 WRITES: Any = {"judges": False, "own_paths": True}
@@ -46,3 +46,20 @@ def test_routes_follow_from_what_the_servers_can_do(
     assert found == expected
     assert found.by_ids == tuple(one in ("ids", "own") for one in (found.draft, *found.assistants))
     assert [found.same_ids, found.by_words, found.literal].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("routes", "words"),
+    [
+        (Routes("ids", ("ids", "ids")), "ids to ids"),
+        (Routes("ids", ("own",)), "word by word, on the assistant's own ids"),
+        (Routes("text", ("text", "text")), "from space to space"),
+        (Routes("text", ("literal",)), "token by token after the text (equation 3 as printed)"),
+        (Routes("text", ("own",)), "word by word, on the assistant's own ids; the draft continues text"),
+        (Routes("ids", ("ids", "text")), "one: ids to ids; two: from space to space"),
+    ],
+)
+def test_routes_in_words(routes: Routes, words: str) -> None:
+    names = ["draft", "one", "two"][: 1 + len(routes.assistants)]
+    assert routes.in_words(names) == words
+    assert in_words(routes.named(names, without=range(2))) == "the draft alone"
