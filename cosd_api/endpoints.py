@@ -17,6 +17,7 @@ from cosd_api.checks import missing_members
 from cosd_api.circuit_breaker import CircuitBreaker
 from cosd_api.decoding.calls import placed
 from cosd_api.decoding.lateness import Lateness
+from cosd_api.decoding.route import ROUTES, Routes
 from cosd_api.decoding.speeds import Speeds
 from cosd_api.errors import FusionClosedError, SettingError
 from cosd_api.methods.base import DEFAULT_METHOD, Method, method_named
@@ -42,8 +43,8 @@ OwnByName: TypeAlias = Mapping[str, Sequence[Message]]
 """Extra messages for single models, by endpoint name."""
 
 _NOBODYS: OwnByName = MappingProxyType({})
-_BY_WORDS = 'Leave unit out, or give unit="word": such models are compared by words, each asked on its own path. '
-_LITERALLY = 'unit="literal" compares their tokens as text, by the paper\'s equation 3 as printed.'
+_BY_WORDS = f'Leave unit out, or give unit="word": such models are compared {ROUTES["own"]}. '
+_LITERALLY = f'unit="literal" compares any models {ROUTES["literal"]}.'
 _ONE_TOKENIZER = 'If you know that they have, give unit="token"; method="cosd" fuses models with any tokenizers.'
 _CONTINUES = "Else use a server that continues a text or a partial reply, such as vLLM or llama.cpp's."
 _SPECIAL = 8  # maximum number of special tokens that a server is assumed to add to a prompt
@@ -76,9 +77,19 @@ class Facts:
     shares: tuple[bool, ...] = ()
     without: Mapping[int, ProviderError] = field(default_factory=dict[int, ProviderError])
 
-    def across(self, method: Method) -> bool:
-        """Test whether a method judges across tokenizers: the models' ids differ, or a server accepts no ids."""
-        return method.asks_by_ids and not self.ids and self.unit == "word"
+    def routes(self, method: Method, infos: Mapping[int, ServerInfo]) -> Routes:
+        """The way in which the models of an answer are decoded.
+
+        Args:
+            method: the method of the answer.
+            infos: the descriptions of the draft (with the key -1) and of each assistant that is not left out.
+        """
+        shares = self.shares or (False,) * len(self.assistants)
+        takes_ids = [
+            infos[at].capabilities.ids if at in infos else shares[at] for at in range(-1, len(self.assistants))
+        ]
+        judges, own_paths = method.asks_by_ids, method.own_paths
+        return Routes.of(takes_ids, shares, unit=self.unit, judges=judges, own_paths=own_paths)
 
     def warnings_for(self, prompt: str | Sequence[Message]) -> tuple[str, ...]:
         """The warnings that can be given before the answer to `prompt` starts."""

@@ -187,8 +187,8 @@ async def estimate(
     turns, facts = await endpoints.turns(asked, settings.on_special_tokens, await endpoints.discover())
     facts = endpoints.apart(settings.method, turns, facts)
     infos = {at: await turn.on_path.describe() for at, turn in enumerate(turns, -1) if at not in facts.without}
-    by_ids = settings.method.asks_by_ids and all(info.capabilities.ids for info in infos.values())
-    asked_by_ids = by_ids and (facts.ids or facts.unit == "word")
+    routes, judges = facts.routes(settings.method, infos), settings.method.asks_by_ids
+    asked_by_ids = judges and all(one for at, one in enumerate(routes.by_ids, -1) if at in infos)
     pace = replace(settings.pace, watched=watched(infos, endpoints.speeds) if asked_by_ids else frozenset())
     if (judge := settings.method.judge) is not None:
         pace = replace(pace, needs=needs_of(judge))
@@ -197,7 +197,7 @@ async def estimate(
         models=len(turns),
         pace=pace,
         skip=settings.ask == "contestable",
-        lookahead=LOOKAHEAD if facts.across(settings.method) else 0,
+        lookahead=LOOKAHEAD if judges and routes.by_words else 0,
     )
     length = min(length or past.length or max_tokens, max_tokens)
     likely = replace(plan, max_tokens=max(1, round(length)))

@@ -24,6 +24,7 @@ from cosd_api.checks import (
 )
 from cosd_api.decoding.commands import Contender, DecidedSegment
 from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.route import Routes
 from cosd_api.decoding.timeline import RequestKind
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.endpoints import Endpoints, Facts
@@ -179,6 +180,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "Probability",
     "Record",
     "RetriedFailures",
+    "Routes",
     "RequestKind",
     "Seconds",
     # Servers.

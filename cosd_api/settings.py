@@ -32,6 +32,7 @@ from cosd_api.checks import (
     check_unit,
 )
 from cosd_api.decoding.pace import Pace
+from cosd_api.decoding.route import BY_IDS, Route, in_words
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DEFAULT_IS_GREEDY, DEFAULT_METHOD, Method, method_class, method_named
 from cosd_api.records import Record
@@ -449,6 +450,9 @@ class Settings(Record):
         temperature: 1 if tokens were drawn at random, else 0.
         seed: seed of the random draws; None if nothing was drawn.
         contexts: `"ids"` if all models were sent their contexts as token ids, `"text"` if any model was sent text.
+        routes: if the method judges a draft, how each model was sent the answer, by name: `"ids"` (the draft's ids),
+            `"own"` (its own encoding), `"text"` (up to a safe cut) or `"literal"` (equation 3 of the paper as printed).
+            Models that were left out from the beginning are missing. Empty in answers from earlier versions.
         tie: largest difference of log probabilities at which an assistant's two most probable ids counted as equal.
     """
 
@@ -472,11 +476,23 @@ class Settings(Record):
     temperature: float = 0.0
     seed: int | None = None
     contexts: Literal["ids", "text"] = "text"
+    routes: dict[str, Route] = Field(default_factory=dict[str, Route])
     tie: float = 0.0
+
+    @property
+    def route(self) -> str:
+        """The routes in words, such as `"ids to ids"`; empty if there are none."""
+        return in_words(self.routes) if self.routes else ""
 
     @classmethod
     def of(
-        cls, settings: FusionSettings, limits: AnswerLimits, unit: Unit, *, ids: bool = False, ties: bool = False
+        cls,
+        settings: FusionSettings,
+        limits: AnswerLimits,
+        unit: Unit,
+        *,
+        routes: Mapping[str, Route] | None = None,
+        ties: bool = False,
     ) -> Self:
         """Make the record of one answer.
 
@@ -484,7 +500,7 @@ class Settings(Record):
             settings: the settings of the fusion.
             limits: the limits of the answer.
             unit: the unit in which the answer was judged.
-            ids: whether all models were sent their contexts as ids.
+            routes: the route of each model, by name.
             ties: whether ties could occur.
         """
         parts = (settings, settings.tuning, limits)
@@ -498,7 +514,8 @@ class Settings(Record):
             "method_options": method.options(),
             "verifier": None if method.judge is None else describe_verifier(method.judge),
             "unit": unit if "unit" in method.accepts else None,
-            "contexts": "ids" if ids else "text",
+            "contexts": "ids" if routes and all(one in BY_IDS for one in routes.values()) else "text",
+            "routes": {} if method.own_paths else dict(routes or {}),
             "tie": settings.tie if ties else 0.0,
         }
         return cls(**values)

@@ -15,6 +15,7 @@ import anyio
 from cosd_api import notes
 from cosd_api.budget import Budget, timed_out
 from cosd_api.decoding.commands import Finish, Placed, Report
+from cosd_api.decoding.route import BY_IDS, Route, Routes, in_words
 from cosd_api.decoding.run import AnswerJob, Run
 from cosd_api.decoding.timeline import Timeline
 from cosd_api.decoding.watches import watched
@@ -31,12 +32,6 @@ from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable, sendable
 from cosd_providers.usage import Usage
-
-_NO_ALTERNATIVES = (
-    "other tokens of each place (alternatives, top_logprobs) are not listed here: that needs models with the same "
-    "token ids, and the method cosd or defer without a temperature. Leave them out; each token has its own probability "
-    "anyway"
-)
 
 
 class FusionStream:
@@ -76,11 +71,8 @@ class FusionStream:
         self._notes: list[str] = []
         self._silent: dict[str, str] = {}  # endpoints of assistants that show no text of a token, by name
         self._span = FusionSpan()
-        self._ids = False  # whether all models are sent ids
-        self._same_ids = False  # whether the models also have the same ids; if so, tokens are judged by id
-        self._across = False  # whether Algorithm 1 judges models whose ids differ or that accept no ids
-        self._ties = False  # whether ties can occur, because an assistant is sent ids
-        self._parts = False  # whether tokens may be parts of characters
+        self._routes = Routes("text", ())
+        self._named: dict[str, Route] = {}  # the routes of the models with which the answer began
         self._characters = codecs.getincrementaldecoder("utf-8")("ignore")
         self.most_unread: int | None = None
         self._caught_up = asyncio.Event()
@@ -192,37 +184,36 @@ class FusionStream:
         self._result = result
 
     async def _prepare(self) -> tuple[Facts, Budget, Run]:
-        """Discover the models, check the prompt, and create the budget and the run of the answer."""
-        endpoints, settings, limits = self._endpoints, self._settings, self._limits
+        """Discover the models, choose their routes, check the prompt, and create the budget and the run."""
+        facts = await self._find_models()
+        infos = {at: await one.on_path.describe() for at, one in enumerate(self._turns, -1) if at not in facts.without}
+        self._routes = facts.routes(self._settings.method, infos)
+        self._named = self._routes.named(self._names, facts.without)
+        if self._limits.alternatives and not (self._judges_ids and self._routes.same_ids):
+            raise UnsupportedError(_no_alternatives({} if self._settings.method.own_paths else self._named))
+        self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
+        limits = self._limits
+        budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
+        return facts, budget, self._settings.method.start(self._job(facts, infos, budget))
+
+    async def _find_models(self) -> Facts:
+        """Discover the models, and render the prompt for each of them."""
+        endpoints, settings, own = self._endpoints, self._settings, self._limits.own
         facts = await endpoints.discover()
         self._discovery = time.perf_counter() - self._began
-        facts = await endpoints.check_messages(self._prompt, facts, limits.own)
-        turns, facts = await endpoints.turns(self._prompt, settings.on_special_tokens, facts, limits.own)
-        self._turns = turns
-        facts = await endpoints.check_length(turns, facts)
-        budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
-        facts = endpoints.apart(settings.method, self._turns, facts)
-        infos = {at: await turn.on_path.describe() for at, turn in enumerate(turns, -1) if at not in facts.without}
-        takes_ids = {at: info.capabilities.ids for at, info in infos.items()}
-        by_ids, own_paths = all(takes_ids.values()), settings.method.own_paths
-        judges = by_ids and settings.method.asks_by_ids
-        self._same_ids = judges and facts.ids
-        self._across = facts.across(settings.method)
-        self._ids = by_ids and (self._judges_ids or own_paths)
-        self._ties = self._same_ids or (self._across and any(takes for at, takes in takes_ids.items() if at >= 0))
-        self._parts = self._ids or (self._across and takes_ids[-1])
+        facts = await endpoints.check_messages(self._prompt, facts, own)
+        self._turns, facts = await endpoints.turns(self._prompt, settings.on_special_tokens, facts, own)
+        facts = await endpoints.check_length(self._turns, facts)
+        return endpoints.apart(settings.method, self._turns, facts)
+
+    def _job(self, facts: Facts, infos: Mapping[int, ServerInfo], budget: Budget) -> AnswerJob:
+        """Everything that the method needs to write the answer."""
+        endpoints, settings, limits = self._endpoints, self._settings, self._limits
         places = [infos[at].capabilities.places if at in infos else 1 for at in range(len(endpoints.assistants))]
-        if limits.alternatives and not self._same_ids:
-            raise UnsupportedError(_NO_ALTERNATIVES)
-        pace = replace(
-            settings.pace,
-            places=tuple(places),
-            watched=watched(infos, endpoints.speeds),
-            shown=limits.alternatives,
-        )
-        self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
-        job = AnswerJob(
-            turns=turns,
+        watches = watched(infos, endpoints.speeds)
+        return AnswerJob(
+            routes=self._routes,
+            turns=self._turns,
             plain=endpoints.plain(self._prompt),
             names=self._names,
             budget=budget,
@@ -233,23 +224,16 @@ class FusionStream:
             unit=facts.unit,
             survives=_is_an_assistants if settings.on_assistant_error == "draft" else lambda _: False,
             without=facts.without,
-            pace=replace(pace, ids=self._same_ids),
+            pace=replace(settings.pace, places=tuple(places), watched=watches, shown=limits.alternatives),
             skip=settings.ask == "contestable",
             tie=settings.tie,
-            across=self._across,
-            shares=facts.shares,
-            ends=_ends(infos, facts) if self._judges_ids else (),
-            by_ids=[
-                (own_paths or self._across) and takes_ids.get(at, False) for at in range(-1, len(endpoints.assistants))
-            ],
-            same_ids=facts.ids,
+            ends=_ends(infos, self._routes) if self._judges_ids else (),
             seed=limits.seed or 0,
             conversation=None if isinstance(self._prompt, str) else self._prompt,
             render=partial(endpoints.render, on_special_tokens=settings.on_special_tokens, own=limits.own),
             room=self._room,
             lateness=endpoints.lateness,
         )
-        return facts, budget, settings.method.start(job)
 
     async def _fuse(self, budget: Budget, run: Run) -> None:
         await self._expect(budget, self._turns[0])
@@ -298,15 +282,30 @@ class FusionStream:
 
     @property
     def _judges_ids(self) -> bool:
-        """True if Algorithm 1 judges the draft, and the models share one path or each have a path of their own."""
-        return self._same_ids or self._across
+        """True if Algorithm 1 judges the draft, and not by equation 3 as printed."""
+        return self._settings.method.asks_by_ids and not self._routes.literal
+
+    @property
+    def _ids(self) -> bool:
+        """True if all models with which the answer began are sent ids."""
+        return all(route in BY_IDS for route in self._named.values())
+
+    @property
+    def _ties(self) -> bool:
+        """True if ties can occur, because an assistant that judges the draft is sent ids."""
+        return self._judges_ids and any(route in BY_IDS for name, route in self._named.items() if name != DRAFT)
+
+    @property
+    def _parts(self) -> bool:
+        """True if tokens may be parts of characters."""
+        return self._ids or (self._judges_ids and self._routes.draft == "ids")
 
     def _emit(self, tokens: Sequence[Placed]) -> None:
-        now = time.perf_counter() - self._began
+        now, parts = time.perf_counter() - self._began, self._parts
         if self._first_token is None and tokens:
             self._first_token = now
         for placed in tokens:
-            characters = self._characters.decode(placed.token.data) if self._parts else None
+            characters = self._characters.decode(placed.token.data) if parts else None
             names, verifier = self._endpoints.names, self._settings.verifier
             shown = self._limits.alternatives
             token = FusedToken.of(placed, names, verifier, now=now, characters=characters, alternatives=shown)
@@ -364,13 +363,20 @@ class FusionStream:
             ),
             draft=facts.draft,
             assistants=facts.assistants,
-            settings=Settings.of(self._settings, self._limits, facts.unit, ids=self._ids, ties=self._ties),
+            settings=Settings.of(self._settings, self._limits, facts.unit, routes=self._named, ties=self._ties),
             segments=tuple(Segment.of(one, everybody) for one in report.segments),
             prompt_tokens=prompt_tokens(self._turns, self._timeline.spans),
             failures={names[at]: type(loss.error).__name__ for at, loss in sorted(report.lost.items())},
             weights=None if report.weights is None else {everybody[at]: one for at, one in report.weights.items()},
             requests=tuple(Request.of(span, everybody) for span in self._timeline.spans),
         )
+
+
+def _no_alternatives(routes: Mapping[str, Route]) -> str:
+    here = f" ({in_words(routes)})" if routes else ""
+    words = f"other tokens of each place (alternatives, top_logprobs) are not listed here{here}: that needs models with"
+    words += " the same token ids, and the method cosd or defer without a temperature. Leave them out; each token has"
+    return f"{words} its own probability anyway"
 
 
 def _rate(kept: int, judged: int, *, empty: bool) -> float | None:
@@ -387,9 +393,9 @@ def _finish(error: ProviderError) -> Finish:
     return Finish("error", type(error).__name__)
 
 
-def _ends(infos: Mapping[int, ServerInfo], facts: Facts) -> set[int]:
-    """The end-of-sequence ids of the draft (key -1 of `infos`) and of the assistants that have the draft's ids."""
-    sharing = [at for at in infos if at < 0 or (at < len(facts.shares) and facts.shares[at])]
+def _ends(infos: Mapping[int, ServerInfo], routes: Routes) -> set[int]:
+    """The end-of-sequence ids of the draft (key -1 of `infos`) and of the assistants that judge the draft's ids."""
+    sharing = [at for at in infos if at < 0 or routes.assistants[at] == "ids"]
     return {one for at in sharing for one in infos[at].ends}
 
 

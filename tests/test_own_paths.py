@@ -656,7 +656,7 @@ async def test_a_stop_within_the_lookahead() -> None:
     assert result.text.startswith("one six")
 
 
-_BY_WORDS = 'Leave unit out, or give unit="word": such models are compared by words, each asked on its own path. '
+_BY_WORDS = 'Leave unit out, or give unit="word": such models are compared word by word, on the assistant\'s own ids. '
 
 
 @pytest.mark.parametrize(("verifier", "more"), [(RuleVerifier(), _BY_WORDS), (SurpriseVerifier(), "")], ids=str)
@@ -665,7 +665,7 @@ async def test_single_tokens_are_refused_where_the_ids_are_others(verifier: Any,
     with pytest.raises(UnsupportedError) as refused:
         await fuse("The end", draft=draft, assistant=assistant, verifier=verifier, unit="token", max_tokens=3)
     words = 'unit="token" compares the ids of the models, and the assistant has other ids than the draft. '
-    literally = 'unit="literal" compares their tokens as text, by the paper\'s equation 3 as printed.'
+    literally = 'unit="literal" compares any models token by token after the text (equation 3 as printed).'
     assert str(refused.value) == f"scripted:: {words}{more}{literally}"
     assert assistant.requests == draft.requests == 0
 

@@ -323,6 +323,8 @@ async def test_a_trace_by_ids_is_read_back(tmp_path: Path) -> None:
     assert read.result == result
     assert [one.data for one in read.result.tokens] == [one.data for one in result.tokens]
     assert read.replay() == result.text == "aéab"
+    assert '"routes":{"draft":"ids","assistant":"ids"}' in path.read_text().partition("\n")[0]
+    assert read.result.settings.route == "ids to ids"
 
 
 async def test_a_stop_string_is_found_in_the_bytes_of_several_tokens() -> None:
@@ -398,14 +400,15 @@ async def test_other_ids_are_fused_on_their_own_paths_or_by_text() -> None:
 
     draft = Written((97, 32, 98))
     other = served(Shifted(draft.ids))
-    for writer, assistant, contexts, ties in (
-        (served(draft), other, "ids", 0),
-        (served(draft), ScriptedProvider(draft), "text", None),
-        (ScriptedProvider(draft), other, "text", 0),
-        (ScriptedProvider(draft), ScriptedProvider(draft), "text", None),
+    for writer, assistant, contexts, route, ties in (
+        (served(draft), other, "ids", "own", 0),
+        (served(draft), ScriptedProvider(draft), "text", "text", None),
+        (ScriptedProvider(draft), other, "text", "own", 0),
+        (ScriptedProvider(draft), ScriptedProvider(draft), "text", "text", None),
     ):
         result = await fuse("Q", draft=writer, assistant=assistant)
         assert (result.settings.contexts, result.ties, result.text) == (contexts, ties, "a b")
+        assert result.settings.routes == {"draft": "ids" if writer.ids else "text", "assistant": route}
         assert all((one.id is not None) == writer.ids for one in result.tokens)
 
 
@@ -470,8 +473,9 @@ async def test_an_assistant_that_is_left_out_leaves_the_others_their_places() ->
         assistant=[down, served(Written((98,), prob=0.9), places=1)],
         on_assistant_error="draft",
     ) as fusion:
-        for _ in range(2):
-            assert (await fusion.generate("Q")).text == "b"
+        results = [await fusion.generate("Q") for _ in range(2)]
+    assert [result.text for result in results] == ["b", "b"]
+    assert results[1].settings.routes == {"draft": "ids", "assistant 2": "ids"}  # the first answer lost assistant 1
 
 
 @pytest.mark.parametrize("settings", [{"temperature": 1}, {"method": Average(temperature=1)}])
@@ -481,4 +485,5 @@ async def test_a_method_without_ties_says_how_it_asked(settings: dict[str, Any],
     given: dict[str, Any] = settings if ids else settings | {"unit": "token"}
     result = await fuse("Q", draft=draft, assistant=assistant, max_tokens=2, seed=1, **given)
     assert (result.settings.contexts, result.settings.tie, result.ties) == ("ids" if ids else "text", 0.0, None)
+    assert (result.settings.routes, result.settings.route) == ({}, "")  # each model continues its own path
     assert result.trace.replay() == result.text

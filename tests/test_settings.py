@@ -27,7 +27,7 @@ def test_keywords_are_what_is_checked() -> None:
 
 def test_a_result_records_every_setting() -> None:
     declared = {*names(FusionSettings), *names(Tuning), *names(AnswerLimits)} - {"tuning", "own", "alternatives"}
-    assert Settings.model_fields.keys() == declared | {"method_options", "contexts"}
+    assert Settings.model_fields.keys() == declared | {"method_options", "contexts", "routes"}
     recorded = Settings.of(FusionSettings(), AnswerLimits(), "word")
     defaults = Settings(verifier=FusionSettings().verifier, unit="word", max_tokens=AnswerLimits().max_tokens)  # type: ignore[arg-type]
     assert recorded == defaults

@@ -16,13 +16,14 @@ from rich.console import Console
 from rich.text import Text
 
 from cosd_api.cli.console import files_of, guarded, say
-from cosd_api.extend import PROBE_PROMPT, definition_of, in_digits, run_async
+from cosd_api.extend import PROBE_PROMPT, Routes, definition_of, in_digits, run_async
 from cosd_api.report.terminal import has_colour, visible
 from cosd_providers import ProbeReport, ProviderError, probe
 
 __all__ = ["probe_servers"]
 
 _WIDTH = 80
+_NO_SPACES = "text without spaces is judged only if the tokenizer is given, connect(url, tokenizer=...)"
 
 
 def probe_servers(
@@ -67,11 +68,13 @@ def probe_servers(
                 if report is not None:
                     report.save(path)
         if as_json:
-            together = definition_of(found) if len(found) > 1 else None
+            together = None
+            if len(found) > 1:
+                together = {**asdict(definition_of(found)), "routes": _routes(found).named(_names(found))}
             document = {
                 "reports": [report.model_dump(mode="json") for report in found],
-                "unit": None if together is None else together.unit,
-                "together": None if together is None else asdict(together),
+                "unit": None if together is None else together["unit"],
+                "together": together,
             }
             print(json.dumps(document, ensure_ascii=False), flush=True)
         else:
@@ -115,8 +118,23 @@ def _show(reports: Sequence[ProbeReport]) -> None:
             style = next((style for start, style in styles.items() if line.startswith(start)), "")
             console.print(Text(line, style if colour else ""))
     if len(reports) > 1:
-        found = definition_of(reports)
+        found, routes = definition_of(reports), _routes(reports)
         tie = "" if found.tie is None else f" Ties: tie={in_digits(found.tie)}."
         more = '; unit="literal" is equation 3 as printed' if (found.contexts, found.unit) == ("ids", "word") else ""
+        spaces = f"; {_NO_SPACES}" if "text" in routes.assistants else ""
+        words = f'{routes.in_words(_names(reports))}, because {found.reason}{spaces} (unit="{found.unit}"{more})'
         console.print()
-        console.print(textwrap.fill(f'Together: {found} (unit="{found.unit}"{more}).{tie}', _WIDTH))
+        console.print(textwrap.fill(f"Together: {words}.{tie}", _WIDTH))
+
+
+def _routes(reports: Sequence[ProbeReport]) -> Routes:
+    """The routes of a fusion by the method cosd in which the first server drafts."""
+    draft, *assistants = [report.vocabulary for report in reports]
+    takes_ids = [report.vocabulary is not None for report in reports]
+    return Routes.of(takes_ids, [one == draft for one in assistants], unit=definition_of(reports).unit)
+
+
+def _names(reports: Sequence[ProbeReport]) -> list[str]:
+    """The names of the models in a result."""
+    several = len(reports) > 2
+    return ["draft", *(f"assistant {at}" if several else "assistant" for at in range(1, len(reports)))]

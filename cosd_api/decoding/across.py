@@ -52,10 +52,9 @@ class AcrossTokenizers(AnswerWriter):
         super().__init__(job, _write)
         draft, *encoders = [self._encoder(model) for model in range(self.count)]
         self._answer = AnswerPath(job, draft)
-        shares = job.shares or [False] * self.count
-        for model in self.models:
-            if model:
-                self._answer.hearings[model] = PathHearing(model, encoders[model - 1], shares[model - 1])
+        for model, route in enumerate(job.routes.assistants, 1):
+            if model in self.models:
+                self._answer.hearings[model] = PathHearing(model, encoders[model - 1], same=route == "ids")
         self._drafts = PathDrafts(self._answer, self.calls, self._tasks)
         self._judge = PathJudge(self._answer, verifier, self.calls, self._tasks)
         self._emitted = 0  # number of the path's tokens that have been emitted
@@ -63,7 +62,7 @@ class AcrossTokenizers(AnswerWriter):
 
     def _encoder(self, model: int) -> Encoder | None:
         """The encoder of a model; None if the model accepts only text."""
-        takes_ids = model in self.models and self._job.by_ids and self._job.by_ids[model]
+        takes_ids = model in self.models and self._job.routes.by_ids[model]
         turn = self._job.turns[model]
         return Encoder(by_ids(turn.on_path).encode, turn.lead) if takes_ids else None
 

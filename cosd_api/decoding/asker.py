@@ -58,7 +58,7 @@ class Asker(ABC):
         self.models = [model for model in range(self.count) if model - 1 not in job.without]
         self._job = job
         self._encodings = Encodings(job.turns)
-        self._paths = Paths(job.turns, job.by_ids or (False,) * self.count, same=job.same_ids)
+        self._paths = Paths(job.turns, job.routes.by_ids, same=job.routes.same_ids)
         self._lost = {at: Loss(0, error, before=True) for at, error in job.without.items()}
         self._numbers = count(1)
         self._streams: dict[int, OpenStream] = {}

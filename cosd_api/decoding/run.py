@@ -12,6 +12,7 @@ from cosd_api.budget import Budget
 from cosd_api.decoding.commands import Finish, Placed, Report
 from cosd_api.decoding.lateness import Lateness
 from cosd_api.decoding.pace import Pace
+from cosd_api.decoding.route import Routes
 from cosd_api.decoding.timeline import Timeline
 from cosd_providers.messages import Message, RenderedPrompt
 
@@ -21,6 +22,7 @@ class AnswerJob:
     """The models, limits, settings and record of one answer.
 
     Attributes:
+        routes: the way in which the models are decoded.
         turns: the models with their rendered prompts, the draft first.
         plain: the models with the prompt as plain text, without any chat template. The plain text of a conversation is
             the text of its messages, separated by blank lines.
@@ -38,16 +40,13 @@ class AnswerJob:
         pace: the pace of drafting, for methods that draft.
         skip: whether to skip questions whose answers cannot change the text.
         tie: largest difference of log probabilities at which an assistant's two most probable ids count as equal.
-        across: whether Algorithm 1 runs on models with different ids, each of which continues its own encoding.
-        shares: for each assistant, whether it has the draft's ids; empty if no assistant has them.
-        ends: the known end-of-sequence ids of models that are sent ids.
-        by_ids: for each model, whether it continues the ids of its own path (`decoding.paths`).
-        same_ids: whether all models have the same ids.
+        ends: the known end-of-sequence ids of the draft and of the assistants that judge its ids.
         seed: seed of the random draws.
         room: returns an event to wait for if the reader of the answer is too slow, else None.
         lateness: measures how late this process receives verdicts, in all answers of the fusion.
     """
 
+    routes: Routes
     turns: Sequence[RenderedPrompt]
     plain: Sequence[RenderedPrompt]
     names: Sequence[str]
@@ -62,11 +61,7 @@ class AnswerJob:
     pace: Pace = field(default_factory=Pace)
     skip: bool = True
     tie: float = 0.0
-    across: bool = False
-    shares: Sequence[bool] = ()
     ends: Container[int | None] = ()
-    by_ids: Sequence[bool] = ()
-    same_ids: bool = False
     conversation: Sequence[Message] | None = None
     render: Callable[[int, Sequence[Message]], Awaitable[RenderedPrompt]] | None = None
     seed: int = 0

@@ -358,7 +358,7 @@ class CoSDDecoder:
             skip=job.skip,
             survives=job.survives,
             without=job.without,
-            pace=job.pace,
+            pace=replace(job.pace, ids=job.routes.same_ids),
             prompt=job.turns[0].prompt,
             tie=job.tie,
             ends=job.ends,

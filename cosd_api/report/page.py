@@ -34,7 +34,7 @@ _LONGEST = 30  # longer outlines of a verifier are not shown; a full tree of dep
 _MOST_ROWS = 100  # keeps the page fast; `cosd explain` prints all rows
 _VERDICTS = {"tied": "a tie", "kept": "kept", "replaced": "replaced", "outvoted": "another was surer"}
 _COUNTS = ("requests", "retries", "prompt_tokens", "cached_tokens", "estimated_tokens", "completion_tokens")
-_SHOWN = {"method", "method_options", "verifier", "unit", "max_tokens", "contexts", "tie"}
+_SHOWN = {"method", "method_options", "verifier", "unit", "max_tokens", "contexts", "routes", "tie"}
 
 
 def page(result: FusionResult, *, title: str = "A fused answer") -> str:

@@ -42,7 +42,7 @@ _OUTCOMES: Mapping[Outcome, str] = {
 _BY_TEXT: Mapping[Unit, str] = {
     "token": "token by token after the text",
     "word": "from space to space",
-    "literal": "token by token as text, after the text cut there (equation 3 as printed)",
+    "literal": "token by token after the text (equation 3 as printed)",
 }
 _WIDE = 10_000  # so many columns that output to a file or another program is not wrapped
 
@@ -255,12 +255,14 @@ def definition(result: FusionResult) -> str:
     unit = result.settings.unit
     if not unit:
         return ""
-    if result.settings.contexts == "ids" and result.ties is None:
-        words = ["token by token, each model after its own ids"]
+    if result.settings.routes:
+        words = [result.settings.route]
     elif result.settings.contexts == "ids":
-        words = [f"ids to ids; {counted(result.ties or 0, 'tie')} within {result.settings.tie:g}"]
+        words = ["token by token, each model after its own ids" if result.ties is None else "ids to ids"]
     else:
         words = [_BY_TEXT[unit]]
+    if result.ties is not None:
+        words.append(f"{counted(result.ties, 'tie')} within {result.settings.tie:g}")
     if result.units is not None:
         words.append(counted(result.units, "unit"))
     if result.off_path:

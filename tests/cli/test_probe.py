@@ -91,7 +91,7 @@ def test_one_server() -> None:
         (
             ("good", "other"),
             (
-                "word by word, each model on its own ids, because both servers take and show ids and have different "
+                "word by word, on the assistant's own ids, because both servers take and show ids and have different "
                 'ones (unit="word"; unit="literal" is equation 3 as printed). Ties: tie=0.0031.'
             ),
         ),
@@ -99,9 +99,23 @@ def test_one_server() -> None:
             ("good", "silent"),
             f"from space to space, because http://silent cannot be asked after ids; {UNJUDGED}",
         ),
+        (
+            ("textual", "good"),
+            (
+                "word by word, on the assistant's own ids; the draft continues text, because http://textual cannot be "
+                'asked after ids (unit="word").'
+            ),
+        ),
+        (
+            ("good", "same", "other", "textual"),
+            (
+                "assistant 1: ids to ids; assistant 2: word by word, on the assistant's own ids; assistant 3: from "
+                f"space to space, because {TEXTUAL} cannot be asked after ids; {UNJUDGED}"
+            ),
+        ),
     ],
 )
-def test_two_servers_and_what_a_fusion_judges_by(names: tuple[str, str], words: str) -> None:
+def test_the_route_of_each_assistant(names: tuple[str, ...], words: str) -> None:
     result = run(*names)
     assert result.exit_code == 0
     assert " ".join(result.stdout.rpartition("Together: ")[2].split()) == words
@@ -134,6 +148,7 @@ def test_json(names: tuple[str, ...], unit: str | None) -> None:
     assert document["unit"] == unit
     reason = "both servers take and show ids and have the same ids"
     together = {"contexts": "ids", "unit": "token", "reason": reason, "tie": 0.01}
+    together |= {"routes": {"draft": "ids", "assistant": "ids"}}
     assert document["together"] == (together if unit else None)
     assert result.exit_code == (0 if reports else 1)
 

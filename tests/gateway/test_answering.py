@@ -342,7 +342,8 @@ async def test_other_tokens_are_refused_where_nobody_lists_them() -> None:
     async with opened(fused(pair())) as app:
         reply = await visit(app, TEXT, body(logprobs=3))
     assert (reply.status, reply.error["code"]) == (400, "unsupported")
-    assert "other tokens of each place (alternatives, top_logprobs) are not listed here" in reply.error["message"]
+    words = "other tokens of each place (alternatives, top_logprobs) are not listed here (from space to space): "
+    assert words + "that needs models with the same token ids" in reply.error["message"]
 
 
 # ------------------------------------------------------------------------------------------------------------- errors

@@ -383,7 +383,9 @@ async def test_parts_of_characters_and_ties() -> None:
         draft_prob=0.4, reason="a tie: the assistant finds both as probable",
     )  # fmt: skip
     rest = FusedToken(text="\U0001f30d", source="draft", raw="8c8d", id=8, asked=True, unit=1, decisions=(decision,))
-    settings = result.settings.model_copy(update={"contexts": "ids", "unit": "token", "tie": 0.02})
+    settings = result.settings.model_copy(
+        update={"routes": {"draft": "ids", "assistant": "ids"}, "unit": "token", "tie": 0.02}
+    )
     document = page(result.model_copy(update={"tokens": (part, rest), "settings": settings, "ties": 1}))
     first, second = cards(document)["tokens"]
     assert (first["title"], second["title"]) == (r"“\xf0\x9f”", "“\U0001f30d”")

@@ -282,8 +282,14 @@ async def test_the_words_of_a_verifier_of_ones_own_do_not_steer_the_terminal() -
 async def test_the_definition_and_ties_are_told() -> None:
     result = await fuse("Q:", draft=draft(), assistant=assistant())
     assert "judged: from space to space; " in shown_of(result)
-    by_token = {"contexts": "text", "unit": "token"}
+    assert "judged: from space to space; " in shown_of(with_settings(result, routes={}))  # an earlier version's record
+    by_token = {"contexts": "text", "unit": "token", "routes": {}}
     assert "judged: token by token after the text; " in shown_of(with_settings(result, **by_token))
+    mixed = with_settings(result, routes={"draft": "ids", "assistant 1": "ids", "assistant 2": "own"}, tie=0.02)
+    words = (
+        "judged: assistant 1: ids to ids; assistant 2: word by word, on the assistant's own ids; 2 ties within 0.02; "
+    )
+    assert words in shown_of(mixed.model_copy(update={"ties": 2}))
     reason = "a tie: the assistant finds both as probable"
     tokens = tuple(
         token.model_copy(
@@ -297,11 +303,11 @@ async def test_the_definition_and_ties_are_told() -> None:
         )
         for token in result.tokens
     )
-    tied = with_settings(result, contexts="ids", unit="token", tie=0.02)
+    tied = with_settings(result, contexts="ids", routes={}, unit="token", tie=0.02)
     text = shown_of(tied.model_copy(update={"tokens": tokens, "ties": 1}))
     assert "judged: ids to ids; 1 tie within 0.02; " in text
-    literally = shown_of(with_settings(result, contexts="text", unit="literal"))
-    assert "judged: token by token as text, after the text cut there (equation 3 as printed); " in literally
+    literally = shown_of(with_settings(result, routes={}, unit="literal"))
+    assert "judged: token by token after the text (equation 3 as printed); " in literally
     assert [" ".join(row) for row in rows(text)] == [f"␣Rome 0.3 ␣Lima 0.9 {reason} assistant 1"]
 
 

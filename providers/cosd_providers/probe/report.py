@@ -280,11 +280,10 @@ class ProbeReport(Snapshot):
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The way in which models are fused by default, and the reason for it.
+    """The unit in which models are compared by default, and the reason for it.
 
     Attributes:
-        contexts: `"ids"` if all models continue ids; `"text"` if at least one model can continue only text, and is
-            therefore asked only at single spaces.
+        contexts: `"ids"` if all models continue ids; `"text"` if at least one model can continue only text.
         unit: the unit that is judged: a token or a word.
         reason: the reason, in words.
         tie: the greatest `tie` of the reports, for `Fusion(tie=...)`; None if no report has one, or if `contexts` is
@@ -296,16 +295,9 @@ class Definition:
     reason: str
     tie: float | None = None
 
-    def __str__(self) -> str:
-        if self.contexts == "ids":
-            way = "ids to ids" if self.unit == "token" else "word by word, each model on its own ids"
-            return f"{way}, because {self.reason}"
-        how = "text without spaces is judged only if the tokenizer is given, connect(url, tokenizer=...)"
-        return f"from space to space, because {self.reason}; {how}"
-
 
 def definition_of(reports: Sequence[ProbeReport]) -> Definition:
-    """Return the way in which these models are fused by default."""
+    """Return the unit in which these models are compared by default, and the reason."""
     unit: Literal["token", "word"] = "token" if len({report.vocabulary for report in reports}) == 1 else "word"
     without = [report for report in reports if report.vocabulary is None]
     if not without:
