@@ -238,6 +238,7 @@ class FusionStream:
             tie=settings.tie,
             across=self._across,
             shares=facts.shares,
+            cuts=facts.cuts,
             ends=_ends(infos, facts) if self._judges_ids else (),
             by_ids=[
                 (own_paths or self._across) and takes_ids.get(at, False) for at in range(-1, len(endpoints.assistants))

@@ -40,6 +40,8 @@ class AnswerJob:
         tie: largest difference of log probabilities at which an assistant's two most probable ids count as equal.
         across: whether Algorithm 1 runs on models with different ids, each of which continues its own encoding.
         shares: for each assistant, whether it has the draft's ids; empty if no assistant has them.
+        cuts: for each model, the draft first, whether a token begins at every single space between two visible
+            characters, the first of which is no symbol (`vocabulary.crosses_space`); False if unknown.
         ends: the known end-of-sequence ids of models that are sent ids.
         by_ids: for each model, whether it continues the ids of its own path (`decoding.paths`).
         same_ids: whether all models have the same ids.
@@ -64,6 +66,7 @@ class AnswerJob:
     tie: float = 0.0
     across: bool = False
     shares: Sequence[bool] = ()
+    cuts: Sequence[bool] = ()
     ends: Container[int | None] = ()
     by_ids: Sequence[bool] = ()
     same_ids: bool = False
