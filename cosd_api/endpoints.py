@@ -65,6 +65,9 @@ class Facts:
         warnings: warnings that apply to every answer.
         cues: for each chat model, its name and the text that its template writes before an answer.
         shares: for each assistant, whether it shares the draft's token ids; empty if the ids were not compared.
+        cuts: for each model, the draft first, whether a token begins at every single space between two visible
+            characters, the first of which is no symbol (`vocabulary.crosses_space`); False if unknown. The ids
+            before such a space then do not depend on the text after it.
         without: the assistants that the answer leaves out, by index, with the reason.
     """
 
@@ -75,6 +78,7 @@ class Facts:
     warnings: tuple[str, ...]
     cues: tuple[tuple[str, str], ...] = ()
     shares: tuple[bool, ...] = ()
+    cuts: tuple[bool, ...] = ()
     without: Mapping[int, ProviderError] = field(default_factory=dict[int, ProviderError])
 
     def routes(self, method: Method, infos: Mapping[int, ServerInfo]) -> Routes:
@@ -228,9 +232,12 @@ class Endpoints:
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         warnings = self.method.examine(named, self.unit)
         unit, everybody, shares = self.unit, len(known) == len(self.names), tuple[bool, ...]()
-        if everybody and (self.method.compares_tokenizers or self.method.own_paths) and unit in (None, "token"):
+        cuts = (False,) * (1 + len(self.names))
+        if everybody and (self.method.compares_tokenizers or self.method.own_paths) and unit != "literal":
             vocabularies = await self._vocabularies(infos)
-            shares = tuple([one is not None and one == vocabularies[0] for one in vocabularies[1:]])
+            cuts = tuple([one is not None and one.crossing == b"" for one in vocabularies])
+            if unit != "word":
+                shares = tuple([one is not None and one == vocabularies[0] for one in vocabularies[1:]])
             if unit == "token":
                 self._refuse_other_tokens(named, vocabularies)
         ids = bool(shares) and all(shares)
@@ -245,7 +252,8 @@ class Endpoints:
         if unit is not None and (everybody or self.unit is not None):
             self.method.examine_unit(unit, draft.endpoint)
         cues = tuple((name, cue) for name, info in named if (cue := (info.answer_cue or "").strip()))
-        return Facts(Endpoint.of("draft", draft), tuple(assistants), unit or "word", ids, warnings, cues, shares)
+        endpoint = Endpoint.of("draft", draft)
+        return Facts(endpoint, tuple(assistants), unit or "word", ids, warnings, cues, shares, cuts)
 
     def _refuse_other_tokens(
         self, named: Sequence[tuple[str, ServerInfo]], vocabularies: Sequence[Vocabulary | None]

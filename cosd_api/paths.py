@@ -38,8 +38,12 @@ _VISIBLE = (  # the first bytes of a character show whether it is visible
     rb"[\x21-\x7f\xc3-\xe0\xe4-\xff]|\xc2[^\x85\xa0]|\xe1(?:[^\x9a]|\x9a[^\x80])"
     rb"|\xe2(?:[^\x80\x81]|\x80[^\x80-\x8a\xa8\xa9\xaf]|\x81[^\x9f])|\xe3(?:[^\x80]|\x80[^\x80])"
 )
+_SYMBOLS = (rb"\xc2[\x80-\xbf]", rb"\xc3[\x97\xb7]", rb"\xe2(?:\x86[\x90-\xbf]|[\x87-\xaf][\x80-\xbf])")
+"""Symbols outside ASCII, in UTF-8: real vocabularies hold tokens such as `> </` and ` = `, across the space."""
 _SAFE_CUT = re.compile(
-    rb"(?<=[^\s\x00-\x20])" + b"".join(b"(?<!" + one + b")" for one in _SPACES) + b"(?= (?:" + _VISIBLE + b"))",
+    rb"(?<=[^\s\x00-\x20$+<=>^|~\x7f])"
+    + b"".join(b"(?<!" + one + b")" for one in (*_SPACES, *_SYMBOLS))
+    + b"(?= (?:" + _VISIBLE + b"))",
     re.DOTALL,
 )
 _INSIDE = bytes(range(0x80, 0xC0))  # UTF-8 bytes that continue a character

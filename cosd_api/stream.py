@@ -228,6 +228,7 @@ class FusionStream:
             skip=settings.ask == "contestable",
             tie=settings.tie,
             ends=_ends(infos, self._routes) if self._judges_ids else (),
+            cuts=facts.cuts,
             seed=limits.seed or 0,
             conversation=None if isinstance(self._prompt, str) else self._prompt,
             render=partial(endpoints.render, on_special_tokens=settings.on_special_tokens, own=limits.own),

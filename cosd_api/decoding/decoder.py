@@ -71,7 +71,7 @@ class Decoder:
         encoder = self._encoder(0) if draft_ids and not self._tokenwise else None
         self._answer = answer = Answer(job, encoder, by_ids=draft_ids, lookahead=0 if self._tokenwise else LOOKAHEAD)
         self._verdicts = verdicts = Verdicts(verifier, answer)
-        self._pacing = pacing = Pacing(pace, answer, cuts=False, pauses=draft_ids)
+        self._pacing = pacing = Pacing(pace, answer, cuts=all(job.cuts), pauses=draft_ids)
         self._hedges = Hedges(answer, self.calls, pacing, verdicts, self._tasks.start)
         self._drafting = Drafting(answer, self.calls, pacing, self._hedges, self._tasks.start)
         start = self._tasks.start
@@ -95,7 +95,7 @@ class Decoder:
 
     def _encoder(self, model: int) -> Encoder:
         turn = self._job.turns[model]
-        return Encoder(by_ids(turn.on_path).encode, turn.lead, cuts=False)
+        return Encoder(by_ids(turn.on_path).encode, turn.lead, cuts=job.cuts[model])
 
     # -------------------------------------------------------------------------------------------------------- a run
 

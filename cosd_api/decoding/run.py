@@ -40,6 +40,8 @@ class AnswerJob:
         pace: the pace of drafting, for methods that draft.
         skip: whether to skip questions whose answers cannot change the text.
         tie: largest difference of log probabilities at which an assistant's two most probable ids count as equal.
+        cuts: for each model, the draft first, whether a token begins at every single space between two visible
+            characters, the first of which is no symbol (`vocabulary.crosses_space`); False if unknown.
         ends: the known end-of-sequence ids of the draft and of the assistants that judge its ids.
         seed: seed of the random draws.
         room: returns an event to wait for if the reader of the answer is too slow, else None.
@@ -61,6 +63,7 @@ class AnswerJob:
     pace: Pace = field(default_factory=Pace)
     skip: bool = True
     tie: float = 0.0
+    cuts: Sequence[bool] = ()
     ends: Container[int | None] = ()
     conversation: Sequence[Message] | None = None
     render: Callable[[int, Sequence[Message]], Awaitable[RenderedPrompt]] | None = None

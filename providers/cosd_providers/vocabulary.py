@@ -19,6 +19,7 @@ __all__ = [
     "ENDS",
     "SURE_ENDS",
     "Kind",
+    "crosses_space",
     "decode_token",
     "is_plain",
     "keeps_spaces",
@@ -86,6 +87,7 @@ _LEADS: dict[Kind, str] = {"bytes": "Ġ", "spaces": _SPACE}
 _ANGLED = re.compile(r"\s*<.+>\s*", re.DOTALL)
 _SPECIAL = re.compile(r"\s*(<.+>|\[.+\])\s*", re.DOTALL)
 _WHITE = re.compile(rb"\s*")
+_CROSSING = re.compile(r"[^\s\0-\x1f$+<=>^|~\x7f-\xbf×÷\u2190-\u2bff\ud800-\udfff] (?![\s\0-\x1f])")
 
 _Step = tuple["_Step | None", bytes]  # the previous step, and the bytes of the token read in this step
 
@@ -93,6 +95,16 @@ _Step = tuple["_Step | None", bytes]  # the previous step, and the bytes of the 
 def looks_special(string: str) -> bool:
     """True if a string looks like a token without text, such as `"</s>"`. White space around the string is ignored."""
     return _SPECIAL.fullmatch(string) is not None
+
+
+def crosses_space(data: bytes) -> bool:
+    """Test whether a token crosses a single space after a visible character, so that none begins there.
+
+    Such a token may end with the space, like `b", "`. A space after a symbol does not count, because vocabularies of
+    single words can have tokens such as `b"> </"` (Gemma 3) or `b" = "` (DeepSeek). Symbols are `$ + < = > ^ | ~`, the
+    signs of Latin-1, arrows and mathematical signs.
+    """
+    return _CROSSING.search(data.decode("utf-8", "surrogateescape")) is not None
 
 
 def keeps_spaces(strings: Iterable[str]) -> bool:

@@ -36,7 +36,7 @@ from cosd_providers.connect import ConnectOptions, Snapshot
 from cosd_providers.contract import Context
 from cosd_providers.engines.openai.dialects import DIALECTS
 from cosd_providers.probe import Definition, definition_of
-from cosd_providers.testing import Model, ScriptedProvider
+from cosd_providers.testing import Model, ScriptedProvider, TableModel
 from fakes.llama_cpp import FakeLlamaCpp
 from fakes.ollama import StandInOllama
 from fakes.openai import FakeOpenAI, Shown
@@ -569,6 +569,28 @@ async def test_a_server_without_ids_has_no_ties() -> None:
     assert (report["after_ids"].value, report["tie"].value, report.tie) == (False, None, None)
     assert str(report["after_ids"]) == "no: it takes no ids, or does not show those of its tokens"
     assert report.vocabulary is None
+    assert str(report["spaces"]) == "unknown: it takes no ids, or does not show those of its tokens"
+
+
+class Lower(ScriptedProvider):
+    """A server whose tokenizer normalises."""
+
+    async def encode(self, text: str) -> list[Piece]:
+        return await super().encode(text.lower())
+
+
+@pytest.mark.parametrize(
+    ("word", "server", "words"),
+    [
+        (b" the", ScriptedProvider, "yes: a token begins at each"),
+        (b" in the", ScriptedProvider, "no: ' in the' is one token"),
+        (b" in the", Lower, "unknown: the tokens do not spell the text"),
+    ],
+)
+async def test_tokens_of_several_words_are_shown(word: bytes, server: Any, words: str) -> None:
+    tokens = [b"", *(bytes([n]) for n in range(256)), word]
+    report = await probe(server(TableModel(tokens, lambda _: [1.0] + [0.0] * 257, end_ids=(0,)), ids=True))
+    assert str(report["spaces"]) == words
 
 
 async def test_a_server_that_its_adapter_refuses() -> None:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cosd_providers.contract import Piece
-from cosd_providers.vocabulary import Kind, decode_token, kind_of, spell
+from cosd_providers.vocabulary import Kind, crosses_space, decode_token, kind_of, spell
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<｜end▁of▁sentence｜>", "<|ü|>", "[INST]"]
 TEXTS = st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from(" aĠÃ¼▁éü😀東\u0301\0\n<>")))
@@ -175,3 +175,22 @@ def test_kind(text: str, strings: list[str], kind: Kind | None) -> None:
 
 OPEN = (b"", True)
 NONE = (b"", False)
+
+
+@pytest.mark.parametrize("token", [" of the", ", ", ", and", "x ", "é à", "1 2", "a (", "\u3002 a", "`x` "])
+def test_a_token_that_crosses_a_space_between_words(token: str) -> None:
+    assert crosses_space(token.encode())
+
+
+@pytest.mark.parametrize(
+    "token", ["", " ", " the", "x  ", "x  y", "\n x", "\u00a0 \u00a0", "x\n", "> </", " = ", "× 2", "x \n"]
+)
+def test_a_token_that_crosses_none(token: str) -> None:
+    assert not crosses_space(token.encode())
+
+
+@pytest.mark.parametrize(
+    ("token", "crosses"), [(b" \xc3", False), (b"\xa9 ", False), (b"\xc2\xa9 ", False), (b"a \xc3", True)]
+)
+def test_a_part_of_a_character(token: bytes, crosses: bool) -> None:
+    assert crosses_space(token) is crosses

@@ -13,6 +13,7 @@ from cosd_providers.errors import ProviderError, StatusError
 from cosd_providers.probe.inquiry import (
     ASKED,
     DRAFTED,
+    NO_IDS,
     PROBE_PROMPT,
     STOPPING,
     TOO_SHORT,
@@ -25,6 +26,8 @@ from cosd_providers.probe.inquiry import (
     text_of,
 )
 from cosd_providers.probe.report import EXAMPLE, LINES, Way
+from cosd_providers.same_ids import vocabulary
+from cosd_providers.text import readable
 from cosd_providers.tokenizers import TEST_TEXT
 from cosd_providers.usage import Usage
 
@@ -55,6 +58,17 @@ async def tokenizer(inquiry: Inquiry) -> Finding:
     provider: Any = inquiry.provider
     where = "local" if getattr(provider, "encodes_locally", False) else "endpoint"
     return where, f"{len(pieces)} tokens, whose bytes are the text"
+
+
+@check("spaces")
+async def spaces(inquiry: Inquiry) -> Finding:
+    """Find out whether a token crosses a space between words; if none does, ids before a space are soon certain."""
+    inquiry.vocabulary = found = await vocabulary(inquiry.provider, inquiry.info)
+    if found is None or found.crossing is None:
+        return None, NO_IDS if found is None else "the tokens do not spell the text"
+    if found.crossing:
+        return False, f"{readable(found.crossing)!r} is one token"
+    return True, "a token begins at each"
 
 
 @check("draft")
@@ -357,5 +371,5 @@ def _by_place(tokens: Sequence[Token]) -> dict[tuple[int, bytes], Token]:
     return {(start, token.data): token for start, token in by_start(tokens) if token.data}
 
 
-CONTRACT = (tokenizer, draft, score, propose)
+CONTRACT = (tokenizer, spaces, draft, score, propose)
 """The checks of this module."""

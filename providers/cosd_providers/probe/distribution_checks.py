@@ -15,7 +15,7 @@ from typing import Any
 
 from cosd_providers.contract import Context, HiddenStates, IdContexts, Question, State, Token
 from cosd_providers.distributions import near
-from cosd_providers.probe.inquiry import DRAFTED, TOO_SHORT, Finding, Inquiry, by_start, check, places, text_of
+from cosd_providers.probe.inquiry import DRAFTED, NO_IDS, TOO_SHORT, Finding, Inquiry, by_start, check, places, text_of
 from cosd_providers.probe.report import in_digits
 from cosd_providers.usage import Usage
 
@@ -33,7 +33,6 @@ _LEAST = 3  # minimum number of comparisons in all drafts by ids together
 _MOST_TIE = 0.1  # the greatest difference between two log probabilities that counts as a tie
 _EXACT = 1e-6  # differences below this count as zero
 _FAR = 1e-3  # tokens less probable than this are not part of a tie
-_NO_IDS = "it takes no ids, or does not show those of its tokens"
 
 _LISTED = 5  # number of alternatives to request at each place
 _COMPARED = 3  # number of alternatives to compare at each place
@@ -58,8 +57,8 @@ async def after_ids(inquiry: Inquiry) -> Finding:
     """
     able = inquiry.info.capabilities
     if not (able.ids and isinstance(inquiry.provider, IdContexts)):
-        inquiry.note("tie", None, _NO_IDS)
-        return False, _NO_IDS
+        inquiry.note("tie", None, NO_IDS)
+        return False, NO_IDS
     also: dict[str, Any] = {"alternatives": 1} if able.top_k else {}
     drafts = [(await inquiry.drafted(Context(prompt, b"", ()), _WRITTEN, **also))[0] for prompt in _PROMPTS]
     if any(token.id is None for draft in drafts for token in draft):

@@ -26,11 +26,13 @@ from cosd_providers.errors import (
 from cosd_providers.greedy import TIES
 from cosd_providers.probe.report import LINES, Line, Value
 from cosd_providers.probe_client import ProbeClient, Prompt, RawReply, RawRequest
+from cosd_providers.same_ids import Vocabulary
 from cosd_providers.usage import Usage
 
 __all__ = [
     "ASKED",
     "DRAFTED",
+    "NO_IDS",
     "PROBE_PROMPT",
     "REFUSALS",
     "STOPPING",
@@ -55,6 +57,8 @@ ASKED = 6
 """Maximum number of places in an answer that the probe checks."""
 
 TOO_SHORT = "the answer was too short"
+
+NO_IDS = "it takes no ids, or does not show those of its tokens"
 
 STOPPING = (ConnectError, ProviderTimeoutError, AuthenticationError, RateLimitError, BudgetError)
 """Errors that end the probe, because they reveal nothing about the server's abilities."""
@@ -88,6 +92,7 @@ class Inquiry:
         fastest: duration of the fastest request for one token, in seconds; None before the first request.
         settings: the options with which the server was started, as it reports them.
         short: whether every answer was too short for a comparison.
+        vocabulary: the fingerprint of the model's vocabulary; None if the server accepts or shows no ids.
     """
 
     provider: Provider
@@ -102,6 +107,7 @@ class Inquiry:
     fastest: float | None = None
     settings: Mapping[str, int] = field(default_factory=dict[str, int])
     short: bool = False
+    vocabulary: Vocabulary | None = None
 
     def note(self, name: str, value: Value, seen: str, asked: str | None = None) -> None:
         """Record a finding, which replaces any earlier finding with the same name."""

@@ -64,6 +64,7 @@ _ROWS = (
     Words("models", "models", "the server's list of models"),
     Words("context", "context", "its description of itself", other="{value} tokens, as the server says"),
     Words("tokenizer", "tokenizer", "the tokens of a text: words, code, scripts, emoji"),
+    Words("spaces", "spaces", "the tokens of frequent phrases", _SEEN),
     Words("logprobs", "streamed logprobs", "one token, with 5 alternatives"),
     Words("depth", "alternatives", "one token, with more and more alternatives"),
     Words("probabilities", "probabilities", "the same first token at temperature 0, 1 and 0.5", other=_BOTH),

@@ -20,7 +20,6 @@ from cosd_providers.probe.inquiry import DRAFTED, PROBE_PROMPT, STOPPING, Inquir
 from cosd_providers.probe.report import LINES, UNTRUSTED, UNUSABLE, Line, ProbeReport, Spent, Way
 from cosd_providers.probe.wire_checks import WIRE
 from cosd_providers.probe_client import ProbeClient
-from cosd_providers.same_ids import vocabulary
 from cosd_providers.tokenizers import fingerprint
 
 __all__ = ["run"]
@@ -150,7 +149,7 @@ async def _reported(inquiry: Inquiry, began: float) -> ProbeReport:
         ways=tuple(found),
         advice=tuple(_advice(inquiry, found)),
         encoding=_digest(await fingerprint(inquiry.provider, inquiry.info)),
-        vocabulary=_digest(await vocabulary(inquiry.provider, inquiry.info)),
+        vocabulary=_digest(inquiry.vocabulary),
         tie=tie if isinstance(tie := inquiry.value("tie"), float) else None,
         spent=Spent(
             requests=usage.requests,
