@@ -16,7 +16,7 @@ from cosd_api.alignment import Unit
 from cosd_api.checks import missing_members
 from cosd_api.circuit_breaker import CircuitBreaker
 from cosd_api.decoding.calls import placed
-from cosd_api.decoding.lateness import Lateness
+from cosd_api.decoding.pace import Rate
 from cosd_api.decoding.route import ROUTES, Routes
 from cosd_api.decoding.speeds import Speeds
 from cosd_api.errors import FusionClosedError, SettingError
@@ -123,7 +123,7 @@ class Endpoints:
     Attributes:
         breaker: the circuit breaker, which remembers the assistants that have failed recently.
         failures: the failures of the discovery of the servers, for which several answers may be waiting.
-        lateness: measures how late this process receives verdicts.
+        rate: how often the drafts are replaced.
         speeds: the models' speeds, measured in the answers so far.
         room: maximum number of tokens in a prompt, which is the lowest limit among the models that an answer needs.
             None if no limit is known or the servers are not discovered yet.
@@ -147,7 +147,7 @@ class Endpoints:
         self._compared = tokens or self.method.one_tokenizer or not self.method.asks_by_ids
         self.breaker = CircuitBreaker()
         self.failures = RetriedFailures()
-        self.lateness = Lateness()
+        self.rate = Rate()
         self.speeds = Speeds()
         self.unit: Unit | None = unit
         self.room: int | None = None

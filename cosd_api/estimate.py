@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pydantic import BaseModel, ConfigDict
 
 from cosd_api.budget import BYTES
-from cosd_api.decoding.answer_path import LOOKAHEAD
+from cosd_api.decoding.answer import LOOKAHEAD
 from cosd_api.decoding.timeline import RequestSpan
 from cosd_api.decoding.watches import watched
 from cosd_api.endpoints import Endpoints

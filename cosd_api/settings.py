@@ -248,21 +248,18 @@ class Tuning:
             the hedged draft continues without a restart, and the other hedged drafts are cancelled. The draft's
             endpoint serves up to `hedge` more streams at a time and writes more tokens. After two hedged drafts in a
             row have failed, an answer starts no more of them.
-        in_flight: maximum number of simultaneous requests to each assistant. With 2, a second question is sent before
-            the first one is answered, which is a little faster but needs many more requests.
         max_ahead: limit on the number of tokens drafted beyond the verified text. It applies to the draft and to each
-            hedged draft separately. By default, there is no limit as long as this process receives verdicts in time. If
-            the process is short of CPU time, the draft is requested a few tokens at a time, provided that its endpoint
-            continues from token ids.
+            hedged draft separately. By default, a draft that continues its own token ids runs ahead as far as its
+            tokens are likely to be kept, given how often the drafts of this fusion are replaced; other drafts have no
+            limit.
 
     Raises:
         SettingError: a setting is invalid.
     """
 
     hedge: Annotated[int, Setting("Drafts started before a verdict: faster, at the cost of more tokens.", least=0)] = 0
-    in_flight: Annotated[int, Setting("Requests to one assistant at the same time.", least=1)] = 1
     max_ahead: Annotated[
-        int | None, Setting("Limit on tokens drafted ahead of verification; none by default.", least=1)
+        int | None, Setting("Limit on tokens drafted ahead of verification.", least=1)
     ] = None
 
     def __post_init__(self) -> None:
@@ -353,7 +350,6 @@ class FusionSettings:
         return Pace(
             draft_length=self.draft_length,
             max_ahead=self.tuning.max_ahead,
-            in_flight=self.tuning.in_flight,
             hedge=self.tuning.hedge,
         )
 
@@ -465,7 +461,6 @@ class Settings(Record):
     draft_length: int | None = None
     max_ahead: int | None = None
     hedge: int = 0
-    in_flight: int = 1
     ask: Asking = "contestable"
     on_assistant_error: OnAssistantError = "raise"
     on_special_tokens: OnSpecialTokens = "warn"

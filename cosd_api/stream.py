@@ -233,7 +233,7 @@ class FusionStream:
             conversation=None if isinstance(self._prompt, str) else self._prompt,
             render=partial(endpoints.render, on_special_tokens=settings.on_special_tokens, own=limits.own),
             room=self._room,
-            lateness=endpoints.lateness,
+            rate=endpoints.rate,
         )
 
     async def _fuse(self, budget: Budget, run: Run) -> None:

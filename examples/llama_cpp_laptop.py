@@ -4,9 +4,8 @@ r"""A laptop drafts, and a bigger remote model is asked only where the laptop's 
     export COSD_ASSISTANT_URL=https://gpu.example.com COSD_API_KEY_GPU_EXAMPLE_COM=...
     python examples/llama_cpp_laptop.py "Once upon a time"
 
-The remote model is slow, so the laptop keeps writing while it waits. With ``Tuning(in_flight=2)`` it sends a second
-request before the first one is answered. If the remote model becomes unreachable, ``on_assistant_error="draft"`` lets
-the laptop continue alone, and the result marks the tokens that were not verified.
+The remote model is slow, so the laptop keeps writing while it waits. If the remote model becomes unreachable,
+``on_assistant_error="draft"`` lets the laptop continue alone, and the result marks the tokens that were not verified.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import asyncio
 import os
 import sys
 
-from cosd_api import Fusion, Tuning, connect
+from cosd_api import Fusion, connect
 from cosd_providers import ProviderError
 
 PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"  # for the bundled models
@@ -25,7 +24,7 @@ PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and th
 async def answer(prompt: str, draft: str, assistant: str) -> None:
     laptop = connect(draft, engine="llama.cpp")
     remote = connect(assistant, timeout=20)  # any engine; counts as unreachable after 20 seconds without a byte
-    async with Fusion(draft=laptop, assistant=remote, tuning=Tuning(in_flight=2), on_assistant_error="draft") as fusion:
+    async with Fusion(draft=laptop, assistant=remote, on_assistant_error="draft") as fusion:
         result = await fusion.generate(prompt)
     print(result.text)
     unverified = sum(not token.verified for token in result.tokens)

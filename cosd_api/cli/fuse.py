@@ -29,7 +29,6 @@ __all__ = ["fuse"]
     "draft_length",
     "max_ahead",
     "hedge",
-    "in_flight",
     "ask",
     "max_requests",
     "max_billed_tokens",

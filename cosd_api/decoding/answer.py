@@ -100,6 +100,7 @@ class Judge:
         units: its units so far, by their first token.
         starts: where its units began.
         waits: whether its next unit needs more text of the draft.
+        seen: number of the path's tokens when it last looked for its next unit.
         conflict: whether its word is sure to replace what the draft wrote, and is still being written.
         replacement: its word, which is put into the path when all others have judged the text before it.
         error: the reason why it could not judge; raised only when the answer has to wait for it.
@@ -115,6 +116,7 @@ class Judge:
     units: dict[int, PathUnit] = field(default_factory=dict[int, PathUnit])
     starts: set[int] = field(default_factory=set[int])
     waits: bool = False
+    seen: int = 0
     conflict: bool = False
     replacement: Replacement | None = None
     error: Exception | None = None
@@ -126,6 +128,10 @@ class Judge:
     def stopped(self) -> bool:
         """Test whether it waits for its replacement to be made, or has failed."""
         return self.replacement is not None or self.error is not None
+
+    def is_idle(self, size: int) -> bool:
+        """Test whether it can do nothing before the path has more than `size` tokens."""
+        return self.first >= size or (self.waits and self.seen == size)
 
 
 class Answer(DraftPath):

@@ -82,43 +82,6 @@ class StartDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelDraft:
-    """Cancel a draft whose tokens are no longer needed."""
-
-    draft: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Ask one assistant, in one request, for its own tokens at one or more places of `text`.
-
-    Attributes:
-        ask: number of the request.
-        assistant: index of the assistant, or `DRAFT` to ask the draft model for a probability that was missing in its
-            stream.
-        text: the response, at least up to the last place.
-        questions: the question about each place.
-        alternatives: number of other tokens to list with each token.
-        paths: the ids before each place, if the models share the same token ids. If given, the assistant is asked for
-            one token at each place.
-    """
-
-    ask: int
-    assistant: int
-    text: bytes
-    questions: tuple[Question, ...]
-    alternatives: int = 0
-    paths: tuple[tuple[int, ...], ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CancelAsk:
-    """Cancel a request whose answers can no longer matter."""
-
-    ask: int
-
-
-@dataclass(frozen=True, slots=True)
 class Watch:
     """Let an assistant write greedily from a place in the answer, and report each token (`Decoder.watched`).
 
@@ -140,28 +103,6 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseWatch:
-    """Close a watch whose further tokens are no longer needed."""
-
-    watch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """Count a place that a watch has answered."""
-
-    watch: int
-    assistant: int
-
-
-@dataclass(frozen=True, slots=True)
-class Emit:
-    """Emit tokens that are final; they are never withdrawn."""
-
-    tokens: tuple[Placed, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Finish:
     """End the answer, which is complete. Later events do not change it."""
 
@@ -172,16 +113,6 @@ class Finish:
 def cut_short(end: DraftEnd) -> Finish:
     """The end of an answer whose model cannot continue because its context is full or a filter intervened."""
     return Finish("length", "context") if end.reason == "context" else Finish("content_filter", "content_filter")
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """End the answer with an error after which it cannot continue."""
-
-    error: Exception
-
-
-Command = StartDraft | CancelDraft | Ask | CancelAsk | Watch | CloseWatch | Heard | Emit | Finish | Fail
 
 
 # ----------------------------------------------------------------------------------------------------------- report
@@ -275,67 +206,3 @@ class Report:
     segments: Sequence[DecidedSegment] = ()
     warnings: Sequence[str] = ()
     weights: Mapping[int, float] | None = None
-
-
-# ---------------------------------------------------------------------------------------------------------- decoder
-
-
-class Decoder(Protocol):
-    """The decisions of a method about one answer in progress. A decoder does no I/O; it maps events to commands.
-
-    Attributes:
-        now: time of the next event, in seconds since the start of the answer. It is recorded and affects no decision.
-        late: whether this process receives events late; if so, each draft should be short. It affects only the cost.
-    """
-
-    now: float
-    late: bool
-
-    @property
-    def finished(self) -> Finish | None:
-        """The end of the answer; None until the answer is complete."""
-        ...
-
-    def start(self) -> list[Command]:
-        """The commands that start the answer."""
-        ...
-
-    def drafted(self, draft: int, token: Token) -> list[Command]:
-        """React to a token of a draft."""
-        ...
-
-    def draft_ended(self, draft: int, end: DraftEnd) -> list[Command]:
-        """React to the end of a draft."""
-        ...
-
-    def draft_failed(self, draft: int, error: Exception) -> list[Command]:
-        """React to the failure of a draft."""
-        ...
-
-    def answered(self, ask: int, proposals: Sequence[Proposal | None]) -> list[Command]:
-        """React to an assistant's answers, in the order of the questions; None means that no answer was given."""
-        ...
-
-    def ask_failed(self, ask: int, error: Exception) -> list[Command]:
-        """React to the failure of a request to an assistant."""
-        ...
-
-    def watched(self, watch: int, token: Token) -> list[Command]:
-        """React to a token of a watch."""
-        ...
-
-    def watch_ended(self, watch: int, end: DraftEnd) -> list[Command]:
-        """React to the end of a watch."""
-        ...
-
-    def watch_failed(self, watch: int, error: Exception) -> list[Command]:
-        """React to the failure of a watch."""
-        ...
-
-    def stop_here(self, finish: Finish) -> None:
-        """End the answer after its emitted tokens. This has no effect on a complete answer."""
-        ...
-
-    def report(self) -> Report:
-        """The report on the answer so far."""
-        ...

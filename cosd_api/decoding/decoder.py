@@ -46,7 +46,7 @@ from cosd_api.verification import Verifier, needs_of, tie_of
 from cosd_providers.contract import Token
 from cosd_providers.forwarding import by_ids
 
-GRACE_SECONDS = 1.0
+GRACE_SECONDS = 2.0
 """Time within which the bill of a draft that has written its last token has to arrive."""
 
 
@@ -71,7 +71,7 @@ class Decoder:
         encoder = self._encoder(0) if draft_ids and not self._tokenwise else None
         self._answer = answer = Answer(job, encoder, by_ids=draft_ids, lookahead=0 if self._tokenwise else LOOKAHEAD)
         self._verdicts = verdicts = Verdicts(verifier, answer)
-        self._pacing = pacing = Pacing(pace, answer, cuts=all(job.cuts), pauses=draft_ids)
+        self._pacing = pacing = Pacing(pace, answer, cuts=bool(job.cuts) and all(job.cuts), pauses=draft_ids)
         self._hedges = Hedges(answer, self.calls, pacing, verdicts, self._tasks.start)
         self._drafting = Drafting(answer, self.calls, pacing, self._hedges, self._tasks.start)
         start = self._tasks.start
@@ -95,13 +95,16 @@ class Decoder:
 
     def _encoder(self, model: int) -> Encoder:
         turn = self._job.turns[model]
-        return Encoder(by_ids(turn.on_path).encode, turn.lead, cuts=job.cuts[model])
+        return Encoder(by_ids(turn.on_path).encode, turn.lead, cuts=bool(self._job.cuts) and self._job.cuts[model])
 
     # -------------------------------------------------------------------------------------------------------- a run
 
     async def run(self) -> None:
         """Run until the answer ends; see `Run.run`."""
-        await self._tasks.run(self._main)
+        try:
+            await self._tasks.run(self._main)
+        finally:
+            self._pacing.over()
 
     def stop_here(self, finish: Finish) -> None:
         """End the answer after its emitted tokens. This has no effect on a complete answer."""
@@ -306,7 +309,7 @@ class Decoder:
     def _end_with_the_draft(self, judges: Sequence[Judge], first: int) -> None:
         """End the answer, or fail, if every assistant has judged what there is and the draft writes no more."""
         size, drafting = len(self._answer.tokens), self._drafting
-        if not all(one.first >= size or one.waits for one in judges if not one.stopped):
+        if not all(one.is_idle(size) for one in judges if not one.stopped):
             return
         if drafting.error is not None:
             raise drafting.error
@@ -336,7 +339,7 @@ class Decoder:
                 decisions=tuple(about),
                 winner=mark.winner,
                 replaced=mark.replaced,
-                verified=not self._lost or (mark.winner is None and not self._verdicts.asks(at)),
+                verified=not self._lost or (mark.winner is None and not self._verdicts.contestable(at)),
                 draft=mark.draft,
                 at=mark.at,
                 unit=self._units,

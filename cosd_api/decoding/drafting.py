@@ -19,8 +19,8 @@ from cosd_api.decoding.pacing import Pacing
 from cosd_api.text_paths import resumed
 from cosd_providers.contract import DraftEnd, Ready, Token
 
-FIRST_SECONDS = 0.3
-"""Time after which a connection for the next draft is opened, because cancelling a stream closes its connection."""
+FIRST_SECONDS = 0.001
+"""Number of seconds after which a new draft is assumed to use the connection that was opened for it in advance."""
 
 
 class Drafting:
@@ -51,7 +51,7 @@ class Drafting:
         self._continuation: Any = None
         draft = answer.job.turns[0].provider
         self._ready = draft if isinstance(draft, Ready) else None
-        self._scope = anyio.CancelScope()
+        self._scope, self._done = anyio.CancelScope(), anyio.Event()
         self._current = 0  # number of the draft in progress; 0 if it was given up
         self._room = 0  # number of tokens that the draft in progress may still write
         self._begun = 0  # number of tokens in the path at the last replacement
@@ -59,9 +59,10 @@ class Drafting:
         self._stuck = -1  # number of tokens in the path when the draft failed to write the same text again
 
     def leave(self) -> None:
-        """Give up the draft in progress."""
+        """Give up the draft in progress. Its stream closes in the background."""
         self._current = 0
         self._scope.cancel()
+        self._over()
 
     def restart(self) -> None:
         """Continue after a replacement, which is now part of the path."""
@@ -80,31 +81,49 @@ class Drafting:
             command = self._next()
             hedge = self._hedges.adopt(command)
             self._current = answer.draft = command.draft if hedge is None else hedge.number
-            with anyio.CancelScope() as self._scope:
-                self.writing = True
-                await (self._write(command) if hedge is None else self._take_over(hedge))
-            self.writing = False
-            answer.tell()
+            self.writing, self._done, self._scope = True, anyio.Event(), anyio.CancelScope()
+            if hedge is None:
+                self._start(self._write, command, self._scope)
+                if self._ready is not None:
+                    self._start(self._keep_ready, self._ready)
+            else:
+                self._start(self._take_over, hedge, self._scope)
+            await self._done.wait()
 
-    async def _write(self, command: StartDraft) -> None:
-        if self._ready is not None:
-            self._start(self._keep_ready, self._ready)
-        try:
-            take = partial(self._take, command.draft)
-            await self._calls.generate(0, command, take, counts=lambda: not self._answer.ended)
-        except Exception as error:  # noqa: BLE001 - raised only when the answer waits for the draft
-            if command.draft == self._current:
-                self.error = placed(error, self._answer.job.turns[0].provider)
+    async def _write(self, command: StartDraft, scope: anyio.CancelScope) -> None:
+        take = partial(self._take, command.draft)
+        with scope:
+            try:
+                await self._calls.generate(0, command, take, counts=lambda: not self._answer.ended)
+            except Exception as error:  # noqa: BLE001 - raised only when the answer waits for the draft
+                self._failed(command.draft, error)
+        self._ended(command.draft)
 
-    async def _take_over(self, hedge: Hedge) -> None:
+    async def _take_over(self, hedge: Hedge, scope: anyio.CancelScope) -> None:
         """Continue the path with a draft that was started in advance."""
         self._room = hedge.room
         try:
-            await hedge.pour(partial(self._take, hedge.number))
+            with scope:
+                await hedge.pour(partial(self._take, hedge.number))
         finally:
             hedge.scope.cancel()
-        if hedge.error is not None and hedge.number == self._current:
-            self.error = hedge.error
+        if hedge.error is not None:
+            self._failed(hedge.number, hedge.error)
+        self._ended(hedge.number)
+
+    def _failed(self, number: int, error: Exception) -> None:
+        if number == self._current:
+            self.error = placed(error, self._answer.job.turns[0].provider)
+
+    def _ended(self, number: int) -> None:
+        if number == self._current:
+            self._over()
+
+    def _over(self) -> None:
+        """Let the next draft begin."""
+        self.writing = False
+        self._done.set()
+        self._answer.tell()
 
     async def _keep_ready(self, draft: Ready) -> None:
         """Let the provider open a connection for the next draft."""

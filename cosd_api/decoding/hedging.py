@@ -99,9 +99,11 @@ class Hedges:
         """Start the likeliest hedges, and cancel those that are not among them any more."""
         if not self._most or self._failures >= _FAILURES or (self._answer.complete and not self._open):
             return
+        answer = self._answer
+        now = bytes(answer.text), answer.ids(len(answer.tokens)) if answer.by_ids else None
         wanted = dict(islice(self._likely(), self._most))
         for key in [*self._open]:
-            if key not in wanted:
+            if key not in wanted and key != now:  # the draft is about to continue from `now`
                 self._tried.discard(key)
                 self._open.pop(key).scope.cancel()
         for key, room in wanted.items():

@@ -21,7 +21,7 @@ from cosd_api.decoding.pacing import Pacing
 from cosd_api.decoding.readers import Continuation, Pending, Place, Reader
 from cosd_api.decoding.said import Source, Writing
 from cosd_api.decoding.verdicts import Verdicts
-from cosd_api.decoding.watching import Watches
+from cosd_api.decoding.watches import Watches
 from cosd_api.differences import Difference, Walk, begun_before, next_start
 from cosd_api.paths import PathUnit, is_safe_cut
 from cosd_providers.contract import DraftEnd, Question, Token
@@ -168,12 +168,15 @@ class Judging:
         return unit.judged and any(map(self._verdicts.asks, range(unit.first, last)))
 
     def _wait(self, judge: Judge) -> None:
-        """Let the draft write more, if the judge waits for that. Only the beginning of a wait is news."""
-        answer = self._answer
-        waits = not answer.ended and judge.first < min(answer.bound, len(answer.tokens))
-        if waits and not judge.waits:
+        """Let the draft write more, if the judge waits for that.
+
+        The beginning of a wait is news; while the draft is not writing, so is each look at a longer path.
+        """
+        answer, size = self._answer, len(self._answer.tokens)
+        waits = not answer.ended and judge.first < min(answer.bound, size)
+        if waits and (not judge.waits or (judge.seen != size and not self._drafting.writing)):
             answer.tell()
-        judge.waits = waits
+        judge.waits, judge.seen = waits, size
 
     # ------------------------------------------------------------------------------------------------ the questions
 

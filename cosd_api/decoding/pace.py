@@ -6,6 +6,13 @@ from dataclasses import dataclass, field
 
 from cosd_api.verification import Needs
 
+FIRST = 14
+"""Number of tokens that the first draft of a fusion may be ahead, before anything is known about the models."""
+
+LEAST = 4
+"""Minimum number of tokens that a draft may be ahead of the judged text."""
+
+_RESTARTS, _BETWEEN = 2, 20  # imaginary replacements before the first answer, and their distance in tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
@@ -14,7 +21,6 @@ class Pace:
     Attributes:
         draft_length: number of tokens in a drafting round; None means that the draft is not written in rounds.
         max_ahead: maximum number of tokens drafted beyond the judged text. A unit that has begun is always completed.
-        in_flight: maximum number of requests to one assistant at a time.
         hedge: maximum number of hedges at a time.
         needs: the data that the verifier needs.
         ids: whether the models share the same token ids and are sent ids.
@@ -26,7 +32,6 @@ class Pace:
 
     draft_length: int | None = None
     max_ahead: int | None = None
-    in_flight: int = 1
     hedge: int = 0
     needs: Needs = field(default_factory=Needs)
     ids: bool = False
@@ -53,3 +58,25 @@ class Pace:
     def judged_by(self) -> int:
         """The number of an assistant's other tokens that a verdict uses."""
         return max(self.needs.alternatives, int(self.ids))
+
+
+@dataclass(slots=True)
+class Rate:
+    """The rate at which drafts are replaced, in all answers of a fusion. It affects only the cost.
+
+    Attributes:
+        tokens: number of tokens of the answers.
+        replacements: number of replacements in them.
+    """
+
+    tokens: int = 0
+    replacements: int = 0
+
+    def between(self, tokens: int = 0, replacements: int = 0) -> float:
+        """The average number of tokens between two replacements, with those of an answer in progress."""
+        tokens, replacements = self.tokens + tokens, self.replacements + replacements
+        return (tokens + _RESTARTS * _BETWEEN) / (replacements + _RESTARTS)
+
+    def add(self, tokens: int, replacements: int) -> None:
+        """Add a complete answer."""
+        self.tokens, self.replacements = self.tokens + tokens, self.replacements + replacements

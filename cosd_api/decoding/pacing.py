@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from cosd_api.decoding.answer import Answer
-from cosd_api.decoding.pace import Pace
+from cosd_api.decoding.pace import LEAST, Pace
 from cosd_api.paths import look, word_around
 
-FIRST = 16
-"""Number of tokens in the first draft of an answer, before anything is known about the pair."""
-
-LEAST = 4
-"""Minimum number of tokens by which the draft may be ahead of the judged text."""
-
 _MOST_UNITS = 32  # maximum number of units in one request
-# The average distance between two replacements includes _RESTARTS imaginary replacements that are _BETWEEN tokens
-# apart. The draft may be _SHARE times this average ahead.
-_SHARE, _RESTARTS, _BETWEEN = 0.7, 2, 10
+_SHARE = 0.7  # the draft may be this many times the average distance between two replacements ahead
 
 
 class Pacing:
@@ -37,6 +29,10 @@ class Pacing:
         """Count a replacement."""
         self._restarts += 1
 
+    def over(self) -> None:
+        """Add the answer to the rate of its fusion."""
+        self._answer.job.rate.add(self._answer.judged, self._restarts)
+
     # ---------------------------------------------------------------------------------------------------- the draft
 
     def room(self) -> int:
@@ -57,8 +53,13 @@ class Pacing:
 
     @property
     def window(self) -> int | None:
-        """The number of tokens by which the draft may be ahead of the judged text; None means no limit."""
-        return self.settings.max_ahead
+        """The number of tokens by which the draft may be ahead of the judged text; None means no limit.
+
+        By default, the draft runs ahead as far as it is likely to be kept, given how often drafts are replaced.
+        """
+        if self.settings.max_ahead is not None or not self._pauses:
+            return self.settings.max_ahead
+        return max(LEAST, int(_SHARE * self._answer.job.rate.between(self._answer.judged, self._restarts)))
 
     @property
     def held(self) -> bool:
@@ -71,7 +72,7 @@ class Pacing:
         """Test whether every assistant that is still judging waits for the draft."""
         size = len(self._answer.tokens)
         judging = [one for one in self._answer.judges.values() if not one.stopped]
-        return all([one.waits or one.first >= size for one in judging]) and (bool(judging) or not self._answer.judges)
+        return all(one.is_idle(size) for one in judging) and (bool(judging) or not self._answer.judges)
 
     def reaches(self) -> bool:
         """Test whether the draft has most likely written far enough behind the answer's end to encode its last word."""

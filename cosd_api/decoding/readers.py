@@ -234,8 +234,9 @@ class Literal(Reader):
 
     async def ask(self, calls: Calls, answer: Answer, places: Sequence[Place], said: Said) -> None:
         """Ask for the assistant's token after the text before each place."""
-        end = bisect_right(answer.ends, places[-1].at)
-        await _ask_text(self.model, calls, answer, bytes(answer.text[: answer.offset(end + 1)]), places, said, self._also)
+        last = places[-1]
+        text = bytes(answer.text[: last.at]) + last.key[1].tokens[0]
+        await _ask_text(self.model, calls, answer, text, places, said, self._also)
 
     async def replacement(
         self, answer: Answer, unit: PathUnit, found: Difference, decision: Decision, said: Said  # noqa: ARG002

@@ -10,8 +10,7 @@ from typing import Protocol
 from cosd_api.alignment import Unit
 from cosd_api.budget import Budget
 from cosd_api.decoding.commands import Finish, Placed, Report
-from cosd_api.decoding.lateness import Lateness
-from cosd_api.decoding.pace import Pace
+from cosd_api.decoding.pace import Pace, Rate
 from cosd_api.decoding.route import Routes
 from cosd_api.decoding.timeline import Timeline
 from cosd_providers.messages import Message, RenderedPrompt
@@ -45,7 +44,7 @@ class AnswerJob:
         ends: the known end-of-sequence ids of the draft and of the assistants that judge its ids.
         seed: seed of the random draws.
         room: returns an event to wait for if the reader of the answer is too slow, else None.
-        lateness: measures how late this process receives verdicts, in all answers of the fusion.
+        rate: how often the drafts of this fusion are replaced.
     """
 
     routes: Routes
@@ -69,7 +68,7 @@ class AnswerJob:
     render: Callable[[int, Sequence[Message]], Awaitable[RenderedPrompt]] | None = None
     seed: int = 0
     room: Callable[[], asyncio.Event | None] | None = None
-    lateness: Lateness = field(default_factory=Lateness)
+    rate: Rate = field(default_factory=Rate)
 
 
 class CallCounts(Protocol):

@@ -1,28 +1,29 @@
-"""Watches, which are open streams that replace questions and answer every place that they pass.
+"""Watches: open streams of assistants, each of which answers every place that it passes.
 
-A watch is an assistant's own greedy stream, which begins at a place in the answer. As long as the watch writes the
-answer's tokens, each token is the assistant's choice at the next place. A separate request about that place would have
-the same answer, because it would continue the same ids. If the watch's token differs from the draft's, the token is the
-watch's answer about the place. If this token becomes the replacement, the watch continues to follow the answer;
-otherwise the watch is closed. Thus each difference restarts either the watch or the draft, and the text does not depend
-on which of them is restarted.
-
-If a watch is ahead of the draft, its tokens wait for the draft. If a watch fails, a single question replaces it.
+A watch continues the ids before a place. As long as it writes the ids of the answer, each of its tokens is the
+assistant's word at the next place; a question about that place would have the same answer, because it would continue the
+same ids. It is closed when the answer leaves it, and when it is far ahead of the draft. If it fails, a question asks
+about the place.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from cosd_api.decoding.commands import CloseWatch, Command, Watch
-from cosd_api.decoding.response import Response
+import anyio
+
+from cosd_api.decoding.answer import Answer, Judge
+from cosd_api.decoding.calls import Calls
+from cosd_api.decoding.commands import Watch
+from cosd_api.decoding.readers import Place, Reader
+from cosd_api.decoding.said import Ids, Source
 from cosd_api.decoding.speeds import Speeds
-from cosd_api.decoding.units import DraftUnit, Hearing
-from cosd_providers.contract import Proposal, ServerInfo, Token
+from cosd_api.paths import common
+from cosd_providers.contract import DraftEnd, ServerInfo, Token
 
 LAG = 8
 """Maximum number of tokens that a watch may still have to write before it answers a waiting place. If the watch is
@@ -34,6 +35,7 @@ AHEAD = 32
 
 _SLOWER = 1.25  # an assistant can keep up if its time per token is at most this multiple of the draft's
 _FAILURES = 2  # number of failed watches in a row after which the assistant is asked by single requests
+_log = logging.getLogger("cosd_api")
 
 
 def watched(infos: Mapping[int, ServerInfo], speeds: Speeds) -> frozenset[int]:
@@ -77,220 +79,120 @@ def _host(server: ServerInfo) -> str | None:
 
 @dataclass(slots=True)
 class Watching:
-    """A watch in progress, or a closed watch whose tokens are still useful.
+    """One watch.
 
     Attributes:
-        opened: the command that opened the watch.
-        tokens: the tokens that the watch has written so far.
-        passed: number of these tokens that the answer has followed.
-        open: whether the watch is still writing.
-        failed: whether the watch ended too early; if so, a request has to find out the reason.
+        began: number of ids before its first token.
+        ids: the ids so far.
+        text: the answer so far, according to the watch.
+        ends: byte offset of the end of each of its tokens in `text`.
+        failed: whether it ended too early; if so, a request has to find out the reason.
+        scope: closes it.
     """
 
-    opened: Watch
-    tokens: list[Token] = field(default_factory=list[Token])
-    passed: int = 0
-    open: bool = True
+    began: int
+    ids: list[int]
+    text: bytearray
+    ends: list[int] = field(default_factory=list[int])
     failed: bool = False
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
-    @property
-    def number(self) -> int:
-        """The number of the watch's request."""
-        return self.opened.watch
-
-    @property
-    def first(self) -> int:
-        """The number of ids before the watch's first token."""
-        return len(self.opened.ids)
-
-    @property
-    def place(self) -> int:
-        """Index of the place in the answer that the watch answers next."""
-        return self.first + self.passed
-
-    @property
-    def over(self) -> bool:
-        """Test whether the watch will answer no more places."""
-        return not self.open and self.passed == len(self.tokens)
+    def comes_by(self, ids: Ids) -> bool:
+        """Test whether the watch will soon write the token after these ids."""
+        size = min(len(ids), len(self.ids))
+        near = self.began <= len(ids) <= len(self.ids) + LAG
+        return near and not self.failed and tuple(self.ids[:size]) == ids[:size]
 
 
-@dataclass(frozen=True, slots=True)
-class WatchAnswer:
-    """A watch's answer about one unit."""
-
-    watch: int
-    unit: DraftUnit
-    assistant: int
-    proposal: Proposal
-
-
-class Streams(ABC):
-    """The open streams of one answer, at most one for each assistant.
+class Watches:
+    """The watches of one answer, at most one for each assistant.
 
     Args:
-        assistants: the assistants that are asked by watches.
-        alternatives: number of other tokens to list with each token.
-        number: returns the number of the next request.
-
-    Attributes:
-        assistants: the assistants that are still asked by watches.
+        answer: the answer.
+        calls: access to the models.
+        start: starts a background task.
+        watched: the readers of the assistants that are asked by watches.
     """
 
-    def __init__(self, assistants: Iterable[int], alternatives: int, number: Callable[[], int]) -> None:
-        self.assistants = set(assistants)
-        self._alternatives = alternatives
-        self._number = number
-        self._watching: dict[int, Watching] = {}
-        self._failures: Counter[int] = Counter()
+    def __init__(
+        self, answer: Answer, calls: Calls, start: Callable[..., None], watched: dict[int, Reader]
+    ) -> None:
+        self._answer, self._calls, self._start, self._watched = answer, calls, start, watched
+        self._open = dict[int, Watching]()
+        self._numbers = set[int]()
+        self._failures = Counter[int]()
+        self._counted = set[tuple[int, Ids]]()
 
-    @abstractmethod
-    def _stop(self, watch: int) -> None:
-        """Close the request of a watch."""
+    def comes_by(self, judge: Judge, ids: Ids) -> bool:
+        """Test whether the assistant's watch will soon say what comes after some ids."""
+        one = self._open.get(judge.model)
+        return one is not None and one.comes_by(ids)
 
-    def wrote(self, watch: int, token: Token) -> bool:
-        """Store a token of a watch. Return False if the watch is no longer needed."""
-        for assistant, one in self._watching.items():
-            if one.number == watch and one.open:
-                one.tokens.append(token)
-                self._failures[assistant] = 0
-                return True
-        return False
-
-    def ended(self, watch: int, *, failed: bool) -> None:
-        """Record the end of a watch, which may have failed."""
-        for assistant, one in self._watching.items():
-            if one.number == watch and one.open:
-                one.open, one.failed = False, failed
-                self._failures[assistant] += failed
-
-    def leave_out(self, assistant: int) -> None:
-        """Stop watching an assistant."""
-        self.assistants.discard(assistant)
-        self.drop(assistant)
-
-    def drop(self, assistant: int) -> None:
-        """Close an assistant's watch, if any, and forget its tokens."""
-        one = self._watching.pop(assistant, None)
+    def open_at(self, judge: Judge, place: Place) -> bool:
+        """Open a watch at a place. Return False if a question has to ask about it."""
+        model = judge.model
+        one = self._open.pop(model, None)
         if one is not None:
-            self._close(one)
+            one.scope.cancel()
+        if self._failures[model] >= _FAILURES:
+            self._watched.pop(model, None)
+        if model not in self._watched or (one is not None and one.failed):
+            return False
+        new = Watching(len(place.key), [*place.key], bytearray(self._answer.text[: place.at]))
+        self._open[model] = new
+        self._start(self._listen, judge, new)
+        return True
 
-    def _open(self, assistant: int, text: bytes, ids: tuple[int, ...], most: int) -> Watch:
-        watch = Watch(self._number(), assistant, text, ids, most, self._alternatives)
-        self._watching[assistant] = Watching(watch)
-        return watch
+    def follow(self, judge: Judge) -> None:
+        """Close an assistant's watch if the answer has left it, or if it is far ahead of the draft."""
+        one, answer = self._open.get(judge.model), self._answer
+        if one is None or one.failed:
+            return
+        same, judged = common(one.text, answer.text), answer.offset(judge.first)
+        began = one.ends[0] if one.ends else len(one.text)
+        left = same < min(began, judged) or same < min(judged, len(one.text), len(answer.text))
+        ahead = len(one.ends) > AHEAD and one.ends[-AHEAD - 1] >= len(answer.text)
+        if left or ahead:
+            self._open.pop(judge.model).scope.cancel()
 
-    def _close(self, one: Watching) -> None:
-        if one.open:
-            one.open = False
-            self._stop(one.number)
+    def count(self, judge: Judge, number: int, ids: Ids) -> bool:
+        """Count a place if a watch answered it. Return True if so."""
+        if number not in self._numbers:
+            return False
+        if (judge.model, ids) not in self._counted:
+            self._counted.add((judge.model, ids))
+            self._calls.heard(number, judge.model - 1)
+        return True
 
-    def _gives_up(self, assistant: int) -> bool:
-        """Test whether too many of an assistant's watches have failed in a row."""
-        return self._failures[assistant] >= _FAILURES
+    async def _listen(self, judge: Judge, one: Watching) -> None:
+        answer, model, said, reader = self._answer, judge.model, judge.said, self._watched[judge.model]
+        number, written = next(answer.asks), False
+        self._numbers.add(number)
 
+        def take(item: Token | DraftEnd) -> bool:
+            nonlocal written
+            if isinstance(item, DraftEnd):
+                one.failed = item.reason in ("context", "filter")
+            elif self._open.get(model) is one:
+                written, token = True, reader.heard(answer, item)
+                said.note(tuple(one.ids), token, Source(number, len(one.text), hidden=token.prob is None))
+                one.ids.append(token.id or 0)
+                one.text += token.data
+                one.ends.append(len(one.text))
+                if (current := answer.judges.get(model)) is not None:
+                    self.follow(current)
+            answer.tell()
+            return False
 
-class Watches(Streams):
-    """The watches of one answer, for models that share the same token ids.
-
-    Args:
-        assistants: the assistants that are asked by watches.
-        alternatives: number of other tokens to list with each token.
-        number: returns the number of the next request.
-
-    Attributes:
-        released: whether a place was left to a request. The schedule reads and resets this attribute.
-    """
-
-    def __init__(self, assistants: Iterable[int], alternatives: int, number: Callable[[], int]) -> None:
-        super().__init__(assistants, alternatives, number)
-        self.released = False
-        self._closing: list[Command] = []
-
-    def _stop(self, watch: int) -> None:
-        self._closing.append(CloseWatch(watch))
-
-    def begin(self, assistants: Iterable[int], response: Response) -> list[Command]:
-        """Open watches at the start of the answer, so that assistants and draft read the prompt at the same time."""
-        return [self._begin(assistant, 0, response) for assistant in assistants if assistant in self.assistants]
-
-    def claim(self, unit: DraftUnit) -> None:
-        """Leave a waiting unit to the watches of the assistants that are asked by watches."""
-        for assistant in self.assistants:
-            if unit.verdicts[assistant].hearing is Hearing.OPEN:
-                unit.verdicts[assistant].hearing = Hearing.WATCHED
-
-    def answer(self, units: Sequence[DraftUnit], response: Response) -> WatchAnswer | None:
-        """Return the next answer from a watch, if any, and close the watches that have deviated from the response."""
-        for assistant, one in [*self._watching.items()]:
-            while one.passed < len(one.tokens) and one.place < len(response.tokens):
-                token = one.tokens[one.passed]
-                agrees = token.id == response.tokens[one.place].token.id
-                waits = units and one.place >= units[0].first
-                unit = units[one.place - units[0].first] if waits else None
-                if unit is not None and unit.waiting:
-                    verdict = unit.verdicts[assistant]
-                    if verdict.hearing is Hearing.WATCHED:
-                        if agrees or token.prob is not None:
-                            return WatchAnswer(one.number, unit, assistant, Proposal(unit.start, (token,), "watch"))
-                        self._release(unit, assistant)  # a request has to find the probability
-                    elif not agrees and (verdict.replacement is not None or verdict.hearing is Hearing.WITHOUT_P):
-                        break  # the watch's token may become the replacement
-                if not agrees:
-                    self.drop(assistant)
-                    break
-                one.passed += 1
-        return None
-
-    def rewind(self, count: int) -> None:
-        """Rewind the watches to the first `count` tokens of the answer, because later tokens may change."""
-        for assistant, one in [*self._watching.items()]:
-            if one.first > count:
-                self.drop(assistant)
-            else:
-                one.passed = min(one.passed, count - one.first)
-
-    def next(self, units: Iterable[DraftUnit], response: Response, busy: Container[int]) -> list[Command]:
-        """Close watches that are too far ahead, and open watches at the first places that wait for a watch.
-
-        No watch is opened for an assistant that is `busy` with a request.
-        """
-        commands: list[Command] = []
-        for assistant in sorted(self.assistants):
-            one = self._watching.get(assistant)
-            if one is not None and one.first + len(one.tokens) > len(response.tokens) + AHEAD:
-                self._close(one)
-            waiting = (unit for unit in units if unit.waiting)
-            unit = next((unit for unit in waiting if unit.verdicts[assistant].hearing is Hearing.WATCHED), None)
-            if unit is None or not (one is None or one.over or unit.first - one.place > LAG):
-                continue
-            if self._gives_up(assistant):
-                self.leave_out(assistant)
-                for unit in units:
-                    self._release(unit, assistant)
-            elif one is not None and one.failed and one.place == unit.first:
-                self.drop(assistant)
-                self._release(unit, assistant)
-            elif assistant not in busy:
-                self.drop(assistant)
-                commands.append(self._begin(assistant, unit.first, response))
-        return [*self._closed(), *commands]
-
-    def leave(self) -> list[Command]:
-        """Close all watches."""
-        for assistant in [*self._watching]:
-            self.drop(assistant)
-        return self._closed()
-
-    def _release(self, unit: DraftUnit, assistant: int) -> None:
-        """Leave a place to a request instead of a watch."""
-        if unit.waiting and unit.verdicts[assistant].hearing is Hearing.WATCHED:
-            unit.verdicts[assistant].hearing = Hearing.OPEN
-            self.released = True
-
-    def _begin(self, assistant: int, first: int, response: Response) -> Watch:
-        text, ids = bytes(response.text[: response.end_of(first)]), response.ids_before(first)
-        return self._open(assistant, text, ids, response.max_tokens - first)
-
-    def _closed(self) -> list[Command]:
-        closing, self._closing = self._closing, []
-        return closing
+        most = answer.job.max_tokens + answer.lookahead - judge.first
+        watch = Watch(number, model - 1, bytes(one.text), tuple(one.ids), max(1, most), reader.listed)
+        with one.scope:
+            try:
+                await self._calls.watch(watch, take)
+            except Exception as error:  # noqa: BLE001 - the next question shows whether the error matters
+                _log.debug("a watch failed: %s", type(error).__name__)
+                one.failed = True
+        self._failures[model] = self._failures[model] + 1 if one.failed else 0 if written else self._failures[model]
+        if not one.failed and self._open.get(model) is one:
+            del self._open[model]
+        answer.tell()

@@ -200,15 +200,16 @@ class DraftFirst(Method):
         """True if tokens are drawn at random."""
         return bool(self.temperature)
 
+    @property
     @abstractmethod
-    def decoder(self, job: AnswerJob) -> Decoder:
-        """Create the decoder of one answer."""
+    def judge(self) -> Verifier:
+        """The verifier that decides each disagreement."""
 
     def start(self, job: AnswerJob) -> Run:
         """Create the `Run` that writes one answer."""
-        from cosd_api.decoding.driver import Driver  # noqa: PLC0415 - not before an answer
+        from cosd_api.decoding.decoder import Decoder  # noqa: PLC0415 - not before an answer
 
-        return Driver(self.decoder(job), job)
+        return Decoder(job, self.judge)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """Forecast the cost of one answer at one model; see `Method.cost`."""

@@ -38,7 +38,7 @@ from cosd_api.decoding.commands import Decoder
 from cosd_api.decoding.run import AnswerJob
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DraftFirst, Models
-from cosd_api.methods.cosd import CoSDDecoder, check_draft
+from cosd_api.methods.cosd import check_draft
 from cosd_api.verification import CoLLMVerifier, DeferralVerifier
 from cosd_api.verification.gate_kinds import TRAIN_A_GATE, Gate, gate_of
 from cosd_providers.errors import UnsupportedError
@@ -107,7 +107,3 @@ class Defer(DraftFirst):
         if info.capabilities.end_prob:
             return ()
         return (f"{name} does not report the probability of its end of sequence: an end is never deferred",)
-
-    def decoder(self, job: AnswerJob) -> Decoder:
-        """Create the decoder of one answer."""
-        return CoSDDecoder.of(job, self.judge)
