@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -35,7 +35,7 @@ from fakes.sglang import StandInSglang
 from fakes.vllm import FakeVllm
 from support import virtual_time
 from support.drawn import examples
-from toys.id_models import AB, END, HALF, MARK, OTHER_END, REST, TOKENS, TWIN, Always, IdModel, Task, tasks
+from toys.id_models import AB, END, HALF, MARK, OTHER_END, REST, TOKENS, TWIN, Always, IdModel, Task, Written, tasks
 
 WAYS: tuple[dict[str, Any], ...] = (
     {},
@@ -206,33 +206,6 @@ async def test_what_always_replaces_writes_the_assistants_own_text(task: Task, w
     alone = replace(task, draft=assistant, verifier=RuleVerifier(alpha=0)).expected()
     if not result.ties:
         assert [one.data for one in result.tokens] == [one.data for one in alone.tokens]  # of two ends the draft's
-
-
-@dataclass(frozen=True)
-class Written:
-    """A model that writes these ids, whatever stood before; `beside`: other probabilities at some places."""
-
-    ids: tuple[int, ...]
-    beside: dict[int, dict[int, float]] = field(default_factory=dict)
-    end_ids: frozenset[int] = frozenset({END, OTHER_END})
-    prob: float = 0.4
-    specials: ClassVar = (MARK,)  # those that a server parses in a text
-
-    @property
-    def tokens(self) -> Sequence[bytes]:
-        """The bytes of every id."""
-        return TOKENS
-
-    def encode(self, text: bytes) -> list[int]:
-        """The ids of a text."""
-        return IdModel().encode(text)
-
-    def next(self, ids: Sequence[int]) -> list[float]:
-        """The probability of every id after the prompt, which is one token, and what stands behind it."""
-        place = len(ids) - 1
-        own = self.ids[place] if place < len(self.ids) else END
-        found = self.beside.get(place, {own: self.prob})
-        return [found.get(one, 0.0) for one in range(len(TOKENS))]
 
 
 def served(model: Any, **options: Any) -> ScriptedProvider:

@@ -1,0 +1,105 @@
+"""Toy servers that take another time for each request and token, and break at some places: any order of events.
+
+Their time is virtual (`support.virtual_time`), so that none of it is waited out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import anyio
+from hypothesis import strategies as st
+
+from cosd_providers.contract import Context, DraftEnd, Proposal, Question, Token
+from cosd_providers.errors import ServerError
+from cosd_providers.testing import ScriptedProvider
+
+SECONDS: tuple[tuple[float, ...], ...] = ((0.0,), (0.1,), (0.0, 0.1, 0.35), (0.0, 9.0))
+"""Seconds for one event of a server, each as likely as another."""
+Order = Sequence[tuple[Sequence[float], int]]
+"""For each model, the draft first: the seconds that an event may take, and the seed by which they are drawn."""
+
+
+def orders() -> st.SearchStrategy[Order]:
+    """Orders of events: any, and those in which one model is always faster than another."""
+    return st.lists(st.tuples(st.sampled_from(SECONDS), st.integers(0, 2**16)), min_size=4, max_size=4)
+
+
+def broken(what: str) -> ServerError:
+    """An error that trying again does not mend."""
+    return ServerError(what, endpoint="scripted:", status=500)
+
+
+@dataclass
+class Unsteady(ScriptedProvider):
+    """A toy server.
+
+    Attributes:
+        seconds: the seconds that a token or an answer may take.
+        chance: draws them.
+        refuses: whether a question about a byte of the answer, and the draft's tokens there, is refused.
+        breaks: whether a stream breaks that is to write the bytes between two offsets of the answer.
+        early: whether a question about the start is refused that comes before the first token of `draft`.
+        draft: the draft, in an assistant.
+        also: the tokens that a draft lists beside one behind a text, in place of its own.
+        written: number of tokens that the streams have written.
+        most_open: greatest number of requests at a time.
+    """
+
+    seconds: Sequence[float] = (0.0,)
+    chance: random.Random = field(default_factory=lambda: random.Random(0))
+    refuses: Callable[[int, tuple[bytes, ...]], bool] = lambda *_: False
+    breaks: Callable[[int, int], bool] = lambda *_: False
+    early: bool = False
+    draft: Unsteady | None = None
+    also: Callable[[bytes, Token], tuple[Token, ...]] | None = None
+    written: int = 0
+    most_open: int = 0
+
+    async def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
+        text, early = context.text, self._is_early(context)
+        async with aclosing(super().generate(context, **options)) as items:
+            async for item in items:
+                self.most_open = max(self.most_open, self.open_requests)
+                await self._pause()
+                before = text
+                if isinstance(item, Token):
+                    text += item.data
+                    if early or self.breaks(len(before), len(text)):
+                        raise broken(f"broken at {len(before)}")
+                    self.written += 1
+                yield self._with_others(before, item)
+
+    async def propose(
+        self, context: Context, questions: Sequence[Question] | None, **options: Any
+    ) -> list[Proposal | None]:
+        found = await super().propose(context, questions, **options)
+        await self._pause()
+        for one in questions or ():
+            if self.refuses(one.start, one.tokens):
+                raise broken(f"refused at {one.start}")
+        return found
+
+    async def next_tokens(self, contexts: Sequence[Context], **options: Any) -> list[Token | None]:
+        early = self._is_early(contexts[0])
+        found = await super().next_tokens(contexts, **options)
+        await self._pause()
+        for one in contexts:
+            if early or self.refuses(len(one.text), ()):
+                raise broken(f"refused at {len(one.text)}")
+        return found
+
+    async def _pause(self) -> None:
+        await anyio.sleep(self.chance.choice(self.seconds))
+
+    def _is_early(self, context: Context) -> bool:
+        return self.early and not context.ids and self.draft is not None and not self.draft.written
+
+    def _with_others(self, text: bytes, item: Token | DraftEnd) -> Token | DraftEnd:
+        if self.also is None or isinstance(item, DraftEnd):
+            return item
+        return replace(item, alternatives=self.also(text, item))
