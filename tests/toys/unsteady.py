@@ -47,7 +47,6 @@ class Unsteady(ScriptedProvider):
         draft: the draft, in an assistant.
         also: the tokens that a draft lists beside one behind a text, in place of its own.
         written: number of tokens that the streams have written.
-        most_open: greatest number of requests at a time.
     """
 
     seconds: Sequence[float] = (0.0,)
@@ -58,13 +57,11 @@ class Unsteady(ScriptedProvider):
     draft: Unsteady | None = None
     also: Callable[[bytes, Token], tuple[Token, ...]] | None = None
     written: int = 0
-    most_open: int = 0
 
     async def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         text, early = context.text, self._is_early(context)
         async with aclosing(super().generate(context, **options)) as items:
             async for item in items:
-                self.most_open = max(self.most_open, self.open_requests)
                 await self._pause()
                 before = text
                 if isinstance(item, Token):
