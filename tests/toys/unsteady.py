@@ -6,7 +6,7 @@ Their time is virtual (`support.virtual_time`), so that none of it is waited out
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from cosd_providers.contract import Context, DraftEnd, Proposal, Question, Token
 from cosd_providers.errors import ServerError
 from cosd_providers.testing import ScriptedProvider
+from toys.id_models import Task
 
 SECONDS: tuple[tuple[float, ...], ...] = ((0.0,), (0.1,), (0.0, 0.1, 0.35), (0.0, 9.0))
 """Seconds for one event of a server, each as likely as another."""
@@ -100,3 +101,36 @@ class Unsteady(ScriptedProvider):
         if self.also is None or isinstance(item, DraftEnd):
             return item
         return replace(item, alternatives=self.also(text, item))
+
+
+def by_ids(
+    task: Task,
+    order: Order,
+    *,
+    refuses: Callable[[int, int], bool] = lambda *_: False,
+    breaks: Callable[[int, int], bool] = lambda *_: False,
+    early: Collection[int] = (),
+    watch: Sequence[bool] = (),
+    **options: Any,
+) -> dict[str, Any]:
+    """The servers of a task whose models have the same ids.
+
+    Args:
+        task: the task.
+        order: the seconds of their events.
+        refuses: whether a model cannot be asked about a byte of the answer; the draft is -1.
+        breaks: whether a stream of a model breaks there.
+        early: the assistants that refuse what is asked before the draft has written anything.
+        watch: the assistants that are watched.
+        options: of all servers.
+    """
+    models = (task.draft, *task.assistants)
+    made = [Unsteady(model, name=f"model {at}", ids=True, **options) for at, model in enumerate(models)]
+    for at, (one, (seconds, seed)) in enumerate(zip(made, order, strict=False), -1):
+        one.seconds, one.chance, one.hides_parts = seconds, random.Random(seed), task.hides
+        one.refuses = lambda start, _, at=at: refuses(at, start)
+        one.breaks = lambda start, _, at=at: breaks(at, start) or (at >= 0 and refuses(at, start))
+        one.early, one.draft = at in early, made[0]
+    for one, wanted in zip(made[1:], watch, strict=False):
+        one.watch = wanted
+    return {"draft": made[0], "assistant": made[1:]}
