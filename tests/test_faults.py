@@ -25,7 +25,6 @@ import httpx
 import pytest
 
 from cosd_api import Fusion
-from cosd_api.decoding.driver import FIRST_SECONDS
 from cosd_providers import (
     AuthenticationError,
     BudgetTimeoutError,
@@ -211,6 +210,8 @@ def keep(*texts: str) -> None:
         assert "Hauptstadt" not in text
 
 
+SHORTEST = 0.01
+"""Seconds of a pause between attempts, at least: what is shorter is a pause of another kind."""
 RIGHT = None
 Expected = Fails | None
 
@@ -223,7 +224,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
-        if seconds != FIRST_SECONDS:  # no pause between attempts
+        if seconds > SHORTEST:
             pauses.append(seconds)
         await anyio.lowlevel.checkpoint()
 

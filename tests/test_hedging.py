@@ -1,4 +1,4 @@
-"""Hedged drafts and questions that wait, through a whole fusion."""
+"""Hedged drafts, through a whole fusion: the same text, and what they save."""
 
 from __future__ import annotations
 
@@ -10,17 +10,25 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from hypothesis import given, target
+from hypothesis import strategies as st
 
-from cosd_api import Fusion, SettingError, Tuning, fuse
+from cosd_api import Fusion, RuleVerifier, SettingError, Tuning, fuse
 from cosd_api.result import FusionResult
 from cosd_providers import BudgetError, ResponseError
 from cosd_providers.contract import DraftEnd, Proposal, Token
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
+from naive import reference
 from support import virtual_time
+from support.drawn import decoder_examples
+from toys.id_models import Written
+from toys.literal_tasks import Task, check, fused, tasks
+from toys.unsteady import Order, orders
 
 TOKENS = (b"", b"Q", b" It", b" is", b" Rome", b" Lima", b" Oslo", b" and", b" so", b" on")
 DRAFT = (2, 3, 4, 7, 8, 9)
 FUSED = " It is Lima and so on"
+in_virtual_time = pytest.mark.parametrize("anyio_backend", [virtual_time.BACKEND], ids=["virtual time"])
 #: In its third place the draft is unsure of " Rome", and finds " Lima" and " Oslo" next most probable.
 UNSURE = {4: 0.45, 5: 0.35, 6: 0.2}
 
@@ -90,8 +98,8 @@ async def test_alternatives_are_asked_for_only_where_they_are_used() -> None:
 
 
 async def test_settings_and_counts_are_part_of_the_result() -> None:
-    result = await fuse("Q", **pair(), tuning=Tuning(hedge=2, in_flight=3))
-    assert (result.settings.hedge, result.settings.in_flight) == (2, 3)
+    result = await fuse("Q", **pair(), tuning=Tuning(hedge=2))
+    assert result.settings.hedge == 2
     assert FusionResult.model_validate_json(result.model_dump_json()) == result
 
 
@@ -119,6 +127,70 @@ async def test_hedges_count_in_the_limits_of_an_answer() -> None:
     assert result.text == FUSED.replace("Lima", "Oslo")
 
 
+@in_virtual_time
+@decoder_examples
+@given(tasks(), orders(), st.integers(1, 3), st.sampled_from((None, 1, 5)), st.booleans())
+async def test_equal_under_every_schedule(task: Task, order: Order, hedge: int, most: int | None, ids: bool) -> None:
+    """The draft finds probable what the assistants will say."""
+
+    def also(text: bytes, token: Token) -> tuple[Token, ...]:
+        said = [next(reference.generate(one, task.prompt + text, patience=3), None) for one in task.assistants]
+        words = {one.data: one.end for one in said if one and (one.data, one.end) != (token.data, token.end)}
+        return tuple(Token(word, 0.1, end=end) for word, end in words.items())
+
+    servers = task.servers(order, also=also, token_ids=ids)
+    result = await fused(task, servers, tuning=Tuning(hedge=hedge, max_ahead=most if ids else None))
+    check(result, task.expected(ids_kept=ids))
+    target(float(result.hedge_hits))
+    assert result.hedge_hits <= result.hedged_drafts < result.draft_requests
+
+
+@in_virtual_time
+async def test_one_whose_context_is_full_ends_the_answer_so() -> None:
+    draft = Written((97, 99, 99), {0: {97: 0.3, 98: 0.2}}, prob=0.95)
+    result = await fuse("Q", **slow(draft, context=3), tuning=Tuning(hedge=1))
+    assert (result.text, result.finish_reason, result.stop_reason) == ("bc", "length", "context")
+    assert result.hedge_hits == 1
+
+
+def slow(draft: Written, says: int = 98, **options: Any) -> dict[str, Any]:
+    """A draft, and an assistant that says one thing at each place, half a minute later."""
+    assistant = ScriptedProvider(Written((says,) * 400, prob=0.9), ids=True, request_delay=30)
+    return {"draft": ScriptedProvider(draft, ids=True, token_delay=0.01, **options), "assistant": assistant}
+
+
+@in_virtual_time
+async def test_one_that_gets_too_long_is_given_up() -> None:
+    draft = Written((97,) + (98,) * 300, {0: {97: 0.3, 98: 0.2}}, prob=0.95)
+    result = await fuse("Q", **slow(draft), tuning=Tuning(hedge=1, max_ahead=300), max_tokens=300)
+    assert (result.text, result.hedge_hits, result.draft_requests) == ("b" * 300, 0, 3)
+    assert result.hedged_tokens < 200
+
+
+@in_virtual_time
+async def test_an_endpoint_that_takes_no_more_drafts_is_left_in_peace() -> None:
+    draft = Written((97,) * 20, {place: {97: 0.3, 98: 0.2} for place in range(20)})
+    full = [Fault(ResponseError("full", endpoint="draft"), request=at) for at in range(2, 9)]
+    result = await fuse("Q", **slow(draft, 97, faults=full), tuning=Tuning(hedge=1, max_ahead=20), max_tokens=20)
+    assert (result.text, result.hedged_drafts, result.draft_requests) == ("a" * 20, 2, 3)
+
+
+@in_virtual_time
+async def test_nothing_is_drafted_ahead_of_a_token_that_is_sure_or_the_last() -> None:
+    draft = Written((97, 97), {0: {97: 0.3, 98: 0.2}})
+    for settings in ({"verifier": RuleVerifier(alpha=0.25)}, {"max_tokens": 1}):
+        result = await fuse("Q", **slow(draft), tuning=Tuning(hedge=3), **settings)
+        assert (result.text[0], result.hedged_drafts) == ("ba"["verifier" in settings], 0)
+
+
+@in_virtual_time
+async def test_what_one_assistant_said_is_drafted_from_while_another_is_out() -> None:
+    servers = slow(Written((97, 99), prob=0.3), 97)
+    quick = ScriptedProvider(Written((98, 99), prob=0.9), ids=True)
+    result = await fuse("Q", draft=servers["draft"], assistant=[quick, servers["assistant"]], tuning=Tuning(hedge=1))
+    assert (result.text[0], result.hedged_drafts, result.hedge_hits) == ("b", 1, 1)
+
+
 async def test_leaving_a_stream_leaves_no_hedge_open() -> None:
     servers = pair(token_delay=0.005, until=lambda _: False)
     async with Fusion(**servers, tuning=Tuning(hedge=2)) as fusion, fusion.stream("Q") as stream:
@@ -134,7 +206,6 @@ async def test_leaving_a_stream_leaves_no_hedge_open() -> None:
     [
         ({"hedge": -1}, "hedge must be a whole number of at least 0, not -1"),
         ({"hedge": True}, "hedge must be a whole number of at least 0, not True"),
-        ({"in_flight": 0}, "in_flight must be a whole number of at least 1, not 0"),
         ({"max_ahead": -1}, "max_ahead must be a whole number of at least 1, not -1"),
         (
             {"hedge": 1, "draft_length": 8},
@@ -143,7 +214,7 @@ async def test_leaving_a_stream_leaves_no_hedge_open() -> None:
     ],
 )
 def test_settings_that_cannot_be(setting: dict[str, Any], words: str) -> None:
-    tuned = {name: setting.pop(name) for name in ("hedge", "in_flight", "max_ahead") if name in setting}
+    tuned = {name: setting.pop(name) for name in ("hedge", "max_ahead") if name in setting}
     with pytest.raises(SettingError, match=f"^{words}"):
         Fusion(draft="http://a", assistant="http://b", tuning=Tuning(**tuned), **setting)
 
@@ -169,7 +240,7 @@ class Near(ScriptedProvider):
         return False
 
 
-@pytest.mark.parametrize("anyio_backend", [virtual_time.BACKEND], ids=["virtual time"])
+@in_virtual_time
 async def test_a_connection_is_made_behind_each_draft_that_is_started() -> None:
     draft = Near(model(DRAFT, UNSURE), token_delay=0.01)
     draft.happened = []
@@ -178,7 +249,7 @@ async def test_a_connection_is_made_behind_each_draft_that_is_started() -> None:
     assert draft.happened == ["connected", "ready"] * result.draft_requests
 
 
-@pytest.mark.parametrize("anyio_backend", [virtual_time.BACKEND], ids=["virtual time"])
+@in_virtual_time
 async def test_a_connection_that_saves_no_time_is_made_once_for_an_answer() -> None:
     draft = Near(model(DRAFT, UNSURE), token_delay=0.01)
     draft.happened, draft.needed = [], False

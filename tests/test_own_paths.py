@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosd_api import FusionResult, MatchVerifier, RuleVerifier, SurpriseVerifier, Tuning, fuse
-from cosd_api.decoding.answer_path import LOOKAHEAD
 from cosd_providers import Context, DraftEnd, ServerError, Token, UnsupportedError
 from cosd_providers.contract import Piece
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
@@ -458,7 +457,7 @@ class ShortOfBreath(ScriptedProvider):
     """A server that refuses requests for more than a few words."""
 
     async def generate(self, context: Context, *, max_tokens: int, **options: Any) -> AsyncGenerator[Token | DraftEnd]:
-        if max_tokens > 2 * LOOKAHEAD:
+        if max_tokens > 2 * naive.BEHIND:
             raise down()
         async for item in super().generate(context, max_tokens=max_tokens, **options):
             yield item

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +26,7 @@ from cosd_api import (
     Tuning,
     fuse,
 )
-from cosd_providers import Provider, ResponseError, ServerError
+from cosd_providers import Context, Provider, ResponseError, ServerError, Token
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.engines.sglang import Sglang
 from cosd_providers.engines.vllm import Vllm
@@ -33,16 +35,32 @@ from cosd_providers.text import sendable
 from fakes.llama_cpp import FakeLlamaCpp
 from fakes.sglang import StandInSglang
 from fakes.vllm import FakeVllm
+from naive import reference_ids
 from support import virtual_time
 from support.drawn import examples
-from toys.id_models import AB, END, HALF, MARK, OTHER_END, REST, TOKENS, TWIN, Always, IdModel, Task, tasks
+from toys.id_models import (
+    AB,
+    END,
+    HALF,
+    MARK,
+    OTHER_END,
+    REST,
+    TOKENS,
+    TWIN,
+    Always,
+    IdModel,
+    Task,
+    Written,
+    is_open,
+    tasks,
+)
+from toys.unsteady import Order, by_ids, orders
 
 WAYS: tuple[dict[str, Any], ...] = (
     {},
     {"draft_length": 1},
     {"draft_length": 3},
     {"tuning": Tuning(hedge=2)},
-    {"tuning": Tuning(in_flight=3)},
     {"tuning": Tuning(max_ahead=2, hedge=1)},
     {"ask": "all"},
     {"ask": "all", "draft_length": 3},
@@ -50,6 +68,7 @@ WAYS: tuple[dict[str, Any], ...] = (
 """Settings that change what an answer costs, and not its text."""
 DELAYS = st.tuples(*[st.sampled_from((0.0, 0.1, 0.35))] * 3)
 """Seconds for a request, for a token of the draft, and for a request to an assistant."""
+WATCHED = st.lists(st.booleans(), min_size=3, max_size=3)
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +98,7 @@ async def fused(task: Task, servers: dict[str, Any], **settings: Any) -> FusionR
     return await fuse(task.prompt, **servers, verifier=task.verifier, tie=task.tie, **limits, **settings)
 
 
-def check(result: FusionResult, task: Task) -> None:
+def check(result: FusionResult, task: Task, *, skip: bool = True) -> None:
     """The answer is the reference's; its tokens join to its text; judged again, it is the same."""
     wanted = task.expected()
     assert (result.settings.contexts, result.settings.unit, result.settings.tie) == ("ids", "token", task.tie)
@@ -91,6 +110,13 @@ def check(result: FusionResult, task: Task) -> None:
     assert result.finish_reason == wanted.finish_reason
     assert wanted.stop is None or result.stop_reason == wanted.stop.decode()
     assert result.replacements == sum(one.source >= 0 for one in wanted.written)
+    assert result.kept_tokens == sum(one.source < 0 for one in wanted.tokens)
+    asked = judged(task, wanted, skip=skip)
+    assert result.ties == sum(bool(one.tied) for one, heard in zip(wanted.written, asked, strict=True) if heard)
+    for one, heard in zip(result.tokens, asked, strict=False):
+        assert one.asked == bool(one.decisions) == heard
+        if heard and one.source == "draft":
+            assert [decision.assistant for decision in one.decisions] == names[1:]
     assert (result.units, result.off_path) == (len(result.tokens), 0)
     assert result.wasted_tokens == result.drafted_tokens - (result.kept_tokens or 0)
     again = task.verifier if isinstance(task.verifier, Always) else None
@@ -100,12 +126,25 @@ def check(result: FusionResult, task: Task) -> None:
     assert [one.data for one in whole.tokens] == [one.data for one in result.tokens]
 
 
+def judged(task: Task, wanted: reference_ids.Fused, *, skip: bool) -> list[bool]:
+    """For each place, whether the assistants are heard."""
+    found, path, at = list[bool](), list[int](), 0
+    for out in wanted.written:
+        own = task.draft.token([*task.draft.encode(task.prompt.encode()), *path], 0)
+        assert own.id is not None
+        hidden = task.hides and not own.end and is_open([*path, own.id])
+        found.append(not skip or task.contestable(out, at, hidden=hidden))
+        path.append(out.id)
+        at += len(out.data)
+    return found
+
+
 @examples(60)
 @given(tasks(), st.sampled_from(WAYS), st.sampled_from((1, 64)), DELAYS)
 async def test_equal_to_the_reference(task: Task, way: dict[str, Any], places: int, delays: Any) -> None:
     servers = providers(task, places, delays)
     result = await fused(task, servers, **way)
-    check(result, task)
+    check(result, task, skip=way.get("ask") != "all")
     draft, assistants = servers["draft"], servers["assistant"]
     assert draft.open_requests == 0
     for call in [call for one in assistants for call in one.calls]:
@@ -117,21 +156,16 @@ async def test_equal_to_the_reference(task: Task, way: dict[str, Any], places: i
             assert b"".join(TOKENS[one] for one in context.ids) == context.text
     if not task.hides:
         assert {call.kind for call in draft.calls} == {"generate"}
-    if way.get("ask") == "all":
-        heard = {one.name for one in result.assistants}
-        for token in result.tokens:
-            if token.source == "draft":
-                assert {one.assistant for one in token.decisions} == heard
 
 
 @examples(60)
-@given(tasks(), st.sampled_from(WAYS), DELAYS, st.lists(st.booleans(), min_size=3, max_size=3))
+@given(tasks(), st.sampled_from(WAYS), DELAYS, WATCHED)
 async def test_watched_assistants_change_nothing(
     task: Task, way: dict[str, Any], delays: Any, watch: list[bool]
 ) -> None:
     servers = providers(task, 1, delays, watch)
     result = await fused(task, servers, **way)
-    check(result, task)
+    check(result, task, skip=way.get("ask") != "all")
     assert all(one.open_requests == 0 for one in (servers["draft"], *servers["assistant"]))
     kinds = {one.number: (one.kind, one.endpoint) for one in result.requests if one.kind in ("question", "watch")}
     places: Counter[str] = Counter()
@@ -186,53 +220,92 @@ async def test_a_watch_that_fails_becomes_a_single_question() -> None:
 
 
 @examples(40)
-@given(tasks(same=True), st.sampled_from(WAYS), DELAYS)
-async def test_a_model_fused_with_itself_replaces_nothing(task: Task, way: dict[str, Any], delays: Any) -> None:
-    servers = providers(task, 1, delays)
+@given(tasks(same=True), st.sampled_from(WAYS), DELAYS, WATCHED)
+async def test_a_model_fused_with_itself_replaces_nothing(
+    task: Task, way: dict[str, Any], delays: Any, watch: list[bool]
+) -> None:
+    servers = providers(task, 1, delays, watch)
     result = await fused(task, servers, **way)
-    check(result, task)
+    check(result, task, skip=way.get("ask") != "all")
     alone = replace(task, assistants=()).expected()
     assert [one.id for one in result.tokens] == [one.id for one in alone.tokens]
     assert (result.replacements, result.ties) == (0, 0)
     assert not any(call.kind == "next_tokens" for call in servers["draft"].calls)  # no probability is asked for
+    for assistant, watched in zip(servers["assistant"], watch, strict=False):
+        assert {call.kind for call in assistant.calls} <= {"generate" if watched else "next_tokens"}
 
 
 @given(tasks(most=1), st.sampled_from(WAYS))
 async def test_what_always_replaces_writes_the_assistants_own_text(task: Task, way: dict[str, Any]) -> None:
     task = replace(task, verifier=MatchVerifier())
     result = await fused(task, providers(task, 64), **way)
-    check(result, task)
+    check(result, task, skip=way.get("ask") != "all")
     [assistant] = task.assistants
     alone = replace(task, draft=assistant, verifier=RuleVerifier(alpha=0)).expected()
     if not result.ties:
         assert [one.data for one in result.tokens] == [one.data for one in alone.tokens]  # of two ends the draft's
 
 
-@dataclass(frozen=True)
-class Written:
-    """A model that writes these ids, whatever stood before; `beside`: other probabilities at some places."""
+@st.composite
+def places(draw: st.DrawFn) -> Callable[[int, int], bool]:
+    """Places, by model and byte, at which something breaks."""
+    salt, share = draw(st.integers(0, 2**16)), draw(st.sampled_from((1, 2, 4)))
+    return lambda model, at: zlib.crc32(repr((salt, model, at)).encode()) % share == 0
 
-    ids: tuple[int, ...]
-    beside: dict[int, dict[int, float]] = field(default_factory=dict)
-    end_ids: frozenset[int] = frozenset({END, OTHER_END})
-    prob: float = 0.4
-    specials: ClassVar = (MARK,)  # those that a server parses in a text
 
-    @property
-    def tokens(self) -> Sequence[bytes]:
-        """The bytes of every id."""
-        return TOKENS
+SOME = st.sets(st.integers(0, 2))
 
-    def encode(self, text: bytes) -> list[int]:
-        """The ids of a text."""
-        return IdModel().encode(text)
 
-    def next(self, ids: Sequence[int]) -> list[float]:
-        """The probability of every id after the prompt, which is one token, and what stands behind it."""
-        place = len(ids) - 1
-        own = self.ids[place] if place < len(self.ids) else END
-        found = self.beside.get(place, {own: self.prob})
-        return [found.get(one, 0.0) for one in range(len(TOKENS))]
+@examples(40)
+@given(tasks(), orders(), places(), SOME, WATCHED, st.sampled_from(WAYS))
+async def test_early_questions_and_watches_that_fail_change_nothing(
+    task: Task, order: Order, odd: Callable[[int, int], bool], early: set[int], watch: list[bool], way: dict[str, Any]
+) -> None:
+    servers = by_ids(task, order, early=early, watch=watch, breaks=lambda model, at: model >= 0 and odd(model, at))
+    check(await fused(task, servers, **way), task, skip=way.get("ask") != "all")
+    assert all(one.open_requests == 0 for one in (servers["draft"], *servers["assistant"]))
+
+
+@examples(40)
+@given(tasks(), orders(), orders(), places(), st.sampled_from(WAYS[:-2]), st.integers(0, 20), st.integers(0, 20))
+async def test_whether_an_answer_succeeds_does_not_depend_on_timing(
+    task: Task, one: Order, other: Order, odd: Callable[[int, int], bool], way: dict[str, Any], draft: int, ask: int
+) -> None:
+    """Servers that break at some places of the text: the same answer, or the same error, every time."""
+
+    def refuses(model: int, at: int) -> bool:
+        return at > ask if model >= 0 else odd(model, at)
+
+    found = list[tuple[str, str]]()
+    for order, settings in ((one, {}), (other, way)):
+        servers = by_ids(task, order, refuses=refuses, breaks=lambda model, at: model < 0 and at > draft)
+        try:
+            found.append(("", (await fused(task, servers, **settings)).text))
+        except ServerError as error:
+            partial: Any = error.partial
+            assert sendable(task.expected().text).startswith(partial.text)
+            found.append((str(error), ""))
+    assert found[0] == found[1]
+
+
+@examples(40)
+@given(tasks(), orders(), orders(), places(), SOME, SOME, WATCHED, st.sampled_from(WAYS[:-2]))
+async def test_an_assistant_is_lost_at_the_same_place_under_every_schedule(
+    task: Task,
+    one: Order,
+    other: Order,
+    odd: Callable[[int, int], bool],
+    failing: set[int],
+    early: set[int],
+    watch: list[bool],
+    way: dict[str, Any],
+) -> None:
+    found = list[Any]()
+    for order, more, settings in ((one, {}, {}), (other, {"early": early, "watch": watch}, way)):
+        servers = by_ids(task, order, refuses=lambda model, at: model in failing and odd(model, at), **more)
+        result = await fused(task, servers, on_assistant_error="draft", **settings)
+        found.append(([(one.id, one.data, one.source, one.verified) for one in result.tokens], result.failures))
+    assert found[0] == found[1]
 
 
 def served(model: Any, **options: Any) -> ScriptedProvider:
@@ -303,6 +376,66 @@ async def test_an_early_question_that_fails_is_asked_again() -> None:
         result = await fuse("Q", draft=served(Written((97,)), token_delay=0.5), assistant=assistant)
         assert result.text == "b"
         assert assistant.calls[0].contexts == assistant.calls[1].contexts
+
+
+async def test_a_question_about_the_start_goes_out_with_the_draft() -> None:
+    for verifier, kinds in ((RuleVerifier(), ["next_tokens"]), (RuleVerifier(alpha=0), [])):
+        draft, assistant = served(Written((97,)), request_delay=9), served(Written((97,), prob=0.9))
+        async with Fusion(draft=draft, assistant=assistant, verifier=verifier) as fusion:
+            with anyio.move_on_after(1):
+                await fusion.generate("Q", max_tokens=1)
+        assert [call.kind for call in assistant.calls] == kinds
+
+
+async def test_an_early_question_is_left_behind_where_the_answer_does_not_need_it() -> None:
+    assistant = served(Written((98,), prob=0.9), request_delay=9)
+    with anyio.fail_after(1):
+        result = await fuse("Q", draft=served(Written((97,), prob=0.95)), assistant=assistant, max_tokens=1)
+    assert (result.text, [token.asked for token in result.tokens]) == ("a", [False])
+    assert [one.outcome for one in result.requests if one.kind == "question"] == ["cancelled"]
+    assert assistant.open_requests == 0
+
+
+async def test_the_draft_is_asked_once_how_probable_its_token_is() -> None:
+    """Two assistants differ from a token whose probability was not shown; the surer one's token replaces it."""
+    draft = served(Written((0xC3, 0xA9)), hides_parts=True)
+    others = [served(Written((one,), prob=prob), request_delay=prob) for one, prob in ((97, 0.6), (98, 0.8))]
+    result = await fuse("Q", draft=draft, assistant=others, verifier=RuleVerifier.paper(), max_tokens=1)
+    assert [call.kind for call in draft.calls].count("next_tokens") == 1
+    [token] = result.tokens
+    assert (token.text, token.source, token.draft_prob) == ("b", "assistant 2", 0.4)
+    assert [decision.draft_prob for decision in token.decisions] == [0.4, 0.4]
+
+
+class Elsewhere(ScriptedProvider):
+    """Answers a question otherwise than it wrote."""
+
+    says: Token | None = None
+
+    async def next_tokens(self, contexts: Sequence[Context], **options: Any) -> list[Token | None]:
+        await super().next_tokens(contexts, **options)
+        return [self.says]
+
+
+C3 = Token(TOKENS[0xC3], 0.4, id=0xC3)
+
+
+@pytest.mark.parametrize(
+    ("says", "prob"),
+    [
+        (Token(b"b", 0.41, id=98, alternatives=(C3,)), 0.4),  # listed second
+        (None, None),
+        (Token(b"a", 0.9, id=97), None),
+    ],
+)
+async def test_a_probability_that_stays_unknown_replaces_nothing(says: Token | None, prob: float | None) -> None:
+    draft = Elsewhere(Written((0xC3, 0xA9)), ids=True, hides_parts=True)
+    draft.says = says
+    result = await fuse("Q", draft=draft, assistant=served(Written((97,), prob=0.9)), max_tokens=1)
+    [token] = result.tokens
+    [decision] = token.decisions
+    assert (decision.draft_prob, decision.fired) == (prob, prob is not None)
+    assert token.id == (0xC3 if prob is None else 97)
 
 
 async def test_bytes_that_never_complete_a_character_are_left_out_of_the_text() -> None:
@@ -389,6 +522,23 @@ async def test_ties_are_told() -> None:
     assert await told(tied(0.4), 1.0, verifier=MatchVerifier()) == ("b", 1)
     assert await told(tied(0.396), 1.0, verifier=AgreementVerifier(alpha=0.5)) == ("b", 1)
     assert await told(tied(0.396, third=True), 1.0, verifier=SurpriseVerifier(gamma=0.9)) == ("a", 0)
+
+
+async def test_another_id_of_the_same_bytes_is_no_tie() -> None:
+    near, far = (Written((TWIN,), {0: {TWIN: 0.4, 97: prob}}) for prob in (0.39, 0.1))
+    for assistant, wanted in ((near, (0, 1)), (far, (1, 0)), (Written((TWIN,)), (1, 0))):
+        draft = served(Written((97,), prob=0.3))
+        result = await fuse("Q", draft=draft, assistant=served(assistant), tie=0.05, max_tokens=1)
+        assert (result.replacements, result.ties) == wanted
+
+
+@pytest.mark.parametrize("seconds", [(0, 1), (1, 0)])
+async def test_a_tie_counts_once_and_only_where_the_token_stands(seconds: tuple[float, float]) -> None:
+    tie, sure = Written((97,), {0: {97: 0.4, 98: 0.4}}), Written((97,), prob=1.0)
+    for models, wanted in (((sure, tie), (0, 1)), ((tie, tie), (1, 0))):
+        assistants = [served(one, request_delay=delay) for one, delay in zip(models, seconds, strict=True)]
+        result = await fuse("Q", draft=served(Written((98,), prob=0.3)), assistant=assistants, max_tokens=1)
+        assert (result.ties, result.replacements) == wanted
 
 
 async def test_other_ids_are_fused_on_their_own_paths_or_by_text() -> None:

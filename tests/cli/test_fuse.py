@@ -282,7 +282,7 @@ def test_the_width_of_a_tie(scripted: Scripted, monkeypatch: pytest.MonkeyPatch,
     [
         ("--unit word --stop x --stop y --max-tokens 3", {"unit": "word", "stop": ("x", "y"), "max_tokens": 3}),
         ("--draft-length 2 --max-ahead 5", {"draft_length": 2, "max_ahead": 5}),
-        ("--hedge 2 --in-flight 3", {"hedge": 2, "in_flight": 3}),
+        ("--hedge 2", {"hedge": 2}),
         ("--timeout 60 --max-requests 9", {"timeout": 60, "max_requests": 9}),
         ("--max-billed-tokens 999 --on-budget end", {"max_billed_tokens": 999, "on_budget": "end"}),
         ("--on-assistant-error draft", {"on_assistant_error": "draft"}),

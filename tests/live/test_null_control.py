@@ -90,7 +90,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "rounds-1": {"verifier": EVERYWHERE, "draft_length": 1},
     "rounds-3": {"verifier": EVERYWHERE, "draft_length": 3},
     "hedge": {"verifier": EVERYWHERE, "tuning": Tuning(hedge=2)},
-    "in-flight": {"verifier": EVERYWHERE, "tuning": Tuning(in_flight=3)},
     "max-ahead": {"verifier": EVERYWHERE, "tuning": Tuning(max_ahead=4)},
     "no-tie": {"verifier": EVERYWHERE, "tie": 0},
 }

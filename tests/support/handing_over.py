@@ -11,7 +11,7 @@ SETTINGS: list[dict[str, Any]] = [
     {},
     {"draft_length": 3},
     {"tuning": Tuning(max_ahead=2)},
-    {"tuning": Tuning(hedge=1, in_flight=2)},
+    {"tuning": Tuning(hedge=1)},
     {"ask": "all"},
 ]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 
@@ -110,6 +110,33 @@ class IdModel:
             for one, prob in self.listed(ids)[: 1 + alternatives]
         ]
         return replace(tokens[0], alternatives=tuple(tokens[1:]))
+
+
+@dataclass(frozen=True)
+class Written:
+    """A model that writes these ids, whatever stood before; `beside`: other probabilities at some places."""
+
+    ids: tuple[int, ...]
+    beside: dict[int, dict[int, float]] = field(default_factory=dict)
+    end_ids: frozenset[int] = frozenset({END, OTHER_END})
+    prob: float = 0.4
+    specials: ClassVar = (MARK,)  # those that a server parses in a text
+
+    @property
+    def tokens(self) -> Sequence[bytes]:
+        """The bytes of every id."""
+        return TOKENS
+
+    def encode(self, text: bytes) -> list[int]:
+        """The ids of a text."""
+        return IdModel().encode(text)
+
+    def next(self, ids: Sequence[int]) -> list[float]:
+        """The probability of every id after the prompt, which is one token, and what stands behind it."""
+        place = len(ids) - 1
+        own = self.ids[place] if place < len(self.ids) else END
+        found = self.beside.get(place, {own: self.prob})
+        return [found.get(one, 0.0) for one in range(len(TOKENS))]
 
 
 def is_open(ids: Sequence[int]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from cosd_api import AgreementVerifier, DiffVerifier
 from cosd_api.extend import Verifier
-from toys import schedules
-from toys.scheduled import check, choosers, expected, tasks
+from support import virtual_time
+from toys.literal_tasks import Task, check, fused, tasks
+from toys.unsteady import Order, orders
 
 PROBS = st.floats(0, 1)
 MARGINS = st.floats(0, 1)
@@ -74,9 +75,8 @@ def test_the_words_are_true_whatever_the_numbers(tau: float, p: float, q: float)
     assert (float(theirs) > float(mine) + float(margin)) == (sign == ">") == (q > p + tau)
 
 
-@given(tasks(), choosers(), st.builds(AgreementVerifier, alpha=MARGINS) | st.builds(DiffVerifier, tau=MARGINS))
-def test_a_fusion_is_the_references_under_every_schedule(
-    task: dict[str, Any], choose: schedules.Choose, verifier: Verifier
-) -> None:
-    task["verifier"] = verifier
-    check(schedules.run(**task, choose=choose), expected(task))
+@given(tasks(), orders(), st.builds(AgreementVerifier, alpha=MARGINS) | st.builds(DiffVerifier, tau=MARGINS))
+@pytest.mark.parametrize("anyio_backend", [virtual_time.BACKEND], ids=["virtual time"])
+async def test_a_fusion_is_the_references_under_every_schedule(task: Task, order: Order, verifier: Verifier) -> None:
+    task = replace(task, verifier=verifier)
+    check(await fused(task, task.servers(order)), task.expected())

@@ -15,10 +15,12 @@ from cosd_api import (
     RuleVerifier,
     SurpriseVerifier,
     TreeVerifier,
+    fuse,
 )
 from cosd_api.extend import Needs, Place, Verifier
-from cosd_api.methods.cosd import CoSDDecoder
 from cosd_api.verification import coin_of, decides_by_place, needs_of, tie_of, verifier_at
+from cosd_providers import UnsupportedError
+from toys import lima
 
 
 class Own:
@@ -60,11 +62,20 @@ def test_the_needs_of_a_verifier(verifier: Verifier, needs: Needs) -> None:
     assert isinstance(verifier, Verifier)
 
 
-def test_a_decoder_heeds_the_needs() -> None:
-    judge = CoSDDecoder(Stating(), max_tokens=9).judge
-    assert judge.needs_q is False
-    place = Place(b"", 0, draft_q=0.5)
-    assert (judge.at(place).replaces(0.1, 0.2), judge.at(None).replaces(0.2, 0.1)) == (True, False)
+class Unsure(Own):
+    needs: ClassVar[Needs] = Needs(q=False)
+
+    def replaces(self, p: float, q: float) -> bool:
+        return p < 0.5
+
+
+async def test_a_fusion_heeds_the_needs() -> None:
+    draft, asked, silent = lima.draft(), lima.assistant(), lima.assistant(probs=False)
+    await fuse("Q:", draft=draft, assistant=asked, verifier=Stating(), unit="literal")
+    assert {call.alternatives for call in asked.calls} == {2}
+    assert (await fuse("Q:", draft=draft, assistant=silent, verifier=Unsure())).text == lima.FUSED
+    with pytest.raises(UnsupportedError, match="which the verifier compares"):
+        await fuse("Q:", draft=draft, assistant=silent, verifier=Own())
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,13 +15,20 @@ from hypothesis import strategies as st
 from cosd_api import FusionResult, RandomVerifier, SettingError, TraceError, Tuning, fuse
 from cosd_api.extend import Place
 from naive import reference
-from toys import lima, schedules
+from support import virtual_time
+from toys import lima
 from toys import toy_models as toys
-from toys.scheduled import NONE, check, choosers, expected, failures, tasks
+from toys.literal_tasks import WAYS, Fails, Task, check, failures, fused, tasks
+from toys.unsteady import Order, orders
 
 PROBS = st.floats(0, 1)
 RATES = st.floats(0, 1) | st.sampled_from((0, 0.5, 1))
 SEEDS = st.integers(-(2**70), 2**70)
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return virtual_time.BACKEND
 
 
 def coin(seed: int, prompt: bytes, start: int) -> float:
@@ -85,48 +92,46 @@ def test_the_words_are_true(rate: float, number: float) -> None:
 # A fusion.
 
 
-def tossed(task: dict[str, Any], **more: Any) -> reference.Fused:
+def tossed(task: Task, verifier: RandomVerifier, **more: Any) -> reference.Fused:
     """The naive reference's answer with the coins of the definition."""
-    verifier, prompt = task["verifier"], task["prompt"]
+    prompt = task.prompt
 
     def placed(_: toys.Model, before: bytes, __: reference.Tok) -> Callable[[float, float], bool]:
         return lambda p, q: coin(verifier.seed, prompt, len(before) - len(prompt)) < verifier.rate
 
     if "fails" in more:
         more["contestable"] = lambda p, start: coin(verifier.seed, prompt, start) < verifier.rate
-    return expected(task, placed=placed, **more)
+    return task.expected(placed=placed, **more)
 
 
-SETTINGS = ({"draft_length": 3}, {"max_ahead": 2}, {"in_flight": 3}, {"skip": False}, {"hedge": 2})
+TOSSING = st.builds(RandomVerifier, rate=RATES, seed=SEEDS)
 
 
-@given(tasks(), choosers(), st.builds(RandomVerifier, rate=RATES, seed=SEEDS), st.sampled_from((NONE, *SETTINGS)))
-def test_equal_under_every_schedule(
-    task: dict[str, Any], choose: schedules.Choose, verifier: RandomVerifier, settings: dict[str, Any]
+@given(tasks(), orders(), TOSSING, st.sampled_from(WAYS))
+async def test_equal_under_every_schedule(
+    task: Task, order: Order, verifier: RandomVerifier, way: dict[str, Any]
 ) -> None:
-    task["verifier"] = verifier
-    check(schedules.run(**task, choose=choose, **settings), tossed(task))
+    result = await fused(replace(task, verifier=verifier), task.servers(order), **way)
+    check(result, tossed(task, verifier))
 
 
-@given(tasks(), choosers(), st.builds(RandomVerifier, rate=RATES, seed=SEEDS), failures())
-def test_without_an_assistant_that_fails_for_good(
-    task: dict[str, Any], choose: schedules.Choose, verifier: RandomVerifier, fails: Any
+@given(tasks(), orders(), TOSSING, failures())
+async def test_without_an_assistant_that_fails_for_good(
+    task: Task, order: Order, verifier: RandomVerifier, fails: Fails
 ) -> None:
-    task["verifier"] = verifier
-    limits = schedules.Limits(fails=fails)
-    outcome = schedules.run(**task, choose=choose, limits=limits, survives=lambda _: True)
-    check(outcome, tossed(task, fails=fails))
+    servers = task.servers(order, fails)
+    result = await fused(replace(task, verifier=verifier), servers, on_assistant_error="draft")
+    check(result, tossed(task, verifier, fails=fails))
 
 
-@given(tasks(), choosers(), st.builds(RandomVerifier, rate=RATES, seed=SEEDS))
-def test_nobody_is_asked_where_the_coins_say_no(
-    task: dict[str, Any], choose: schedules.Choose, verifier: RandomVerifier
-) -> None:
-    task["verifier"] = verifier
-    outcome = schedules.run(**task, choose=choose)
-    for question in (question for ask in outcome.asks for question in ask.questions):
-        assert len(question.tokens) == 1
-        assert coin(verifier.seed, task["prompt"], question.start) < verifier.rate
+@given(tasks(), orders(), TOSSING)
+async def test_nobody_is_asked_where_the_coins_say_no(task: Task, order: Order, verifier: RandomVerifier) -> None:
+    servers = task.servers(order)
+    await fused(replace(task, verifier=verifier), servers)
+    for call in (call for one in servers["assistant"] for call in one.calls):
+        for question in call.questions or ():
+            assert len(question.tokens) == 1
+            assert coin(verifier.seed, task.prompt, question.start) < verifier.rate
 
 
 async def answered(**settings: Any) -> FusionResult:
@@ -182,12 +187,9 @@ class Behind:
         return f"{self.here}"
 
 
-@given(tasks(), choosers(), st.integers(0, 20))
-def test_a_verifier_of_ones_own_may_look_at_the_place(
-    task: dict[str, Any], choose: schedules.Choose, start: int
-) -> None:
-    task["verifier"] = Behind(start)
-    outcome = schedules.run(**task, choose=choose)
-    since = len(task["prompt"]) + start
-    wanted = expected(task, placed=lambda _, before, __: lambda p, q: len(before) >= since)
-    assert outcome.text == wanted.text
+@given(tasks(), orders(), st.integers(0, 20))
+async def test_a_verifier_of_ones_own_may_look_at_the_place(task: Task, order: Order, start: int) -> None:
+    since = len(task.prompt) + start
+    wanted = task.expected(placed=lambda _, before, __: lambda p, q: len(before) >= since)
+    result = await fused(replace(task, verifier=Behind(start)), task.servers(order))
+    assert [one.data for one in result.tokens] == [one.data for one in wanted.tokens]

@@ -7,6 +7,7 @@ import math
 import pickle
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cosd_api import DeferralVerifier, SettingError, TraceError, fuse, log_likelihood
+from cosd_api import DeferralVerifier, FusionResult, SettingError, TraceError, fuse, log_likelihood
 from cosd_api.extend import Place, Verifier
 from cosd_api.verification import needs_of
 from cosd_api.verification.deferral import DEFERRAL_FEATURES, deferral_features
@@ -23,10 +24,17 @@ from cosd_providers import UnsupportedError
 from cosd_providers.contract import Token
 from naive import reference
 from naive.defer import ZERO, gate
+from support import virtual_time
 from support.drawn import examples
-from toys import lima, schedules
+from toys import lima
 from toys import toy_models as toys
-from toys.scheduled import NONE, check, choosers, expected, failures, tasks
+from toys.literal_tasks import WAYS, Fails, Task, check, failures, fused, tasks
+from toys.unsteady import Order, orders
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return virtual_time.BACKEND
 
 
 def token(data: bytes, *probs: float, end: bool = False) -> Token:
@@ -200,49 +208,49 @@ GATES = st.builds(
     margin=st.sampled_from((0.0, -1.7)),
     entropy=st.sampled_from((0.0, 1.3)),
 )
-SETTINGS = ({"draft_length": 3}, {"max_ahead": 2}, {"in_flight": 3}, {"skip": False}, {"hedge": 2})
 
 
-def deferred(task: dict[str, Any], salt: int, **more: Any) -> reference.Fused:
+def deferred(task: Task, one: DeferralVerifier, salt: int, **more: Any) -> reference.Fused:
     """The naive reference's answer."""
-    one, size = task["verifier"], len(task["prompt"])
 
     def placed(_: toys.Model, before: bytes, ours: reference.Tok) -> Callable[[float, float], bool]:
-        return lambda p, q: opens(one, salt, len(before) - size, ours.prob)
+        return lambda p, q: opens(one, salt, len(before) - len(task.prompt), ours.prob)
 
     if "fails" in more:
         more["contestable"] = lambda p, start: opens(one, salt, start, p)
-    return expected(task, placed=placed, **more)
+    return replace(task, verifier=one).expected(placed=placed, **more)
 
 
-def run(task: dict[str, Any], choose: schedules.Choose, salt: int, **settings: Any) -> schedules.Outcome:
+async def gated(
+    task: Task, order: Order, one: DeferralVerifier, salt: int, fails: Fails = lambda *_: False, **settings: Any
+) -> FusionResult:
+    """An answer whose draft lists any tokens beside its own."""
+
     def also(text: bytes, mine: Token) -> tuple[Token, ...]:
         listed = beside(salt, len(text), mine.prob)
         return tuple(Token(data.encode(), prob) for data, prob in zip(toys.CHARACTERS, listed, strict=False))
 
-    outcome = schedules.run(**task, choose=choose, also=also, **settings)
-    assert all(one.alternatives >= task["verifier"].listed for one in outcome.drafts)
-    return outcome
+    servers = task.servers(order, fails, also=also)
+    result = await fused(replace(task, verifier=one), servers, **settings)
+    assert all(call.alternatives >= one.listed for call in servers["draft"].calls)
+    return result
 
 
 @examples(20)
-@given(tasks(), choosers(), GATES, st.integers(0, 99), st.sampled_from((NONE, *SETTINGS)))
-def test_equal_under_every_schedule(
-    task: dict[str, Any], choose: schedules.Choose, verifier: DeferralVerifier, salt: int, settings: dict[str, Any]
+@given(tasks(), orders(), GATES, st.integers(0, 99), st.sampled_from(WAYS))
+async def test_equal_under_every_schedule(
+    task: Task, order: Order, verifier: DeferralVerifier, salt: int, way: dict[str, Any]
 ) -> None:
-    task |= {"verifier": verifier}
-    check(run(task, choose, salt, **settings), deferred(task, salt))
+    check(await gated(task, order, verifier, salt, **way), deferred(task, verifier, salt))
 
 
 @examples(20)
-@given(tasks(), choosers(), GATES, st.integers(0, 99), failures())
-def test_without_an_assistant_that_fails_for_good(
-    task: dict[str, Any], choose: schedules.Choose, verifier: DeferralVerifier, salt: int, fails: Any
+@given(tasks(), orders(), GATES, st.integers(0, 99), failures())
+async def test_without_an_assistant_that_fails_for_good(
+    task: Task, order: Order, verifier: DeferralVerifier, salt: int, fails: Fails
 ) -> None:
-    task |= {"verifier": verifier}
-    limits = schedules.Limits(fails=fails)
-    outcome = run(task, choose, salt, limits=limits, survives=lambda _: True)
-    check(outcome, deferred(task, salt, fails=fails))
+    result = await gated(task, order, verifier, salt, fails, on_assistant_error="draft")
+    check(result, deferred(task, verifier, salt, fails=fails))
 
 
 async def test_it_is_refused_where_it_cannot_decide() -> None:

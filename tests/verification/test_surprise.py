@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,24 +23,28 @@ from cosd_api import (
     log_likelihood,
 )
 from cosd_api.alignment import most_probable
-from cosd_api.decoding.commands import Ask, StartDraft
 from cosd_api.extend import Place
-from cosd_api.methods.cosd import CoSDDecoder
 from cosd_api.verification import needs_of
 from cosd_providers import UnsupportedError
-from cosd_providers.contract import DraftEnd, Proposal, Token
+from cosd_providers.contract import Token
 from cosd_providers.testing import ScriptedProvider, TableModel
 from naive import reference
 from naive.surprised import draft_q
+from support import virtual_time
 from support.handing_over import readable
-from toys import schedules
 from toys import toy_models as toys
-from toys.scheduled import NONE, check, choosers, expected, failures, tasks
+from toys.literal_tasks import WAYS, Fails, Task, check, failures, fused, tasks
+from toys.unsteady import Order, orders
 
 PROBS = st.floats(0, 1)
 GAMMAS = st.floats(0.01, 1) | st.sampled_from((0.1, 0.2, 0.25, 1 / 3, 0.5, 1))
 BETAS = st.floats(0, 2) | st.sampled_from((0, 0.5, 1, math.inf))
 SURPRISES = st.builds(SurpriseVerifier, gamma=GAMMAS, beta=BETAS, window=st.integers(1, 9))
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return virtual_time.BACKEND
 
 
 @given(SURPRISES, PROBS, PROBS, PROBS)
@@ -108,68 +113,52 @@ def test_what_no_list_holds_is_at_most_what_is_left_over() -> None:
     assert most_probable(Token(b"d", 0.9), Token(b"", None, end=True)) is None
 
 
-# A fusion.
+# A fusion. The smallest vocabulary lists 15 other tokens.
+
+FUSED = SURPRISES.filter(lambda one: one.gamma >= 0.1)
 
 
-def surprised(task: dict[str, Any], **more: Any) -> reference.Fused:
+def surprised(task: Task, verifier: SurpriseVerifier, **more: Any) -> reference.Fused:
     """The naive reference's answer."""
-    verifier = task["verifier"]
 
     def placed(model: toys.Model, before: bytes, ours: reference.Tok) -> Callable[[float, float], bool]:
         improbable = draft_q(model, before, ours, verifier) < verifier.gamma
         return lambda p, q: improbable and q > verifier.beta * p
 
-    return expected(task, placed=placed, **more)
+    return replace(task, verifier=verifier).expected(placed=placed, **more)
 
 
-SETTINGS = ({"draft_length": 3}, {"max_ahead": 2}, {"in_flight": 3}, {"skip": False}, {"hedge": 2})
+def check_readable(result: FusionResult, wanted: reference.Fused) -> None:
+    """Of bytes that are no characters an adapter shows no alternatives, and the reference knows them."""
+    assume(all(readable(b"".join(one.data for one in tokens)) for tokens in (result.tokens, wanted.tokens)))
+    check(result, wanted)
 
 
-@given(tasks(), choosers(), SURPRISES, st.sampled_from((NONE, *SETTINGS)))
-def test_equal_under_every_schedule(
-    task: dict[str, Any], choose: schedules.Choose, verifier: SurpriseVerifier, settings: dict[str, Any]
+@given(tasks(), orders(), FUSED, st.sampled_from(WAYS))
+async def test_equal_under_every_schedule(
+    task: Task, order: Order, verifier: SurpriseVerifier, way: dict[str, Any]
 ) -> None:
-    task |= {"verifier": verifier}
-    outcome, wanted = schedules.run(**task, choose=choose, **settings), surprised(task)
-    # Of bytes that are no characters an adapter shows no alternatives, and the reference knows them.
-    assume(readable(outcome.text) and readable(b"".join(one.data for one in wanted.tokens)))
-    check(outcome, wanted)
+    result = await fused(replace(task, verifier=verifier), task.servers(order), **way)
+    check_readable(result, surprised(task, verifier))
 
 
-@given(tasks(same_tokenizer=True), choosers(), SURPRISES, failures())
-def test_without_an_assistant_that_fails_for_good(
-    task: dict[str, Any], choose: schedules.Choose, verifier: SurpriseVerifier, fails: Any
+@given(tasks(same_tokenizer=True), orders(), FUSED, failures())
+async def test_without_an_assistant_that_fails_for_good(
+    task: Task, order: Order, verifier: SurpriseVerifier, fails: Fails
 ) -> None:
-    task |= {"verifier": verifier}
-    limits = schedules.Limits(fails=fails)
-    outcome = schedules.run(**task, choose=choose, limits=limits, survives=lambda _: True)
-    wanted = surprised(task, fails=fails)
-    assume(readable(outcome.text) and readable(b"".join(one.data for one in wanted.tokens)))
-    check(outcome, wanted)
+    servers = task.servers(order, fails)
+    result = await fused(replace(task, verifier=verifier), servers, on_assistant_error="draft")
+    check_readable(result, surprised(task, verifier, fails=fails))
 
 
-def test_a_window_is_asked_about_together() -> None:
-    decoder = CoSDDecoder(SurpriseVerifier(window=3), max_tokens=9)
-    (draft,) = decoder.start()
-    assert isinstance(draft, StartDraft)
-    first = [decoder.drafted(draft.draft, Token(letter.encode(), 0.9)) for letter in "abcde"]
-    assert [len(commands) for commands in first] == [0, 0, 1, 0, 0]
-    (ask,) = first[2]
-    assert isinstance(ask, Ask)
-    assert (ask.alternatives, [question.start for question in ask.questions]) == (10, [0, 1, 2])
-    assert decoder.ask_failed(ask.ask, UnsupportedError("not now"))[0] == Ask(2, 0, b"a", ask.questions[:1], 10)
-    _, again = (
-        decoder.drafted(draft.draft, Token(b"", 0.9, end=True)),
-        decoder.draft_ended(draft.draft, DraftEnd("end")),
-    )
-    assert again == []  # one request at a time
-    answers = [Proposal(0, (Token(b"a", 0.9),))]
-    for number, start in ((2, 1), (3, 2)):
-        (following,) = (one for one in decoder.answered(number, answers) if isinstance(one, Ask))
-        assert [question.start for question in following.questions] == [start]
-        answers = [Proposal(start, (Token(b"abc"[start : start + 1], 0.9),))]
-    (rest,) = (one for one in decoder.answered(4, answers) if isinstance(one, Ask))
-    assert [question.start for question in rest.questions] == [3, 4, 5]
+async def test_a_window_is_asked_about_together() -> None:
+    draft, assistant = (ScriptedProvider.from_texts({"Q": [*"abcdefgh"]}, request_delay=1.5) for _ in range(2))
+    draft.token_delay = 1.0
+    result = await fuse("Q", draft=draft, assistant=assistant, verifier=SurpriseVerifier(window=3), unit="literal")
+    assert result.text == "abcdefgh"
+    asked = [[question.start for question in call.questions or ()] for call in assistant.calls]
+    assert asked == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert {call.alternatives for call in assistant.calls} == {10}
 
 
 LETTERS = (b"", b"a", b"b", b"c")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cosd_api import SettingError, TreeVerifier
-from toys import schedules
-from toys.scheduled import check, choosers, expected, tasks
+from support import virtual_time
+from toys.literal_tasks import Task, check, check_asked, fused, tasks
 from toys.trees import EXAMPLE, LEAF_0, LEAF_1, float32, neighbours, question, trees
+from toys.unsteady import Order, orders
 
 
 def naive(tree: TreeVerifier, p: float, q: float, index: int = 0) -> bool:
@@ -54,14 +56,17 @@ def test_between_thresholds_without_a_32_bit_float_nothing_is_asked() -> None:
     assert wider.replaces(0.3, 0.1)
 
 
-@given(trees(), tasks(), choosers())
-def test_a_fusion_asks_only_what_can_matter(tree: TreeVerifier, task: dict[str, Any], choose: schedules.Choose) -> None:
+@pytest.mark.parametrize("anyio_backend", [virtual_time.BACKEND], ids=["virtual time"])
+@given(trees(), tasks(), orders())
+async def test_a_fusion_asks_only_what_can_matter(tree: TreeVerifier, task: Task, order: Order) -> None:
     """The reference asks about everything, and writes the same."""
-    task["verifier"] = tree
-    outcome = schedules.run(**task, choose=choose)  # which sees that nothing else is asked about
-    check(outcome, expected(task))
+    task = replace(task, verifier=tree)
+    servers = task.servers(order)
+    result = await fused(task, servers)
+    check(result, task.expected())
     if not any(node.value == 1 for node in tree.nodes):
-        assert outcome.asks == []
+        assert not any(one.calls for one in servers["assistant"])
+    check_asked(result, task)
 
 
 def test_thresholds_are_compared_as_32_bit_floats() -> None:
