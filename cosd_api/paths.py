@@ -43,7 +43,9 @@ _SYMBOLS = (rb"\xc2[\x80-\xbf]", rb"\xc3[\x97\xb7]", rb"\xe2(?:\x86[\x90-\xbf]|[
 _SAFE_CUT = re.compile(
     rb"(?<=[^\s\x00-\x20$+<=>^|~\x7f])"
     + b"".join(b"(?<!" + one + b")" for one in (*_SPACES, *_SYMBOLS))
-    + b"(?= (?:" + _VISIBLE + b"))",
+    + b"(?= (?:"
+    + _VISIBLE
+    + b"))",
     re.DOTALL,
 )
 _INSIDE = bytes(range(0x80, 0xC0))  # UTF-8 bytes that continue a character

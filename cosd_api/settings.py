@@ -258,9 +258,7 @@ class Tuning:
     """
 
     hedge: Annotated[int, Setting("Drafts started before a verdict: faster, at the cost of more tokens.", least=0)] = 0
-    max_ahead: Annotated[
-        int | None, Setting("Limit on tokens drafted ahead of verification.", least=1)
-    ] = None
+    max_ahead: Annotated[int | None, Setting("Limit on tokens drafted ahead of verification.", least=1)] = None
 
     def __post_init__(self) -> None:
         check_declared(self)

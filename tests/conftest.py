@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from cosd_api.decoding.lateness import Lateness
 from cosd_api.demo.servers import MODELS, Pair, Three, bundled_pair, serve
 from cosd_providers.http.clients import carrier
 from fakes.breaking import waiting
@@ -122,18 +121,6 @@ def certificates_are_read_once() -> Iterator[None]:
     """Every HTTP client reads all certificates again, which takes longer than most tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def loops_are_never_late() -> Iterator[None]:
-    """The load of the machine must not change how much is asked at once; `decoding/test_lateness.py` sets it back."""
-
-    def never(self: Lateness, late: float) -> None:
-        del self, late
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lateness, "woken", never)
         yield
 
 

@@ -254,7 +254,7 @@ class Answer(DraftPath):
     def awaited(self) -> bool:
         """Test whether an assistant waits for the draft to write more."""
         size = len(self.tokens)
-        return any([(one.waits or one.first >= size) and not one.stopped for one in self.judges.values()])
+        return any((one.waits or one.first >= size) and not one.stopped for one in self.judges.values())
 
     def decided(self, wanted: Callable[[Recorded], bool]) -> list[Decision]:
         """The decisions for which `wanted` returns True."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from cosd_api.alignment import Decision
-from cosd_providers.contract import DraftEnd, Proposal, Question, Token
+from cosd_providers.contract import DraftEnd, Token
 
 FinishReason = Literal["stop", "length", "content_filter", "budget", "error"]
 DRAFT = -1

@@ -29,7 +29,7 @@ from dataclasses import replace
 import anyio
 
 from cosd_api.alignment import Decision, least
-from cosd_api.decoding.answer import LOOKAHEAD, Answer, Judge, Mark, Recorded, Replacement
+from cosd_api.decoding.answer import LOOKAHEAD, Answer, Judge, Recorded, Replacement
 from cosd_api.decoding.calls import Calls
 from cosd_api.decoding.commands import DRAFT, Finish, Loss, Placed, Report, cut_short
 from cosd_api.decoding.drafting import Drafting
@@ -198,7 +198,9 @@ class Decoder:
         # Of the other decisions about the changed token, those stay that this replacement has outvoted.
         q = made.decision.q or 0.0
         outvoted = answer.decided(
-            lambda one: one.first <= there < one.last and (not one.decision.fired or self._loses(one.decision, q, judge))
+            lambda one: (
+                one.first <= there < one.last and (not one.decision.fired or self._loses(one.decision, q, judge))
+            )
         )
         dropped = [one.replacement.decision for one in others if one.replacement is not None]
         ends, start = [*answer.ends], answer.offset(unit.first)

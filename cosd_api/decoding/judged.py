@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from cosd_api.alignment import Decision
 from cosd_api.decoding.commands import DRAFT, DecidedSegment, Placed, Report
-from cosd_api.decoding.run import AnswerJob
 from cosd_api.decoding.pace import Pace
+from cosd_api.decoding.run import AnswerJob
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_providers.contract import Token
 

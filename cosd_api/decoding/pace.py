@@ -14,6 +14,7 @@ LEAST = 4
 
 _RESTARTS, _BETWEEN = 2, 20  # imaginary replacements before the first answer, and their distance in tokens
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
     """The settings of the pace; see also `Fusion` and `Tuning`.

@@ -1,4 +1,4 @@
-"""The pace of an answer: how far the draft runs ahead, and what is asked together or early. It cannot change a token."""
+"""The pace of an answer: how far the draft runs ahead, and what is asked together. It cannot change a token."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Pacing:
         """Test whether everything that the draft would write now is sure to be replaced."""
         judges = self._answer.judges.values()
         sure = [one for one in judges if one.conflict or one.replacement is not None]
-        return bool(sure) and not any([one.waits and not one.stopped and not one.conflict for one in judges])
+        return bool(sure) and not any(one.waits and not one.stopped and not one.conflict for one in judges)
 
     def _is_idle(self) -> bool:
         """Test whether every assistant that is still judging waits for the draft."""

@@ -185,7 +185,12 @@ class SameIds(ByIds):
         return Walk((theirs,), Difference(unit.start, unit.end, place.key, (theirs,), (theirs,)))
 
     async def replacement(
-        self, answer: Answer, unit: PathUnit, found: Difference, decision: Decision, said: Said  # noqa: ARG002
+        self,
+        answer: Answer,
+        unit: PathUnit,
+        found: Difference,
+        decision: Decision,
+        said: Said,  # noqa: ARG002
     ) -> Replacement | Continuation | Pending:
         """The assistant's token."""
         return _exchanged(answer, unit, found, decision)
@@ -239,7 +244,12 @@ class Literal(Reader):
         await _ask_text(self.model, calls, answer, text, places, said, self._also)
 
     async def replacement(
-        self, answer: Answer, unit: PathUnit, found: Difference, decision: Decision, said: Said  # noqa: ARG002
+        self,
+        answer: Answer,
+        unit: PathUnit,
+        found: Difference,
+        decision: Decision,
+        said: Said,  # noqa: ARG002
     ) -> Replacement | Continuation | Pending:
         """The assistant's token."""
         return _exchanged(answer, unit, found, decision)

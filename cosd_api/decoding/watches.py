@@ -114,9 +114,7 @@ class Watches:
         watched: the readers of the assistants that are asked by watches.
     """
 
-    def __init__(
-        self, answer: Answer, calls: Calls, start: Callable[..., None], watched: dict[int, Reader]
-    ) -> None:
+    def __init__(self, answer: Answer, calls: Calls, start: Callable[..., None], watched: dict[int, Reader]) -> None:
         self._answer, self._calls, self._start, self._watched = answer, calls, start, watched
         self._open = dict[int, Watching]()
         self._numbers = set[int]()

@@ -19,7 +19,6 @@ from cosd_providers.contract import ServerInfo
 from cosd_providers.suggestions import suggestion
 
 if TYPE_CHECKING:
-    from cosd_api.decoding.commands import Decoder
     from cosd_api.decoding.run import AnswerJob, Run
     from cosd_api.decoding.writer import AnswerWriter
 

@@ -34,8 +34,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cosd_api.alignment import Unit
-from cosd_api.decoding.commands import Decoder
-from cosd_api.decoding.run import AnswerJob
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DraftFirst, Models
 from cosd_api.methods.cosd import check_draft
