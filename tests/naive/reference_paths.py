@@ -238,7 +238,7 @@ class Reference:
         text = b"".join(self.draft.tokens[one] for one in kept if one not in self.draft.end_ids)
         found = first_stop(text, self.stop)
         ended = bool(kept) and kept[-1] in self.draft.end_ids
-        if found is None and not ended and len(kept) < self.max_tokens:
+        if found is None and not ended and len(kept) < self.max_tokens and not self.is_full(path):
             return None
         fused = self.fused
         fused.finish_reason = "stop" if found or ended else "length"
@@ -249,14 +249,20 @@ class Reference:
         fused.path, fused.text = tuple(kept), text
         return fused
 
+    def is_full(self, path: Sequence[int]) -> bool:
+        """Test whether the draft has no room behind a path."""
+        return False
+
     def write(self, path: Sequence[int]) -> Written:
         """The draft's greedy continuation of its path, and lookahead."""
         ids, probs = [*path], [1.0] * len(path)
         steps = self.steps(path)
         while len(ids) < self.max_tokens + BEHIND and not (ids and ids[-1] in self.draft.end_ids):
-            one, p = next(steps)
-            ids.append(one)
-            probs.append(p)
+            step = next(steps, None)
+            if step is None:  # its context is full
+                break
+            ids.append(step[0])
+            probs.append(step[1])
         offsets = bounds(self.draft, ids)
         data = b"".join(self.draft.tokens[one] for one in ids)
         limit = self.max_tokens
