@@ -13,7 +13,7 @@
 
 An answer holds two kinds of knowledge: the *path*, which consists of the draft's tokens and is changed only by
 replacements, and what each assistant has *said*, which never becomes wrong. The text is a function of these two. All
-steps overlap; when something is asked, and how far the draft runs ahead, is decided by `Pacing` and cannot change a token.
+steps overlap. `Pacing` decides when something is asked and how far the draft runs ahead, and cannot change a token.
 
 If the answer may continue without an assistant (`survives`), an assistant that fails permanently is lost at the first
 place about which it gave no answer.
@@ -198,9 +198,7 @@ class Decoder:
         # Of the other decisions about the changed token, those stay that this replacement has outvoted.
         q = made.decision.q or 0.0
         outvoted = answer.decided(
-            lambda one: (
-                one.first <= there < one.last and (not one.decision.fired or self._loses(one.decision, q, judge))
-            )
+            lambda one: one.first <= there < one.last and self._is_outvoted(one.decision, q, judge)
         )
         dropped = [one.replacement.decision for one in others if one.replacement is not None]
         ends, start = [*answer.ends], answer.offset(unit.first)
@@ -221,10 +219,9 @@ class Decoder:
             self._tasks.start(self._judging.judge, new)
         answer.tell()
 
-    def _loses(self, decision: Decision, q: float, winner: Judge) -> bool:
-        """Test whether another assistant's replacement of the same token loses against the winner's."""
-        theirs = decision.q or 0.0
-        return decision.assistant != winner.model - 1 and theirs <= q
+    def _is_outvoted(self, decision: Decision, q: float, winner: Judge) -> bool:
+        """Test whether a decision is another assistant's and does not win against a replacement with this `q`."""
+        return not decision.fired or (decision.assistant != winner.model - 1 and (decision.q or 0.0) <= q)
 
     def _keep_decisions(self, first: int, ends: Sequence[int], dropped: Sequence[Decision]) -> None:
         """Keep the decisions about the tokens before `first`; `ends` are the ends of the tokens before the replacement.

@@ -1,7 +1,7 @@
 """Hedges: drafts that are started in advance, while a verdict is pending.
 
-A replacement is often a token that the draft model found nearly as probable as its own. Therefore a draft that continues
-with such a token is started before the verdict. If the verdict chooses that token, the path continues with this draft.
+A replacement is often a token that the draft model found nearly as probable as its own. Therefore a draft that
+continues with such a token is started before the verdict. If the verdict chooses it, that draft continues the path.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Hedges:
                 self._start(self._write, key, hedge)
 
     def _likely(self) -> Iterator[tuple[_Key, int]]:
-        """The texts from which the draft may have to continue, with their room: all first choices, then all second ones."""
+        """The texts from which the draft may have to continue, with their room; all first choices come first."""
         answer = self._answer
         open_, seen = range(answer.judged, min(len(answer.tokens), answer.job.max_tokens - 1)), list[int]()
         for at in open_:

@@ -1,7 +1,7 @@
 """The judging of the path by the assistants, one loop for each.
 
-Each step settles a unit, or finds the one thing that is missing, or waits for news. No step keeps a state of its own: it
-computes everything again from the path and from what the assistant has said. So the order of events cannot matter.
+Each step settles a unit, or finds the one thing that is missing, or waits for news. No step keeps a state of its own:
+it computes everything again from the path and from what the assistant has said. So the order of events cannot matter.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ depends on time:
     replacement   what its word puts into the path; or what has to be written first
     early         a place about which it can be asked already, although its unit is not complete
 
-`SameIds` implements equations 1 and 2 of the paper, `OwnIds` and `ByText` equation 3 made exact, and `Literal` equation 3
-as it is printed.
+`SameIds` implements equations 1 and 2 of the paper, `OwnIds` and `ByText` equation 3 made exact, and `Literal` equation
+3 as it is printed.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class SameIds(ByIds):
 
 
 class Literal(Reader):
-    """An assistant that is compared token by token as text, after the text cut before each token (equation 3 as printed).
+    """An assistant that is compared token by token as text, after the text before each token (equation 3 as printed).
 
     Args:
         model: index of the model.

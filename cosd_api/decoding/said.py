@@ -68,7 +68,7 @@ class Said:
         self.wrote[key], self.sources[key] = writing, source
 
     def words(self, ids: Ids) -> Iterator[Token | None]:
-        """The tokens, one after the other, that the assistant has said behind some ids, the last of them perhaps None."""
+        """The tokens that the assistant has said behind some ids, one after the other; the last may be None."""
         while ids in self.after:
             token = self.after[ids]
             yield token

@@ -1,9 +1,9 @@
 """Watches: open streams of assistants, each of which answers every place that it passes.
 
 A watch continues the ids before a place. As long as it writes the ids of the answer, each of its tokens is the
-assistant's word at the next place; a question about that place would have the same answer, because it would continue the
-same ids. It is closed when the answer leaves it, and when it is far ahead of the draft. If it fails, a question asks
-about the place.
+assistant's word at the next place; a question about that place would have the same answer, because it would continue
+the same ids. It is closed when the answer leaves it, and when it is far ahead of the draft. If it fails, a question
+asks about the place.
 """
 
 from __future__ import annotations

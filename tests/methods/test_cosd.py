@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 import cosd_api
 from cosd_api import AgreementVerifier, Fusion, FusionResult, MatchVerifier, RuleVerifier, fuse
-from cosd_api.decoding.lateness import Lateness
 from cosd_providers import ProviderError
 from cosd_providers.contract import Context, Proposal, Token
 from cosd_providers.testing import Fault, ScriptedProvider
@@ -101,16 +100,6 @@ def is_unique(model: toys.Model, prompt: bytes, tokens: Sequence[reference.Out],
     sent = (prompt + reference.text_of(tokens[:at])).decode("utf-8", "ignore").encode()
     probs = sorted(model.next(list(model.vocabulary.encode(sent))))
     return probs[-1] > probs[-2]
-
-
-@decoder_examples
-@given(tasks(), orders(), st.randoms(use_true_random=False), st.sampled_from(({}, WAYS[5])))
-async def test_equal_however_late_it_is_heard(task: Task, order: Order, chance: Any, way: dict[str, Any]) -> None:
-    late = property(lambda _: chance.random() < 0.5, lambda *_: None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lateness, "late", late, raising=False)
-        result = await fused(task, task.servers(order), **way)
-    check(result, task.expected())
 
 
 async def ended(task: Task, servers: dict[str, Any], **settings: Any) -> tuple[str, str]:
