@@ -62,7 +62,6 @@ def main(arguments: list[str] | None = None) -> None:
         prompts=given.prompts,
         tokens=given.tokens,
         rounds=given.rounds,
-        servers=given.servers,
         libraries=dict(given.library),
     )
     failures: list[str] = []
@@ -89,16 +88,10 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the section's tables and raw figures here")
     group = parser.add_argument_group("options of `real`, of its table of two real models")
     group.add_argument("--only", action="append", choices=PARTS, default=[], help="measure this part; may be repeated")
-    for name in ("prompts", "tokens", "rounds"):
+    for name, most in (("prompts", "; at most 12, or 20 for `itself`"), ("tokens", ""), ("rounds", "")):
         default = getattr(Options(), name)
-        group.add_argument(f"--{name}", type=_positive, default=default, metavar="N", help=f"default: {default}")
-    group.add_argument(
-        "--servers",
-        nargs=3,
-        default=[],
-        metavar="URL",
-        help="use these running servers: SmolLM2, SmolLM2 again, and Gemma 3 with --swa-full",
-    )
+        words = f"default: {default}{most}"
+        group.add_argument(f"--{name}", type=_positive, default=default, metavar="N", help=words)
     group.add_argument(
         "--library",
         type=_library,

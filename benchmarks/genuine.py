@@ -17,8 +17,9 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -114,19 +115,23 @@ async def measured(options: Options, files: Mapping[str, Path], chats: Sequence[
     records: list[Record] = []
     load = os.getloadavg()[0]
     if wanted:
-        with ExitStack() as servers, _bound(servers, files, options.servers, wanted) as urls:
-            async with AsyncExitStack() as stack:
-                fusers = {name: await stack.enter_async_context(_fuser(at)) for name, at in libraries.items()}
-                bench = _Bench(options, urls, fusers, await stack.enter_async_context(_client()))
-                for case in wanted:
-                    ends = [urls[case.draft], urls[case.assistant]]
-                    if case.round_trip:
-                        ends = [await stack.enter_async_context(delayed(url, case.round_trip)) for url in ends]
-                    asked = [[{"role": "user", "content": one}] for one in chats] if case.chat else PROMPTS
-                    records += await bench.rounds(case, ends[0], ends[1], asked[: options.prompts])
+        async with AsyncExitStack() as stack:
+            urls = {name: stack.enter_context(_served(files, name)) for name in files if _needed(name, wanted)}
+            fusers = {name: await stack.enter_async_context(_fuser(at)) for name, at in libraries.items()}
+            client = await stack.enter_async_context(httpx.AsyncClient(timeout=600, trust_env=False))
+            bench = _Bench(options, urls, fusers, client)
+            for case in wanted:
+                ends = [urls[case.draft], urls[case.assistant]]
+                if case.round_trip:
+                    ends = [await stack.enter_async_context(delayed(url, case.round_trip)) for url in ends]
+                asked = [[{"role": "user", "content": one}] for one in chats] if case.chat else PROMPTS
+                records += await bench.rounds(case, ends[0], ends[1], asked[: options.prompts])
     if not options.only or "client" in options.only:
         records += await _traffic(options, libraries)
-    return tabled(records, f"Load average: {load:.1f} before, {os.getloadavg()[0]:.1f} after. {missing}".rstrip())
+    table = tabled(records, f"Load average: {load:.1f} before, {os.getloadavg()[0]:.1f} after. {missing}".rstrip())
+    for name, digests in table.figures["texts"].items():
+        options.say(f"texts of {name}: {digests}")
+    return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +154,14 @@ class _Bench:
             for at, prompt in enumerate(prompts):
                 ways: list[tuple[str, str, Callable[[], Awaitable[dict[str, Any]]]]] = []
                 for library, fuse in self.fusers.items():
-                    ways.append(("fused", library, _bind(fuse, {**job, "prompt": prompt})))
+                    ways.append(("fused", library, partial(fuse, {**job, "prompt": prompt})))
                     if case.chat:
-                        ways.append(("alone", library, _bind(fuse, {**job, "prompt": prompt, "rule": NEVER})))
+                        ways.append(("alone", library, partial(fuse, {**job, "prompt": prompt, "rule": NEVER})))
                 if not case.chat:
                     for way, url in (("alone", draft), ("other", assistant)):
-                        ways.append((way, "", _bind(self._alone, url, prompt)))
+                        ways.append((way, "", partial(self._alone, url, prompt)))
                     for way, url in (("draft singly", draft), ("assistant singly", assistant)):
-                        ways.append((way, "", _bind(self._singly, url, prompt)))
+                        ways.append((way, "", partial(self._singly, url, prompt)))
                 for way, library, measure in ways if number % 2 == 0 else ways[::-1]:
                     for name in {case.draft, case.assistant}:
                         await self._forget(self.urls[name])
@@ -193,29 +198,16 @@ class _Bench:
         return answer.raise_for_status().json()
 
 
-def _bind(do: Callable[..., Awaitable[dict[str, Any]]], *given: Any) -> Callable[[], Awaitable[dict[str, Any]]]:
-    return lambda: do(*given)
-
-
-def _client() -> httpx.AsyncClient:
-    return httpx.AsyncClient(timeout=600, trust_env=False)
+def _needed(name: str, wanted: Sequence[Case]) -> bool:
+    return any(name in (case.draft, case.assistant) for case in wanted)
 
 
 @contextmanager
-def _bound(
-    stack: ExitStack, files: Mapping[str, Path], given: Sequence[str], wanted: Sequence[Case]
-) -> Iterator[dict[str, str]]:
-    """The URLs of all servers that the cases need: the given ones, or servers that run during the block."""
-    if given:
-        yield dict(zip(files, given, strict=False))
-        return
-    urls: dict[str, str] = {}
-    for at, (name, file) in enumerate(files.items()):
-        if any(name in (case.draft, case.assistant) for case in wanted):
-            server = stack.enter_context(serve(file, context=2048, slots=4, cache=0, swa_full=True))
-            pin(server.pid, min(at, 1))
-            urls[name] = server.url
-    yield urls
+def _served(files: Mapping[str, Path], name: str) -> Iterator[str]:
+    """Run a server; the first one has a core of its own, and the others, of which only one works, share another."""
+    with serve(files[name], context=2048, slots=4, cache=0, swa_full=True) as server:
+        pin(server.pid, min([*files].index(name), 1))
+        yield server.url
 
 
 def pin(process: int, core: int) -> None:
@@ -260,9 +252,9 @@ async def _traffic(options: Options, libraries: Mapping[str, Path]) -> list[Reco
 
 
 def tabled(records: Sequence[Record], remark: str = "") -> Table:
-    """The table of all records: medians over the rounds, and the range."""
+    """The table of all records: medians over the rounds, and the range; `figures` also has digests of the texts."""
     rows: list[list[Cell]] = []
-    notes = [_ABOUT, *([remark] if remark else [])]
+    texts = dict[str, str]()
     for name in dict.fromkeys(one["row"] for one in records):
         mine = [one for one in records if one["row"] == name]
         for library in dict.fromkeys(one["library"] for one in mine if one["way"] in ("fused", "client")):
@@ -272,8 +264,9 @@ def tabled(records: Sequence[Record], remark: str = "") -> Table:
                 rows.append(_client_row(shown, of_library))
             else:
                 rows.append(_row(shown, of_library))
-                notes.append(f"Texts of {shown}: {_digests(of_library)}.")
-    return Table(TITLE, COLUMNS, rows, notes, {"records": [dict(one) for one in records]})
+                texts[shown] = _digests(of_library)
+    notes = [_ABOUT, *([remark] if remark else [])]
+    return Table(TITLE, COLUMNS, rows, notes, {"texts": texts, "records": [dict(one) for one in records]})
 
 
 def _row(name: str, records: Sequence[Record]) -> list[Cell]:
@@ -310,7 +303,8 @@ _WAYS = ("fused", "alone", "other", "draft singly", "assistant singly")
 def _per_token(records: Sequence[Record], number: int, way: str) -> float:
     """Seconds per token in one round; 0 if this was not measured."""
     found = [one for one in records if one["round"] == number and one["way"] == way]
-    return sum(one["seconds"] for one in found) / sum(one["tokens"] for one in found) if found else 0.0
+    seconds: float = sum(one["seconds"] for one in found)
+    return seconds / sum(one["tokens"] for one in found) if found else 0.0
 
 
 def _client_row(name: str, records: Sequence[Record]) -> list[Cell]:
@@ -342,5 +336,5 @@ _ABOUT = (
     "models for a token, each alone, and a round trip to each if there is one. *Single requests* means lockstep with "
     "a request for every token. *Alone* means the draft's answer in one request and, for SmolLM2 with itself, the same "
     "client with a rule that never asks. *Uncached* counts the prompt's first reading. *Plain httpx* reads the same "
-    "traffic and parses it as JSON. A digest of the text stands for each prompt, so that versions can be compared."
+    "traffic and parses it as JSON."
 )

@@ -180,7 +180,7 @@ async def _genuine(options: Options, folder: Path | None) -> Table:
     """The table of two real models, without the rows whose models are missing."""
     files, missing = dict[str, Path](), _MISSING if folder is None else ""
     if folder is not None:
-        files = dict.fromkeys(("SmolLM2", "SmolLM2 again"), folder / "smollm2.gguf")
+        files["SmolLM2"] = files["SmolLM2 again"] = folder / "smollm2.gguf"
         if any("Gemma 3" in (case.draft, case.assistant) for case in genuine.cases(options.only)):
             install = of_tests("gemma3.install")
             try:
@@ -406,24 +406,8 @@ def of_tests(name: str) -> Any:
 def _long(words: int) -> str:
     """A prompt of `words` words, which has about the same number of tokens."""
     found = [
-        "the",
-        "old",
-        "harbour",
-        "of",
-        "stone",
-        "and",
-        "rain",
-        "where",
-        "boats",
-        "wait",
-        "for",
-        "morning",
-        "while",
-        "gulls",
-        "call",
-        "over",
-        "quiet",
-        "water",
+        *("the", "old", "harbour", "of", "stone", "and", "rain", "where", "boats"),
+        *("wait", "for", "morning", "while", "gulls", "call", "over", "quiet", "water"),
     ]
     return "Tell a long story with these words: " + " ".join(
         found[(7 * at * at + at) % len(found)] for at in range(words)

@@ -35,7 +35,6 @@ class Options:
         command: the command line, for the notes of tables.
         only: the parts of `real` that are measured; empty for all of them.
         prompts, tokens, rounds: the sizes of `real`: prompts, tokens of an answer, and repetitions.
-        servers: URLs of running servers for `real`: SmolLM2, SmolLM2 again, Gemma 3.
         libraries: other checkouts that `real` compares, by name.
     """
 
@@ -45,7 +44,6 @@ class Options:
     prompts: int = 6
     tokens: int = 64
     rounds: int = 3
-    servers: Sequence[str] = ()
     libraries: Mapping[str, Path] = field(default_factory=dict[str, Path])
 
     def say(self, words: str) -> None:

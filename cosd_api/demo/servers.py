@@ -69,7 +69,7 @@ class LocalServer:
         embeddings: also report the model's hidden state for each token, for gates that use hidden states.
         adapters: LoRA adapters as GGUF files, each with its scale; the effects of several adapters are added up.
         cache: megabytes of memory for caching earlier prompts that are no longer in a slot.
-        swa_full: keep all tokens of layers with a sliding window (`--swa-full`), not only those of the window.
+        swa_full: keep all tokens in the memory of layers with a sliding window, not only the window (`--swa-full`).
 
     Attributes:
         name: the model's id on the server.

