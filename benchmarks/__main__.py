@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import anyio
 
@@ -24,13 +26,16 @@ SECTIONS = {
         "`cosd serve` under load, faults and hostile requests: nothing lost, wrong or leaked",
     ),
     "clients": ("benchmarks.real_clients", "real clients of OpenAI's protocol against `cosd serve` on a real model"),
-    "real": ("benchmarks.real", "a real language model: itself, a genuine pair, emoji, long prompts"),
+    "real": ("benchmarks.real", "real language models: itself, two of different families, emoji, long prompts"),
     "imports": (
         "benchmarks.imports",
         "the processor time of `import cosd_api`, compared with that of its dependencies",
     ),
     "methods": ("benchmarks.each_method", "every method: requests, billed tokens and time on the bundled models"),
 }
+
+PARTS = ("genuine", "proxy", "itself", "client", "tables")
+"""Parts of the section `real`."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -43,11 +48,22 @@ def main(arguments: list[str] | None = None) -> None:
         "--plot", action="store_true", help="draw docs/benchmark.svg from the kept results of `simulated`"
     )
     parser.add_argument("--page", action="store_true", help="write the figures in docs/ from the kept results")
+    _add_sizes(parser)
     given = parser.parse_args(arguments)
     unknown = [name for name in given.sections if name not in SECTIONS]
     if unknown:
         parser.error(f"unknown section {unknown[0]!r}; choose from {', '.join(SECTIONS)}")
-    options = Options(quick=given.quick, command=" ".join(["python -m benchmarks", *(arguments or sys.argv[1:])]))
+    if given.json and len(given.sections) != 1:
+        parser.error("--json keeps one section: name it")
+    options = Options(
+        quick=given.quick,
+        command=" ".join(["python -m benchmarks", *(arguments or sys.argv[1:])]),
+        only=given.only,
+        prompts=given.prompts,
+        tokens=given.tokens,
+        rounds=given.rounds,
+        libraries=dict(given.library),
+    )
     failures: list[str] = []
     if given.sections or not (given.plot or given.page):
         for name in given.sections or SECTIONS:
@@ -55,8 +71,9 @@ def main(arguments: list[str] | None = None) -> None:
             for table in tables:
                 print(f"{table.markdown()}\n", flush=True)
                 failures += table.figures.get("failures", ())
-            if any(table.rows for table in tables) and not given.quick:  # without rows, nothing was measured
-                print(f"Kept in {save(name, tables).relative_to(RESULTS.parent.parent)}\n", file=sys.stderr)
+            # Without rows, nothing was measured; a part of a section is kept only where the user says.
+            if any(table.rows for table in tables) and (given.json or not (given.quick or given.only)):
+                print(f"Kept in {os.path.relpath(save(name, tables, file=given.json))}\n", file=sys.stderr)
     if given.plot:
         print(importlib.import_module("benchmarks.plot").draw(RESULTS / "simulated.json"))
     if given.page:
@@ -65,6 +82,38 @@ def main(arguments: list[str] | None = None) -> None:
             print(path.relative_to(RESULTS.parent.parent))
     if failures:
         sys.exit("\n".join(failures))
+
+
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the section's tables and raw figures here")
+    group = parser.add_argument_group("options of `real`, of its table of two real models")
+    group.add_argument("--only", action="append", choices=PARTS, default=[], help="measure this part; may be repeated")
+    for name, most in (("prompts", "; at most 12, or 20 for `itself`"), ("tokens", ""), ("rounds", "")):
+        default = getattr(Options(), name)
+        words = f"default: {default}{most}"
+        group.add_argument(f"--{name}", type=_positive, default=default, metavar="N", help=words)
+    group.add_argument(
+        "--library",
+        type=_library,
+        action="append",
+        default=[],
+        metavar="NAME=FOLDER",
+        help="measure the library of this checkout, in turn with further ones; by default, only that of this checkout",
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _library(text: str) -> tuple[str, Path]:
+    name, _, folder = text.partition("=")
+    path = Path(folder).absolute()
+    if not name or not folder or not (path / "cosd_api" / "__init__.py").is_file():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER with the folder of a checkout")
+    return name, path
 
 
 def _section(name: str) -> Callable[[Options], Awaitable[list[Table]]]:

@@ -29,7 +29,7 @@ from cosd_api.event_loop import run_async
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.http.clients import carrier
 
-__all__ = ["SPEECH", "Bare", "Case", "Measured", "child", "fusions", "traffic"]
+__all__ = ["CHECKOUT", "SPEECH", "Bare", "Case", "Measured", "child", "fusions", "library_of", "traffic"]
 
 _SETTLED = 0.5  # seconds until the server has noticed which streams were closed
 SPEECH = Speech()  # acceptance 0.9
@@ -95,15 +95,34 @@ class Bare:
         return cls(*(min(getattr(bare, name) for bare in bares) for name in ("stream", "piece", "request")))
 
 
+CHECKOUT = Path(__file__).parent.parent
+
+
 async def child(
-    server: Simulated, what: str, case: Case, *, http: str | None = None, module: str = "benchmarks.cpu"
+    server: Simulated,
+    what: str,
+    case: Case,
+    *,
+    http: str | None = None,
+    module: str = "benchmarks.cpu",
+    checkout: Path = CHECKOUT,
 ) -> dict[str, Any]:
-    """Run a measurement in a fresh process; `http` sets its `COSD_HTTP`, which is inherited by default."""
+    """Run a measurement in a fresh process.
+
+    Args:
+        http: the process's `COSD_HTTP`, which is inherited by default.
+        checkout: the checkout of this repository that is measured.
+    """
     args = [sys.executable, "-m", module, what, server.url, *map(str, asdict(case).values())]
-    environment = None if http is None else {**os.environ, "COSD_HTTP": http}
-    done = await anyio.run_process(args, stderr=None, cwd=Path(__file__).parent.parent, env=environment)
+    environment = library_of(checkout) | ({} if http is None else {"COSD_HTTP": http})
+    done = await anyio.run_process(args, stderr=None, cwd=checkout, env=environment)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def library_of(checkout: Path) -> dict[str, str]:
+    """The environment in which Python imports the library of a checkout."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (checkout, checkout / "providers")))}
 
 
 # In the fresh process.

@@ -68,7 +68,7 @@ is not 512 tokens, the length of the context:
 
 ## A real language model
 
-This section compares the draft alone with a fusion of two models that share a tokenizer, each on a llama.cpp server
+This section compares the draft alone with a fusion of two models, each on a llama.cpp server
 (`make bench ARGS=real`). *Uncached* tokens are tokens that the assistant reads without finding them in its cache. A
 long prompt is uncached only when the assistant reads it for the first time.
 

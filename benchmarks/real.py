@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,8 +20,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import anyio
 import httpx
 
+from benchmarks import genuine
 from benchmarks.report import Cell, Options, Table
 from cosd_api import Fusion, FusionResult, RuleVerifier
 from cosd_api.demo.servers import serve
@@ -156,10 +157,13 @@ WAYS: Mapping[str, Strategy] = {"": "singles", ", by watch": "watch"}
 
 
 async def run(options: Options) -> list[Table]:
-    """Return the tables; if the model is missing, return one table without rows."""
+    """Return the tables; the last one compares two real models, and is first measured."""
     folder = _folder()
+    pairs = [await _genuine(options, folder)] if options.only or not options.quick else []
+    if options.only and "tables" not in options.only:
+        return pairs
     if folder is None:
-        return [Table(_TITLE, _COLUMNS, [], [_MISSING])]
+        return [Table(_TITLE, _COLUMNS, [], [_MISSING]), *pairs]
     with ExitStack() as stack:
         model, shorter = folder / "smollm2.gguf", folder / "smollm2-without-layer-20.gguf"
         draft, assistant = (stack.enter_context(_served(model, core)) for core in (0, 1))
@@ -168,7 +172,25 @@ async def run(options: Options) -> list[Table]:
         return [
             await _by_tokens(options, _cases(draft, other, prompts, quick=options.quick), assistant),
             await _by_words(options, _forced(draft, other, prompts), assistant),
+            *pairs,
         ]
+
+
+async def _genuine(options: Options, folder: Path | None) -> Table:
+    """The table of two real models, without the rows whose models are missing."""
+    files, missing = dict[str, Path](), _MISSING if folder is None else ""
+    if folder is not None:
+        files["SmolLM2"] = files["SmolLM2 again"] = folder / "smollm2.gguf"
+        if any("Gemma 3" in (case.draft, case.assistant) for case in genuine.cases(options.only)):
+            install = of_tests("gemma3.install")
+            try:
+                files["Gemma 3"] = await anyio.to_thread.run_sync(install.install)
+            except (install.InstallError, OSError) as error:
+                missing = f"Gemma 3 was not measured: {error}."
+    table = await genuine.measured(options, files, _prompts(), missing)
+    if not options.only:
+        options.say(table.markdown())  # if the run is interrupted, this table has at least been printed
+    return table
 
 
 def _cases(draft: str, other: str, prompts: Sequence[str], *, quick: bool) -> list[Case]:
@@ -355,9 +377,7 @@ async def _forget(url: str) -> None:
 def _served(model: Path, core: int) -> Iterator[str]:
     """Run a server with one slot and no cache of earlier prompts, on one core if the system can pin it."""
     with serve(model, context=6144, slots=1, threads=1, cache=0) as server:
-        if hasattr(os, "sched_setaffinity") and (os.cpu_count() or 1) > core:
-            for task in Path(f"/proc/{server.pid}/task").iterdir():
-                os.sched_setaffinity(int(task.name), {core})
+        genuine.pin(server.pid, core)
         yield server.url
 
 
@@ -386,24 +406,8 @@ def of_tests(name: str) -> Any:
 def _long(words: int) -> str:
     """A prompt of `words` words, which has about the same number of tokens."""
     found = [
-        "the",
-        "old",
-        "harbour",
-        "of",
-        "stone",
-        "and",
-        "rain",
-        "where",
-        "boats",
-        "wait",
-        "for",
-        "morning",
-        "while",
-        "gulls",
-        "call",
-        "over",
-        "quiet",
-        "water",
+        *("the", "old", "harbour", "of", "stone", "and", "rain", "where", "boats"),
+        *("wait", "for", "morning", "while", "gulls", "call", "over", "quiet", "water"),
     ]
     return "Tell a long story with these words: " + " ".join(
         found[(7 * at * at + at) % len(found)] for at in range(words)

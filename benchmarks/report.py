@@ -33,10 +33,18 @@ class Options:
     Attributes:
         quick: whether to run fewer repetitions and cases, so that all sections together take two minutes.
         command: the command line, for the notes of tables.
+        only: the parts of `real` that are measured; empty for all of them.
+        prompts, tokens, rounds: the sizes of `real`: prompts, tokens of an answer, and repetitions.
+        libraries: other checkouts that `real` compares, by name.
     """
 
     quick: bool = False
     command: str = "make bench"
+    only: Sequence[str] = ()
+    prompts: int = 6
+    tokens: int = 64
+    rounds: int = 3
+    libraries: Mapping[str, Path] = field(default_factory=dict[str, Path])
 
     def say(self, words: str) -> None:
         """Print progress to standard error."""
@@ -115,10 +123,10 @@ def machine() -> dict[str, Any]:
     }
 
 
-def save(section: str, tables: Sequence[Table], folder: Path = RESULTS) -> Path:
-    """Write a section's tables and figures to `folder`; return the file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{section}.json"
+def save(section: str, tables: Sequence[Table], folder: Path = RESULTS, file: Path | None = None) -> Path:
+    """Write a section's tables and figures to `file`, by default one in `folder`; return the file."""
+    path = file or folder / f"{section}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     listed = [
         {
             "title": table.title,

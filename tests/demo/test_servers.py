@@ -1,5 +1,6 @@
 """Servers of our own: they come up as they should, and always go."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -167,3 +168,12 @@ def test_a_server_that_does_not_come_up(
         monkeypatch.setattr(servers, "_STOP_SECONDS", 0.1)
         server.stop()
     assert not server.running
+
+
+def test_the_memory_of_sliding_windows_is_whole_on_request() -> None:
+    script = importlib.import_module("cosd_api.demo._serve")
+    options = {"model": "m.gguf", "name": "m", "context": 256, "slots": 1, "threads": 1, "cache": 0}
+    options |= {"embeddings": False, "adapters": {}}
+    library = importlib.import_module("xllamacpp")
+    for whole in (True, False):
+        assert script._parameters(library, {**options, "swa_full": whole}).swa_full is whole
