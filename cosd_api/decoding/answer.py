@@ -24,6 +24,8 @@ from cosd_providers.contract import Token
 LOOKAHEAD = 16
 """Maximum number of tokens that the draft writes after the answer's end, so that the last places can be encoded."""
 
+_MANY = 64  # number of places above which an assistant's knowledge about final text is dropped
+
 
 @dataclass(slots=True)
 class Mark:
@@ -128,6 +130,13 @@ class Judge:
     def stopped(self) -> bool:
         """Test whether it waits for its replacement to be made, or has failed."""
         return self.replacement is not None or self.error is not None
+
+    def forget(self, before: int) -> None:
+        """Drop what is known about places before a byte offset of the answer, if that is much."""
+        if len(self.said.sources) > _MANY:
+            self.said.forget(before)
+        if len(self.units) > _MANY:
+            self.units = {first: unit for first, unit in self.units.items() if unit.start >= before}
 
     def is_idle(self, size: int) -> bool:
         """Test whether it can do nothing before the path has more than `size` tokens."""

@@ -201,7 +201,7 @@ class Decoder:
             lambda one: one.first <= there < one.last and self._is_outvoted(one.decision, q, judge)
         )
         dropped = [one.replacement.decision for one in others if one.replacement is not None]
-        ends, start = [*answer.ends], answer.offset(unit.first)
+        ends = [*answer.ends]
         answer.kept = answer.settled(unit.first)
         kept = self._put(judge.model - 1, made)
         first = min(kept, unit.first)
@@ -213,7 +213,6 @@ class Decoder:
         end = len(answer.tokens)
         for one in [*answer.judges.values()]:
             one.scope.cancel()
-            one.said.forget(min(start, answer.offset(answer.kept)))
             new = answer.judges[one.model] = Judge(one.model, one.said, end, end if one is judge else None)
             new.starts = {at for at in one.starts if at <= first} | {kept} & {first}
             self._tasks.start(self._judging.judge, new)
@@ -300,6 +299,8 @@ class Decoder:
         if response.over is None:
             if grown:
                 self._emit(response.settle(len(response.tokens)))
+                for one in judges:
+                    one.forget(answer.offset(len(response.tokens)))
             self._end_with_the_draft(judges, first)
         if response.over is not None:
             self.finished = response.over

@@ -57,8 +57,8 @@ class Judging:
     ) -> None:
         self._answer, self._readers, self._verdicts, self._calls = answer, readers, verdicts, calls
         self._pacing, self._drafting = pacing, drafting
-        watched = {at: one for at, one in readers.items() if one.takes_ids and pacing.is_watched(at)}
-        self._watches = Watches(answer, calls, start, watched)
+        watched = [at for at, one in readers.items() if one.takes_ids and pacing.is_watched(at)]
+        self._watches = Watches(answer, calls, start, readers, watched)
 
     async def judge(self, judge: Judge) -> None:
         """Take steps until a replacement ends this judge or the answer is over."""
@@ -239,32 +239,21 @@ class Judging:
         if not (reader.takes_ids and self._watches.open_at(judge, places[0])):
             await reader.ask(self._calls, self._answer, places, judge.said)
 
-    async def _write(self, judge: Judge, more: Continuation) -> None:
-        """Let an assistant write on. Behind its own ids, each token is its word at the next place."""
-        answer, said, tokens, ended = self._answer, judge.said, list[Token](), False
-        number, ids, reader = next(answer.asks), more.ids, self._readers[judge.model]
+    async def _write_again(self, judge: Judge, more: Continuation) -> None:
+        """Let an assistant without ids write its text of the unit again, and further."""
+        tokens, ended, number = list[Token](), False, next(self._answer.asks)
 
         def take(item: Token | DraftEnd) -> bool:
-            nonlocal ids, ended
-            if isinstance(item, DraftEnd):
-                ended = ended or item.reason == "end"
-                if ids is not None and item.reason in ("context", "filter"):
-                    said.note(ids, None, Source(number, more.at))
+            nonlocal ended
+            if isinstance(item, DraftEnd) or item.end:
+                ended = ended or isinstance(item, Token) or item.reason == "end"
                 return True
-            if ids is not None:
-                at = len(more.text) + sum(len(one.data) for one in tokens)
-                hidden = item.prob is None or len(item.alternatives) < reader.listed
-                said.note(ids, reader.heard(answer, item), Source(number, at, hidden=hidden))
-                ids = (*ids, item.id or 0)
-            ended = item.end
-            if not ended:
-                tokens.append(item)
-            return ended or more.enough(tokens)
+            tokens.append(item)
+            return more.enough(tokens)
 
-        command = StartDraft(number, more.text, more.most, None, (), ids=ids, alternatives=reader.listed)
+        command = StartDraft(number, more.text, more.most, None, ())
         await self._calls.generate(judge.model, command, take, question=True)
-        if ids is None:
-            said.note_text(more.key, Writing(tokens, ended), Source(number, more.at))
+        judge.said.note_text(more.key, Writing(tokens, ended), Source(number, more.at))
 
     # ------------------------------------------------------------------------------------------------- the verdicts
 
@@ -305,9 +294,11 @@ class Judging:
                 self._wait(judge)
                 return False
             if isinstance(more, Continuation):
-                if more.ids is not None and self._watches.comes_by(judge, more.ids):
-                    return False
-                return partial(self._write, judge, more)
+                if more.ids is None:
+                    return partial(self._write_again, judge, more)
+                if not self._watches.comes_by(judge, more.ids):
+                    self._watches.write(judge, more)
+                return False
             way = more
         self._count_off_path(unit)
         judge.conflict = False

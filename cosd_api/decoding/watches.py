@@ -1,16 +1,18 @@
-"""Watches: open streams of assistants, each of which answers every place that it passes.
+"""The open streams of assistants, each of which answers every place that it passes.
 
 A watch continues the ids before a place. As long as it writes the ids of the answer, each of its tokens is the
 assistant's word at the next place; a question about that place would have the same answer, because it would continue
 the same ids. It is closed when the answer leaves it, and when it is far ahead of the draft. If it fails, a question
 asks about the place.
+
+The word of an assistant that replaces draft tokens is such a stream, too, which ends a little behind the word.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -18,8 +20,8 @@ import anyio
 
 from cosd_api.decoding.answer import Answer, Judge
 from cosd_api.decoding.calls import Calls
-from cosd_api.decoding.commands import Watch
-from cosd_api.decoding.readers import Place, Reader
+from cosd_api.decoding.commands import StartDraft, Watch
+from cosd_api.decoding.readers import Continuation, Place, Reader
 from cosd_api.decoding.said import Ids, Source
 from cosd_api.decoding.speeds import Speeds
 from cosd_api.paths import common
@@ -32,6 +34,11 @@ farther behind, a new watch is opened at that place, which reads all tokens befo
 
 AHEAD = 32
 """Maximum number of tokens that a watch may write beyond the answer so far. Further tokens are most likely useless."""
+
+RUN_ON = 2
+"""Number of tokens that an assistant writes behind its word while the draft starts again behind the same word. They are
+its words at the next places.
+"""
 
 _SLOWER = 1.25  # an assistant can keep up if its time per token is at most this multiple of the draft's
 _FAILURES = 2  # number of failed watches in a row after which the assistant is asked by single requests
@@ -79,79 +86,104 @@ def _host(server: ServerInfo) -> str | None:
 
 @dataclass(slots=True)
 class Watching:
-    """One watch.
+    """One stream.
 
     Attributes:
         began: number of ids before its first token.
         ids: the ids so far.
-        text: the answer so far, according to the watch.
+        text: the answer so far, according to the stream.
         ends: byte offset of the end of each of its tokens in `text`.
+        most: maximum number of tokens.
+        enough: for a continuation, returns whether its tokens so far complete the word; None for a watch.
         failed: whether it ended too early; if so, a request has to find out the reason.
+        error: the error with which a continuation failed.
         scope: closes it.
     """
 
     began: int
     ids: list[int]
     text: bytearray
+    most: int
+    enough: Callable[[Sequence[Token]], bool] | None = None
     ends: list[int] = field(default_factory=list[int])
     failed: bool = False
+    error: Exception | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     def comes_by(self, ids: Ids) -> bool:
-        """Test whether the watch will soon write the token after these ids."""
+        """Test whether the stream will soon write the token after these ids."""
         size = min(len(ids), len(self.ids))
         near = self.began <= len(ids) <= len(self.ids) + LAG
         return near and not self.failed and tuple(self.ids[:size]) == ids[:size]
 
 
 class Watches:
-    """The watches of one answer, at most one for each assistant.
+    """The open streams of one answer, at most one for each assistant: watches, and words that are being written.
 
     Args:
         answer: the answer.
         calls: access to the models.
         start: starts a background task.
-        watched: the readers of the assistants that are asked by watches.
+        readers: the way in which each assistant reads the path, by the index of the model.
+        watched: the assistants that are asked by watches, by the index of the model.
     """
 
-    def __init__(self, answer: Answer, calls: Calls, start: Callable[..., None], watched: dict[int, Reader]) -> None:
-        self._answer, self._calls, self._start, self._watched = answer, calls, start, watched
+    def __init__(
+        self,
+        answer: Answer,
+        calls: Calls,
+        start: Callable[..., None],
+        readers: Mapping[int, Reader],
+        watched: Iterable[int],
+    ) -> None:
+        self._answer, self._calls, self._start, self._readers = answer, calls, start, readers
+        self._watched = {*watched}
         self._open = dict[int, Watching]()
         self._numbers = set[int]()
         self._failures = Counter[int]()
         self._counted = set[tuple[int, Ids]]()
 
     def comes_by(self, judge: Judge, ids: Ids) -> bool:
-        """Test whether the assistant's watch will soon say what comes after some ids."""
+        """Test whether the assistant's stream will soon say what comes after some ids.
+
+        Raises:
+            ProviderError: the stream failed while it wrote a word.
+        """
         one = self._open.get(judge.model)
+        if one is not None and one.error is not None:
+            raise self._open.pop(judge.model).error or one.error
         return one is not None and one.comes_by(ids)
 
     def open_at(self, judge: Judge, place: Place) -> bool:
         """Open a watch at a place. Return False if a question has to ask about it."""
-        model = judge.model
-        one = self._open.pop(model, None)
-        if one is not None:
-            one.scope.cancel()
+        model, one = judge.model, self._leave(judge.model)
         if self._failures[model] >= _FAILURES:
-            self._watched.pop(model, None)
+            self._watched.discard(model)
         if model not in self._watched or (one is not None and one.failed):
             return False
-        new = Watching(len(place.key), [*place.key], bytearray(self._answer.text[: place.at]))
-        self._open[model] = new
-        self._start(self._listen, judge, new)
+        most = self._answer.job.max_tokens + self._answer.lookahead - judge.first
+        text = bytearray(self._answer.text[: place.at])
+        self._begin(judge, Watching(len(place.key), [*place.key], text, max(1, most)))
         return True
 
+    def write(self, judge: Judge, more: Continuation) -> None:
+        """Let an assistant write its word, and `RUN_ON` tokens behind it."""
+        assert more.ids is not None
+        self._leave(judge.model)
+        most = more.most + RUN_ON
+        self._begin(judge, Watching(len(more.ids), [*more.ids], bytearray(more.text), most, more.enough))
+
     def follow(self, judge: Judge) -> None:
-        """Close an assistant's watch if the answer has left it, or if it is far ahead of the draft."""
+        """Close an assistant's stream if the answer has left it, or if it is far ahead of the draft."""
         one, answer = self._open.get(judge.model), self._answer
         if one is None or one.failed:
             return
         same, judged = common(one.text, answer.text), answer.offset(judge.first)
         began = one.ends[0] if one.ends else len(one.text)
         left = same < min(began, judged) or same < min(judged, len(one.text), len(answer.text))
-        ahead = len(one.ends) > AHEAD and one.ends[-AHEAD - 1] >= len(answer.text)
+        ahead = one.enough is None and len(one.ends) > AHEAD and one.ends[-AHEAD - 1] >= len(answer.text)
         if left or ahead:
-            self._open.pop(judge.model).scope.cancel()
+            self._leave(judge.model)
 
     def count(self, judge: Judge, number: int, ids: Ids) -> bool:
         """Count a place if a watch answered it. Return True if so."""
@@ -162,35 +194,60 @@ class Watches:
             self._calls.heard(number, judge.model - 1)
         return True
 
+    def _leave(self, model: int) -> Watching | None:
+        """Close an assistant's stream, if any, and return it."""
+        one = self._open.pop(model, None)
+        if one is not None:
+            one.scope.cancel()
+        return one
+
+    def _begin(self, judge: Judge, one: Watching) -> None:
+        self._open[judge.model] = one
+        self._start(self._listen, judge, one)
+
     async def _listen(self, judge: Judge, one: Watching) -> None:
-        answer, model, said, reader = self._answer, judge.model, judge.said, self._watched[judge.model]
-        number, written = next(answer.asks), False
-        self._numbers.add(number)
+        answer, model, reader, said = self._answer, judge.model, self._readers[judge.model], judge.said
+        number, tokens, behind = next(answer.asks), list[Token](), 0
 
         def take(item: Token | DraftEnd) -> bool:
-            nonlocal written
+            nonlocal behind
             if isinstance(item, DraftEnd):
-                one.failed = item.reason in ("context", "filter")
+                full = item.reason in ("context", "filter")
+                one.failed = full and one.enough is None
+                if full and one.enough is not None:
+                    said.note(tuple(one.ids), None, Source(number, len(one.text)))
             elif self._open.get(model) is one:
-                written, token = True, reader.heard(answer, item)
-                said.note(tuple(one.ids), token, Source(number, len(one.text), hidden=token.prob is None))
-                one.ids.append(token.id or 0)
-                one.text += token.data
+                hidden = item.prob is None or len(item.alternatives) < reader.listed
+                said.note(tuple(one.ids), reader.heard(answer, item), Source(number, len(one.text), hidden=hidden))
+                tokens.append(item)
+                one.ids.append(item.id or 0)
+                one.text += item.data
                 one.ends.append(len(one.text))
                 if (current := answer.judges.get(model)) is not None:
                     self.follow(current)
+                if one.enough is not None and (behind or one.enough(tokens)):
+                    behind += 1
             answer.tell()
-            return False
+            return behind > RUN_ON
 
-        most = answer.job.max_tokens + answer.lookahead - judge.first
-        watch = Watch(number, model - 1, bytes(one.text), tuple(one.ids), max(1, most), reader.listed)
         with one.scope:
             try:
-                await self._calls.watch(watch, take)
+                await self._request(model, number, one, take)
             except Exception as error:  # noqa: BLE001 - the next question shows whether the error matters
-                _log.debug("a watch failed: %s", type(error).__name__)
+                _log.debug("a stream failed: %s", type(error).__name__)
                 one.failed = True
-        self._failures[model] = self._failures[model] + 1 if one.failed else 0 if written else self._failures[model]
+                one.error = error if one.enough is not None and not behind else None
+        if one.enough is None:
+            self._failures[model] = self._failures[model] + 1 if one.failed else 0 if tokens else self._failures[model]
         if not one.failed and self._open.get(model) is one:
             del self._open[model]
         answer.tell()
+
+    async def _request(self, model: int, number: int, one: Watching, take: Callable[[Token | DraftEnd], bool]) -> None:
+        ids, text, listed = tuple(one.ids), bytes(one.text), self._readers[model].listed
+        if one.enough is None:
+            self._numbers.add(number)
+            await self._calls.watch(Watch(number, model - 1, text, ids, one.most, listed), take)
+        else:
+            command = StartDraft(number, text, one.most, None, (), ids=ids, alternatives=listed)
+            await self._calls.generate(model, command, take, question=True)
