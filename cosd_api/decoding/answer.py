@@ -107,8 +107,9 @@ class Judge:
         replacement: its word, which is put into the path when all others have judged the text before it.
         error: the reason why it could not judge; raised only when the answer has to wait for it.
         drafts_error: whether `error` is the draft's.
-        refused: the place about which it was asked early in vain.
-        scope: cancels its work.
+        early: the place about which it is being asked early, if any.
+        asked_early: the last place about which it was asked early.
+        scope, early_scope: cancel its work, and the early question.
     """
 
     model: int
@@ -123,13 +124,20 @@ class Judge:
     replacement: Replacement | None = None
     error: Exception | None = None
     drafts_error: bool = False
-    refused: object = None
+    early: object = None
+    asked_early: object = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    early_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     @property
     def stopped(self) -> bool:
         """Test whether it waits for its replacement to be made, or has failed."""
         return self.replacement is not None or self.error is not None
+
+    def leave(self) -> None:
+        """Cancel its work."""
+        self.scope.cancel()
+        self.early_scope.cancel()
 
     def forget(self, before: int) -> None:
         """Drop what is known about places before a byte offset of the answer, if that is much."""

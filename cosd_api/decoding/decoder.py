@@ -146,7 +146,7 @@ class Decoder:
                 self._replace(first)
             elif self._job.survives(first.error) and not first.drafts_error:
                 self._lost[first.model - 1] = Loss(len(self._response.tokens), first.error)
-                del answer.judges[first.model]
+                answer.judges.pop(first.model).leave()
                 answer.tell()
             else:
                 raise first.error
@@ -212,7 +212,7 @@ class Decoder:
         self._pacing.replaced()
         end = len(answer.tokens)
         for one in [*answer.judges.values()]:
-            one.scope.cancel()
+            one.leave()
             new = answer.judges[one.model] = Judge(one.model, one.said, end, end if one is judge else None)
             new.starts = {at for at in one.starts if at <= first} | {kept} & {first}
             self._tasks.start(self._judging.judge, new)
@@ -347,7 +347,7 @@ class Decoder:
             )
         )
         if mark.winner is not None and (at + 1 == len(answer.marks) or answer.marks[at + 1].winner is not mark.winner):
-            counts.iterations += not token.end
+            counts.iterations += self._response.over is None
 
 
 def _least_over(made: Replacement, start: int, end: int) -> float | None:

@@ -7,6 +7,7 @@ it computes everything again from the path and from what the assistant has said.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -56,7 +57,7 @@ class Judging:
         start: Callable[..., None],
     ) -> None:
         self._answer, self._readers, self._verdicts, self._calls = answer, readers, verdicts, calls
-        self._pacing, self._drafting = pacing, drafting
+        self._pacing, self._drafting, self._start = pacing, drafting, start
         watched = [at for at, one in readers.items() if one.takes_ids and pacing.is_watched(at)]
         self._watches = Watches(answer, calls, start, readers, watched)
 
@@ -186,32 +187,38 @@ class Judging:
         known = sum(map(self._verdicts.asks, range(unit.first, min(len(answer.tokens), answer.bound))))
         if drafting and self._pacing.waits(known):
             return False
-        if reader.takes_ids and self._watches.comes_by(judge, place.key):
+        if place.key == judge.early or (reader.takes_ids and self._watches.comes_by(judge, place.key)):
             return False
         return partial(self._ask, judge, reader, unit, place)
 
-    async def _early(self, judge: Judge, reader: Reader) -> bool | Request:
-        """The question about a place whose unit is not complete; False if there is none."""
+    async def _early(self, judge: Judge, reader: Reader) -> bool:
+        """Ask about a place whose unit is not complete, if the ids before it are certain. Return False: nothing moved."""
         answer, first = self._answer, judge.first
         if first < len(answer.tokens) and not self._verdicts.asks(first):
             return False
-        if (first or answer.tokens) and not self._pacing.is_alone(judge.model):
+        if judge.early is not None or ((first or answer.tokens) and not self._pacing.is_alone(judge.model)):
             return False
         if first >= answer.bound or not self._verdicts.ever:
             return False
         place = await reader.early(answer, judge)
-        if place is None or place.key == judge.refused or not answer.is_current(judge):
+        if place is None or place.key == judge.asked_early or not answer.is_current(judge):
             return False
         if self._watches.comes_by(judge, place.key):
             return False
 
-        async def ask() -> None:
-            try:
-                await self._ask_about(judge, reader, [place])
-            except Exception:  # noqa: BLE001 - asked again when the answer needs it
-                judge.refused = place.key
+        judge.asked_early = place.key  # not asked early again, should it fail
+        if self._pacing.is_watched(judge.model) and self._watches.open_at(judge, place):
+            return False
+        judge.early, judge.early_scope = place.key, anyio.CancelScope()
+        self._start(self._ask_early, judge, reader, place)
+        return False
 
-        return ask
+    async def _ask_early(self, judge: Judge, reader: Reader, place: Place) -> None:
+        """Ask about a place in the background, because the answer may turn out not to need it."""
+        with judge.early_scope, suppress(Exception):  # asked again when the answer needs it
+            await reader.ask(self._calls, self._answer, [place], judge.said)
+        judge.early = None
+        self._answer.tell()
 
     async def _ask(self, judge: Judge, reader: Reader, unit: PathUnit, missing: Place) -> None:
         """Ask about the missing place, and about others that are worth asking about in the same request."""
