@@ -24,6 +24,7 @@ from cosd_api import Fusion, FusionResult, MatchVerifier, RandomVerifier, RuleVe
 from cosd_api.verification import Verifier, digest_of, verifier_at
 from cosd_api.verification.place import Place
 from cosd_providers import ServerError
+from cosd_providers.testing import TableModel
 from cosd_providers.text import sendable
 from naive import reference_ids
 from naive.reference_mixed import DRAFT, BrokenError, MixedReference
@@ -34,8 +35,11 @@ from toys.id_models import Always
 from toys.late import Late
 from toys.ngrams import NGram, learned
 
-TASKS = int(os.environ.get("EVERY_PAIR", "150"))
-FAULTS = max(1, TASKS // 3)
+pytestmark = pytest.mark.timeout(60)  # an answer that works on without waiting is none that virtual time ends
+
+TASKS = int(os.environ.get("EVERY_PAIR", "80"))
+SOME = max(1, TASKS * 3 // 8)
+"""Number of tasks of other tests than the first."""
 ORDERS = 2
 LIMIT = 1e6
 """Seconds of virtual time in which an answer is complete, whatever is late."""
@@ -44,6 +48,9 @@ NAMES = ("gpt2", "digits", "llama3", "spaces")
 FAULTS_OF_TODAY = {
     "end": "the draft goes on behind an id that ends an assistant, but not the draft",
     "two_ends": "two ids of which each ends another model are no agreement",
+    "tie": "an assistant's second choice ties with another end than the draft's",
+    "place": "the place of a loss is the number of tokens that were out by then",
+    "early": "a draft that fails ends the answer before the assistants have judged what it wrote",
     "hang": "a continuation by text that fails leaves the draft waiting",
 }
 """Known faults of the decoders."""
@@ -306,10 +313,10 @@ def seeds(count: int, **wrong: Sequence[int]) -> list[Any]:
         for fault, tasks in wrong.items()
         for seed in tasks
     }
-    return [pytest.param(seed, marks=marks.get(seed, ())) for seed in range(count)]
+    return [pytest.param(seed, marks=marks.get(seed, ())) for seed in sorted({*range(count), *marks})]
 
 
-@pytest.mark.parametrize("seed", seeds(TASKS, end=(76,)))
+@pytest.mark.parametrize("seed", seeds(TASKS, end=(98, 99)))
 def test_equal_to_the_reference_in_every_order(seed: int) -> None:
     task = drawn(seed)
     reference = task.reference()
@@ -321,7 +328,7 @@ def test_equal_to_the_reference_in_every_order(seed: int) -> None:
         assert result.trace.replay(again) == result.text
 
 
-@pytest.mark.parametrize("seed", seeds(FAULTS, two_ends=(4, 24)))
+@pytest.mark.parametrize("seed", seeds(SOME, two_ends=(4, 24)))
 def test_the_same_ids_are_compared_in_every_order(seed: int) -> None:
     task = with_the_same_ids(seed)
     ends = frozenset[int]().union(*(one.end_ids for one in (task.draft, *task.assistants)))
@@ -343,6 +350,35 @@ def test_the_same_ids_are_compared_in_every_order(seed: int) -> None:
         assert told == [(one.id, one.data, names[one.source + 1]) for one in wanted.tokens]
         assert (result.text, result.finish_reason) == (sendable(wanted.text), wanted.finish_reason)
         assert result.settings.contexts == "ids"
+
+
+@pytest.mark.parametrize(
+    "mixed", [False, pytest.param(True, marks=pytest.mark.xfail(reason=FAULTS_OF_TODAY["tie"], strict=True))]
+)
+def test_two_ends_are_no_tie(mixed: bool) -> None:
+    """The assistant's second choice, as probable as its first, is an end, but not the id that the draft ends with."""
+
+    def model(end: int, **script: dict[int, float]) -> TableModel:
+        def following(ids: Sequence[int]) -> list[float]:
+            found = script.get(b"".join(id_models.TOKENS[one] for one in ids).decode(), {end: 0.9})
+            return [found.get(one, 0.0) for one in range(len(id_models.TOKENS))]
+
+        return TableModel(id_models.TOKENS, following, end_ids=(end,))
+
+    a, b, end, other = *b"ab", id_models.END, id_models.OTHER_END
+    draft = model(end, Q={a: 0.3}, Qa={end: 0.3})
+    assistant = model(other, Q={a: 0.9}, Qa={b: 0.4, other: 0.4})
+    others = [Late(model(end, Q={a: 0.9}), "by text")] if mixed else []
+
+    async def fused() -> FusionResult:
+        servers: dict[str, Any] = {
+            "draft": Late(draft, "draft", ids=True),
+            "assistant": [Late(assistant, "by ids", ids=True), *others],
+        }
+        async with Fusion(**servers, verifier=RuleVerifier(), tie=0.02) as fusion:
+            return await fusion.generate("Q", max_tokens=5)
+
+    assert virtual_time.run(fused).text == "ab"
 
 
 def with_the_same_ids(seed: int) -> Task:
@@ -394,7 +430,7 @@ def lost_at(result: FusionResult) -> list[tuple[str, ...]]:
     return [found.groups() for one in result.warnings if (found := LOST.match(one))]
 
 
-@pytest.mark.parametrize("seed", seeds(FAULTS))
+@pytest.mark.parametrize("seed", seeds(SOME, place=(17,)))
 def test_an_assistant_is_lost_at_the_same_place_in_every_order(seed: int) -> None:
     task = broken(seed)
     reference = task.reference()
@@ -412,7 +448,7 @@ def test_an_assistant_is_lost_at_the_same_place_in_every_order(seed: int) -> Non
     assert len(places) == 1
 
 
-@pytest.mark.parametrize("seed", seeds(FAULTS, hang=(30, 36)))
+@pytest.mark.parametrize("seed", seeds(SOME, hang=(30,)))
 def test_what_fails_once_changes_nothing_or_ends_the_answer(seed: int) -> None:
     chance, task = random.Random(f"once {seed}"), drawn(f"once {seed}")
     reference = task.reference()
@@ -433,7 +469,7 @@ def test_what_fails_once_changes_nothing_or_ends_the_answer(seed: int) -> None:
             assert wanted.text.startswith(b"".join(one.data for one in result.tokens[: int(first) - 1]))
 
 
-@pytest.mark.parametrize("seed", seeds(FAULTS))
+@pytest.mark.parametrize("seed", seeds(SOME, early=(7, 8, 9)))
 def test_a_draft_that_fails_ends_the_same_answers_in_every_order(seed: int) -> None:
     chance, task = random.Random(f"draft {seed}"), drawn(f"draft {seed}")
     reference = task.reference()
