@@ -27,8 +27,8 @@ from cosd_providers import ServerError
 from cosd_providers.testing import TableModel
 from cosd_providers.text import sendable
 from naive import reference_ids
-from naive.reference_mixed import DRAFT, BrokenError, MixedReference
-from naive.reference_paths import Fused, is_whole
+from naive.reference_mixed import BrokenError, MixedReference
+from naive.reference_paths import DRAFT, Fused, is_whole
 from support import virtual_time
 from toys import id_models, ngrams
 from toys.id_models import Always
@@ -71,7 +71,7 @@ class TwoEnds:
     seed: int
     eager: float
     other: float
-    known: dict[tuple[int, ...], tuple[float, ...]] = field(default_factory=dict, repr=False)
+    known: dict[Any, tuple[float, ...]] = field(default_factory=dict[Any, tuple[float, ...]], repr=False)
 
     @cached_property
     def tokens(self) -> Sequence[bytes]:
@@ -112,7 +112,8 @@ class Breaks:
         """The probability of every id after others."""
         if sum(len(self.model.tokens[one]) for one in ids) > len(self.prompt.encode()) + self.bytes:
             raise self.error
-        return self.model.next(ids)
+        found: Sequence[float] = self.model.next(ids)
+        return found
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ class Task:
     async def fuse(self, servers: dict[str, Any], **settings: Any) -> FusionResult:
         """One answer, after which nothing is left."""
         before = asyncio.all_tasks()
-        given = {"verifier": self.verifier, "tie": self.tie, **self.settings, **settings}
+        given: dict[str, Any] = {"verifier": self.verifier, "tie": self.tie, **self.settings, **settings}
         with anyio.fail_after(LIMIT):
             try:
                 async with Fusion(**servers, **given) as fusion:
@@ -394,7 +395,14 @@ def with_the_same_ids(seed: int) -> Task:
     rule = RuleVerifier(alpha=chance.choice((0.3, 0.5, 0.9, 1.01)), beta=chance.choice((0.0, 0.2, 0.5, 1.0)))
     coin = RandomVerifier(rate=chance.choice((0.3, 0.7)), seed=chance.randrange(99))
     tuned = [{"tuning": Tuning(**one)} for one in ({"hedge": 2}, {"in_flight": 3}, {"max_ahead": 2, "hedge": 1})]
-    ways = ({}, {}, {"ask": "all"}, {"draft_length": 1}, {"draft_length": 3, "ask": "all"}, *tuned)
+    ways: tuple[dict[str, Any], ...] = (
+        {},
+        {},
+        {"ask": "all"},
+        {"draft_length": 1},
+        {"draft_length": 3, "ask": "all"},
+        *tuned,
+    )
     return Task(
         prompt=chance.choice(("Q", "ab", "é:", "Q\n")),
         draft=model(),
@@ -425,7 +433,7 @@ def broken(seed: int) -> Task:
     return replace(task, breaks=tuple(breaks), settings=settings)
 
 
-def lost_at(result: FusionResult) -> list[tuple[str, ...]]:
+def lost_at(result: FusionResult) -> list[tuple[str | Any, ...]]:
     """The assistants that were lost, each with the number of the first token that it could not judge."""
     return [found.groups() for one in result.warnings if (found := LOST.match(one))]
 
