@@ -394,7 +394,7 @@ def with_the_same_ids(seed: int) -> Task:
 
     rule = RuleVerifier(alpha=chance.choice((0.3, 0.5, 0.9, 1.01)), beta=chance.choice((0.0, 0.2, 0.5, 1.0)))
     coin = RandomVerifier(rate=chance.choice((0.3, 0.7)), seed=chance.randrange(99))
-    tuned = [{"tuning": Tuning(**one)} for one in ({"hedge": 2}, {"in_flight": 3}, {"max_ahead": 2, "hedge": 1})]
+    tuned = [{"tuning": Tuning(**one)} for one in ({"hedge": 2}, {"max_ahead": 3}, {"max_ahead": 2, "hedge": 1})]
     ways: tuple[dict[str, Any], ...] = (
         {},
         {},
