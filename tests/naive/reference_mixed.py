@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 from naive import reference_paths as by_ids
@@ -59,8 +58,13 @@ class MixedReference(TextReference):
         ends = frozenset(self.draft.end_ids).union(*(self.assistants[one].end_ids for one in same))
         self.draft = self.draft if DRAFT in self.text else Ending(draft, ends)
         self.tokenwise = len(same) == len(self.assistants)
-        self.hidden, known = set[int](), self.contestable
-        self.contestable = lambda at, p: ever(at) if at in self.hidden else known(at, p)
+        self.hidden = set[int]()
+        known = self.contestable
+
+        def contestable(at: int, p: float) -> bool:
+            return ever(at) if at in self.hidden else known(at, p)
+
+        self.contestable = contestable
         self.at = 0  # the beginning of the unit that is being judged
         self.writers: list[int] = []
         self.lost: dict[int, int] = {}
@@ -84,9 +88,12 @@ class MixedReference(TextReference):
                 return ending
             self.fused.firings.append(best)
             path = [*best.path]
-            pairs = zip(path, written.ids, written.offsets[1:], strict=False)
-            kept = [one[2] for one in takewhile(lambda one, at=best.at: one[0] == one[1] and one[2] <= at, pairs)]
-            self.writers[best.at if best.ends else max(kept, default=0) :] = []
+            kept = [0]
+            for new, old, end in zip(path, written.ids, written.offsets[1:], strict=False):
+                if new != old or end > best.at:
+                    break
+                kept.append(end)
+            self.writers[best.at if best.ends else kept[-1] :] = []
             start = sum(len(self.draft.tokens[one]) for one in path)
             self.writers += [best.assistant] * (start - len(self.writers) + best.ends)
             if best.ends:

@@ -221,7 +221,7 @@ class Reference:
             start = sum(len(self.draft.tokens[one]) for one in best.path)
             self.own = (best.assistant, start)
 
-    def rank(self, written: Written, firing: Firing) -> tuple[int, float]:
+    def rank(self, written: Written, firing: Firing) -> tuple[float, float]:
         """The order of replacements: by the word that they change, then the most confident."""
         data = b"".join(self.draft.tokens[one] for one in written.ids)
         starts, at = [0], 0

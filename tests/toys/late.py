@@ -31,8 +31,8 @@ class Late(ScriptedProvider):
     """
 
     order: str = ""
-    broken: Callable[[str, int], Exception | None] = lambda *_: None
-    counts: dict[str, int] = field(default_factory=dict)
+    broken: Callable[[str, int], Exception | None] | None = None
+    counts: dict[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
         self._chance = random.Random(f"{self.order} {self.name}")
@@ -45,7 +45,8 @@ class Late(ScriptedProvider):
     def _break(self, method: str) -> None:
         before = self.counts.get(method, 0)
         self.counts[method] = before + 1
-        if error := self.broken(method, before):
+        error = None if self.broken is None else self.broken(method, before)
+        if error is not None:
             raise error
 
     async def generate(
