@@ -134,17 +134,23 @@ class Judge:
         """Test whether it waits for its replacement to be made, or has failed."""
         return self.replacement is not None or self.error is not None
 
+    @property
+    def is_certain(self) -> bool:
+        """Test whether its word has probability 1, so that no assistant behind it in the list can win against it."""
+        return self.replacement is not None and self.replacement.decision.q == 1
+
     def leave(self) -> None:
         """Cancel its work."""
         self.scope.cancel()
         self.early_scope.cancel()
 
-    def forget(self, before: int) -> None:
-        """Drop what is known about places before a byte offset of the answer, if that is much."""
+    def forget(self, count: int, before: int) -> None:
+        """Drop what is known about the first `count` tokens, which end at byte `before`, if that is much."""
         if len(self.said.sources) > _MANY:
             self.said.forget(before)
-        if len(self.units) > _MANY:
+        if len(self.starts) > _MANY:
             self.units = {first: unit for first, unit in self.units.items() if unit.start >= before}
+            self.starts = {first for first in self.starts if first >= count}
 
     def is_idle(self, size: int) -> bool:
         """Test whether it can do nothing before the path has more than `size` tokens."""

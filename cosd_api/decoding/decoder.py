@@ -29,7 +29,7 @@ from dataclasses import replace
 import anyio
 
 from cosd_api.alignment import Decision, least
-from cosd_api.decoding.answer import LOOKAHEAD, Answer, Judge, Recorded, Replacement
+from cosd_api.decoding.answer import LOOKAHEAD, Answer, Judge, Mark, Recorded, Replacement
 from cosd_api.decoding.calls import Calls
 from cosd_api.decoding.commands import DRAFT, Finish, Loss, Placed, Report, cut_short
 from cosd_api.decoding.drafting import Drafting
@@ -160,8 +160,8 @@ class Decoder:
         equally confident assistants are in the order of the list.
         """
         q = -math.inf if judge.replacement is None else -(judge.replacement.decision.q or 0.0)
-        if self._tokenwise:
-            return judge.first, q, judge.model
+        if self._tokenwise:  # no later assistant can be more confident than one that is certain
+            return judge.first, -math.inf if judge.is_certain else q, judge.model
         word, _ = word_around(bytes(self._answer.text), self._changed(judge))
         return word, q, judge.model
 
@@ -181,7 +181,9 @@ class Decoder:
         if answer.is_end(first):
             return True
         if self._tokenwise:
-            return first > stopped.first
+            return first > stopped.first or (
+                first == stopped.first and stopped.is_certain and stopped.model < judge.model
+            )
         _, end = word_around(bytes(answer.text), self._changed(stopped))
         return first > self._token(stopped) and answer.offset(first) >= end and (end < len(answer.text) or answer.ended)
 
@@ -228,7 +230,7 @@ class Decoder:
         Replacements that other assistants wanted are neither made nor recorded.
         """
         answer, known = self._answer, list[Recorded]()
-        winners = {id(mark.winner) for mark in answer.marks[:first]}
+        winners = {id(mark.winner) for mark in answer.marks[len(self._response.tokens) : first]}
         wanted = {id(one) for one in dropped}
         for one in answer.decisions:
             if id(one.decision) in winners or (one.last <= first and id(one.decision) not in wanted):
@@ -300,7 +302,7 @@ class Decoder:
             if grown:
                 self._emit(response.settle(len(response.tokens)))
                 for one in judges:
-                    one.forget(answer.offset(len(response.tokens)))
+                    one.forget(len(response.tokens), answer.offset(len(response.tokens)))
             self._end_with_the_draft(judges, first)
         if response.over is not None:
             self.finished = response.over
@@ -339,7 +341,7 @@ class Decoder:
                 decisions=tuple(about),
                 winner=mark.winner,
                 replaced=mark.replaced,
-                verified=not self._lost or (mark.winner is None and not self._verdicts.contestable(at)),
+                verified=self._is_verified(at, mark),
                 draft=mark.draft,
                 at=mark.at,
                 unit=self._units,
@@ -348,6 +350,14 @@ class Decoder:
         )
         if mark.winner is not None and (at + 1 == len(answer.marks) or answer.marks[at + 1].winner is not mark.winner):
             counts.iterations += self._response.over is None
+
+    def _is_verified(self, at: int, mark: Mark) -> bool:
+        """Test whether every assistant that could have changed a token has judged it."""
+        winner = mark.winner
+        if winner is None:
+            return not self._lost or not self._verdicts.contestable(at)
+        certain = self._tokenwise and winner.q == 1
+        return not any(not certain or lost < winner.assistant for lost in self._lost)
 
 
 def _least_over(made: Replacement, start: int, end: int) -> float | None:

@@ -116,29 +116,27 @@ class Hedges:
     def _likely(self) -> Iterator[tuple[_Key, int]]:
         """The texts from which the draft may have to continue, with their room; all first choices come first."""
         answer = self._answer
-        open_, seen = range(answer.judged, min(len(answer.tokens), answer.job.max_tokens - 1)), list[int]()
-        for at in open_:
-            if len(seen) == min(self._most, _SEEN):
+        last, found = min(len(answer.tokens), answer.job.max_tokens - 1), list[list[tuple[_Key, int]]]()
+        for at in range(answer.judged, min(answer.judged + _SEEN, last)):
+            if len(found) == self._most:
                 break
-            if self._choices(at):
-                seen.append(at)
+            keys = [key for key in self._choices(at) if key not in self._tried or key in self._open]
+            found += [[(key, answer.job.max_tokens - at - 1) for key in keys]] if keys else []
         for rank in range(self._most):
-            for at in seen:
-                for token in self._choices(at)[rank : rank + 1]:
-                    ids = (*answer.ids(at), token.id or 0) if answer.by_ids else None
-                    key = bytes(answer.text[: answer.offset(at)]) + token.data, ids
-                    if key not in self._tried or key in self._open:
-                        yield key, answer.job.max_tokens - at - 1
+            for ways in found:
+                yield from ways[rank : rank + 1]
 
-    def _choices(self, at: int) -> list[Token]:
-        """The likeliest replacements of a token."""
+    def _choices(self, at: int) -> list[_Key]:
+        """The texts after the likeliest replacements of a token."""
         answer, mine = self._answer, self._answer.tokens[at]
         judges = [one for one in answer.judges.values() if one.replacement is not None and one.first == at]
         found = [one.replacement.said[0] for one in judges if one.replacement is not None]
         if not found and self._verdicts.contestable(at):
             found = [*mine.alternatives[: self._most]]
         # No hedge starts after an end of sequence or after the draft's own token.
-        return [token for token in found if token.data and not token.end and not same(token, mine)]
+        found = [token for token in found if token.data and not token.end and not same(token, mine)]
+        text, ids = bytes(answer.text[: answer.offset(at)]), answer.ids(at) if answer.by_ids else None
+        return [(text + one.data, None if ids is None else (*ids, one.id or 0)) for one in found]
 
     async def _write(self, key: _Key, hedge: Hedge) -> None:
         settings, window = self._pacing.settings, self._pacing.window
@@ -153,7 +151,10 @@ class Hedges:
                 self._answer.counts.hedged_tokens += 1
                 self._failures = 0
             hedge.tell()
-            return waiting and len(hedge.items) > LONGEST_HEDGE
+            if waiting and len(hedge.items) > LONGEST_HEDGE:
+                del self._open[key]
+                return True
+            return False
 
         with hedge.scope:
             try:

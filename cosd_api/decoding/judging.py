@@ -183,16 +183,15 @@ class Judging:
 
     def _missing(self, judge: Judge, reader: Reader, unit: PathUnit, place: Place) -> bool | Request:
         """The request that will say what is missing; False if it is already on its way."""
-        answer, drafting = self._answer, self._drafting.writing
-        known = sum(map(self._verdicts.asks, range(unit.first, min(len(answer.tokens), answer.bound))))
-        if drafting and self._pacing.waits(known):
+        known = range(unit.first, min(len(self._answer.tokens), self._answer.bound))
+        if self._drafting.writing and self._pacing.waits(map(self._verdicts.asks, known)):
             return False
         if place.key == judge.early or (reader.takes_ids and self._watches.comes_by(judge, place.key)):
             return False
         return partial(self._ask, judge, reader, unit, place)
 
     async def _early(self, judge: Judge, reader: Reader) -> bool:
-        """Ask about a place whose unit is not complete, if the ids before it are certain. Return False: nothing moved."""
+        """Ask about a place whose unit is not complete, if the ids before it are certain; return False."""
         answer, first = self._answer, judge.first
         if first < len(answer.tokens) and not self._verdicts.asks(first):
             return False
@@ -223,7 +222,7 @@ class Judging:
     async def _ask(self, judge: Judge, reader: Reader, unit: PathUnit, missing: Place) -> None:
         """Ask about the missing place, and about others that are worth asking about in the same request."""
         answer, places, found = self._answer, [missing], dict[object, Place]()
-        most = self._pacing.together(judge.model)
+        most = 1 if missing.key == judge.asked_early else self._pacing.together(judge.model)
         if most > 1:
             units, last = [unit], unit.last
             while len(units) < most and (more := await self._unit(judge, last)) is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from cosd_api.decoding.answer import Answer
 from cosd_api.decoding.pace import LEAST, Pace
 from cosd_api.paths import look, word_around
@@ -103,10 +105,11 @@ class Pacing:
         places = self.settings.places
         return places[model - 1] if places and self.settings.ids else _MOST_UNITS
 
-    def waits(self, known: int) -> bool:
+    def waits(self, asks: Iterable[bool]) -> bool:
         """Test whether a question waits while the draft is being written.
 
         Args:
-            known: number of tokens that are known and that an assistant has to be asked about.
+            asks: for each token that is known, whether an assistant has to be asked about it.
         """
-        return self.settings.draft_length is not None or known < self.settings.needs.window
+        window = self.settings.needs.window
+        return self.settings.draft_length is not None or (window > 1 and sum(asks) < window)

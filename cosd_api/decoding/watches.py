@@ -217,8 +217,8 @@ class Watches:
                 if full and one.enough is not None:
                     said.note(tuple(one.ids), None, Source(number, len(one.text)))
             elif self._open.get(model) is one:
-                hidden = item.prob is None or len(item.alternatives) < reader.listed
-                said.note(tuple(one.ids), reader.heard(answer, item), Source(number, len(one.text), hidden=hidden))
+                source = Source(number, len(one.text), hidden=item.prob is None)
+                said.note(tuple(one.ids), reader.heard(answer, item), source)
                 tokens.append(item)
                 one.ids.append(item.id or 0)
                 one.text += item.data

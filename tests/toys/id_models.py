@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 
 from cosd_api import MatchVerifier, RandomVerifier, RuleVerifier
-from cosd_api.verification import Verifier, digest_of, verifier_at
+from cosd_api.verification import Verifier, decides_by_place, digest_of, verifier_at
 from cosd_api.verification.place import Place
 from cosd_providers.contract import Token
 from cosd_providers.text import whole
@@ -179,7 +179,9 @@ class Task:
 
     def contestable(self, out: reference_ids.Out, at: int, *, hidden: bool) -> bool:
         """Test whether an assistant has to be heard at a place."""
-        return hidden or verifier_at(self.verifier, Place(digest_of(self.prompt), at)).contestable(out.p)
+        if hidden:
+            return decides_by_place(self.verifier) or self.verifier.contestable(0.0)
+        return verifier_at(self.verifier, Place(digest_of(self.prompt), at)).contestable(out.p)
 
 
 def rules() -> st.SearchStrategy[Verifier]:
