@@ -40,7 +40,7 @@ def encoder(of: Pieces) -> Encoder:
     async def encode(text: str) -> list[Piece]:
         return [Piece(one, of.tokens[one]) for one in of.encode(text.encode())]
 
-    return Encoder(encode)
+    return Encoder(encode, cuts=naive.has_words(of.tokens))
 
 
 def ends_of(of: Pieces, ids: Sequence[int], start: int = 0) -> list[int]:
@@ -163,42 +163,51 @@ def drafts(draw: st.DrawFn, text: str, name: str) -> list[int]:
 
 @examples(30)
 @given(texts(), st.data())
-def test_lookahead_is_two_words(text: str, data: st.DataObject) -> None:
+def test_lookahead_is_two_words_or_ends_behind_a_safe_cut(text: str, data: st.DataObject) -> None:
+    cuts = data.draw(st.booleans())
     at = len(text[: data.draw(st.integers(0, len(text)))].encode())
     whole = text.encode()
     for ended in (False, True):
-        assert look(whole, at, ended=ended) == naive.look(whole, at, ended)
+        assert look(whole, at, ended=ended, cuts=cuts) == naive.look(whole, at, ended, cuts)
     assert word_starts(whole, at) == naive.word_starts(whole, at)
-    found = look(whole, at, ended=False)
+    found = look(whole, at, ended=False, cuts=cuts)
     if found is not None:
         assert found > at
-        assert look(whole[:found], at, ended=False) == found  # what is behind it does not matter
+        assert look(whole[:found], at, ended=False, cuts=cuts) == found  # what is behind it does not matter
         shorter = found - len(naive.characters(whole[:found])[-1].encode())
-        assert look(whole[:shorter], at, ended=False) is None
+        assert look(whole[:shorter], at, ended=False, cuts=cuts) is None
 
 
 @pytest.mark.parametrize(
-    ("text", "seen"),
+    ("text", "seen", "near"),
     [
-        ("|a b cd", "a b c"),
-        ("|  a b cd", "  a b"),
-        ("a| b\n\ncd", " b\n\nc"),
-        ("a|\n\nb\tc", "\n\nb\tc"),
-        ("|" + "a" * 80, "a" * 32),
-        ("|a " + "b" * 80, "a " + "b" * 62),
-        ("|" + " " * 80, " " * 64),
-        ("|" + "東" * 40, "東" * 32),
-        ("|😀 é x", "😀 é x"),
-        ("|one word", None),
-        ("|", None),
+        ("|a b cd", "a b c", "a b"),
+        ("|  a b cd", "  a b", "  a b"),
+        ("a| b\n\ncd", " b\n\nc", " b"),
+        ("a|\n\nb\tc", "\n\nb\tc", "\n\nb\tc"),
+        ("a |b cd", None, "b c"),
+        ("a|  b c d", "  b c", "  b c"),
+        ("|" + "a" * 80, "a" * 32, "a" * 32),
+        ("|a " + "b" * 80, "a " + "b" * 62, "a b"),
+        ("|" + " " * 80, " " * 64, " " * 64),
+        ("|" + "東" * 40, "東" * 32, "東" * 32),
+        ("|😀 é x", "😀 é x", "😀 é"),
+        ("|one word", None, "one w"),
+        ("|one ", None, None),
+        ("foo|> </bar", None, None),
+        ("foo|> </bar b", "> </bar b", "> </bar b"),
+        ("a| = b c", " = b", " ="),
+        ("a =| b c", " b c", " b c"),
+        ("|", None, None),
     ],
 )
-def test_lookahead(text: str, seen: str | None) -> None:
+def test_lookahead(text: str, seen: str | None, near: str | None) -> None:
     before, behind = (one.encode() for one in text.split("|", 1))
-    found = look(before + behind, len(before), ended=False)
-    assert found == (None if seen is None else len(before) + len(seen.encode()))
-    end = look(before + behind, len(before), ended=True)
-    assert end == (len(before + behind) if found is None else found)
+    for cuts, wanted in ((False, seen), (True, near)):
+        found = look(before + behind, len(before), ended=False, cuts=cuts)
+        assert found == (None if wanted is None else len(before) + len(wanted.encode()))
+        end = look(before + behind, len(before), ended=True, cuts=cuts)
+        assert end == (len(before + behind) if found is None else found)
 
 
 def stable(of: Pieces, texts: Sequence[str], *, most: int, seed: int) -> tuple[int, list[str]]:
@@ -211,7 +220,7 @@ def stable(of: Pieces, texts: Sequence[str], *, most: int, seed: int) -> tuple[i
         ids = of.encode(data)
         ends = [end for end in ends_of(of, ids) if naive.between_characters(data, end)]
         for end in chance.sample(ends, min(len(ends), 20)):
-            seen = look(data, end, ended=True)
+            seen = look(data, end, ended=True, cuts=naive.has_words(of.tokens))
             assert seen is not None
             places += 1
             count = ends_of(of, ids).index(end) + 1

@@ -11,6 +11,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate, count
 from typing import Protocol, runtime_checkable
 
@@ -23,6 +24,8 @@ FARTHEST, WITHOUT_SPACES = 64, 32
 BEHIND = 16
 """Tokens of lookahead behind `max_tokens` or a stop string, at most."""
 UNSPACED = ("CJK UNIFIED", "CJK COMPATIBILITY IDEOGRAPH", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "THAI", "LAO")
+SYMBOLS = "$+<=>^|~\x7f×÷"
+"""A token may hold one of these, or a sign of Latin-1, an arrow or a mathematical sign, and the space behind it."""
 DRAFT = -1
 
 
@@ -104,8 +107,44 @@ def between_characters(data: bytes, at: int) -> bool:
     return at == len(data) or data[at] & 0xC0 != 0x80
 
 
-def look(text: bytes, at: int, ended: bool) -> int | None:
-    """The end of the lookahead of a place; None where the draft has not written so far."""
+def is_visible(one: str) -> bool:
+    """Test whether a character is visible."""
+    return one > " " and not one.isspace()
+
+
+def is_symbol(one: str) -> bool:
+    """Test whether a character is a symbol."""
+    return one in SYMBOLS or "\x80" <= one <= "\xbf" or "\u2190" <= one <= "\u2bff"
+
+
+def is_cut(text: bytes, at: int) -> bool:
+    """Test whether a byte is a safe cut: one space between two visible characters, of which the first is no symbol."""
+    before, behind = characters(text[max(0, at - 4) : at])[-1:], characters(text[at : at + 5])
+    if not before or len(behind) < 2 or behind[0] != " ":
+        return False
+    return is_visible(before) and not is_symbol(before) and is_visible(behind[1])
+
+
+@cache
+def has_words(tokens: tuple[bytes, ...]) -> bool:
+    """Test whether no token holds a space that can be a safe cut, be it the token's last byte."""
+    return not any(is_cut(one + b"x", at) for one in tokens for at in range(len(one)))
+
+
+def look(text: bytes, at: int, ended: bool, cuts: bool) -> int | None:
+    """The end of the lookahead of a place; None where the draft has not written so far.
+
+    These are two words, or less: if the encoding ends a token at all safe cuts (`cuts`), the first one is enough.
+    """
+    for cut in range(at, len(text)):
+        if cuts and is_cut(text, cut):
+            near = cut + 1 + len(characters(text[cut + 1 : cut + 5])[0].encode("utf-8", "surrogateescape"))
+            return min(near, two_words(text, at, ended) or near)
+    return two_words(text, at, ended)
+
+
+def two_words(text: bytes, at: int, ended: bool) -> int | None:
+    """The end of the lookahead of a place where a token may cross a space."""
     seen, starts, size = "", 0, at
     for one in characters(text[at:]):
         size += len(one.encode("utf-8", "surrogateescape"))
@@ -193,6 +232,7 @@ class Reference:
         self.prompt, self.draft, self.assistants, self.fires = prompt, draft, assistants, fires
         self.contestable, self.max_tokens, self.stop, self.tie = contestable, max_tokens, stop, tie
         self.fused = Fused()
+        self.cuts = {at: has_words((*one.tokens,)) for at, one in ((DRAFT, draft), *enumerate(assistants))}
 
     def fuse(self) -> Fused:
         """The whole answer."""
@@ -323,7 +363,7 @@ class Reference:
 
         Its ids and boundaries; None where the draft has not written the lookahead.
         """
-        assistant, far = self.assistants[index], look(written.text, end, written.ended)
+        assistant, far = self.assistants[index], look(written.text, end, written.ended, self.cuts[index])
         apart = assistant.apart if isinstance(assistant, Leading) else assistant.encode
         if far is None:
             return None
@@ -374,9 +414,7 @@ class Reference:
                 continue
             if self.contestable(at, p):
                 break
-            behind = characters(text[end:])
-            between = 0 < end < len(text) and behind[0] == " " and len(behind) > 1 and not behind[1].isspace()
-            if between and not characters(text[:end])[-1].isspace():
+            if is_cut(text, end):
                 found = end
         return found
 
@@ -515,7 +553,7 @@ class Reference:
         for _ in count():
             data = b"".join(assistant.tokens[one] for one in tokens)
             end = end_of_word([assistant.tokens[one] for one in tokens if assistant.tokens[one]], before)
-            if end is not None and look(before + data, end, False) is not None:
+            if end is not None and look(before + data, end, False, self.cuts[DRAFT]) is not None:
                 return tokens, False
             one, _ = ranked(assistant, [*ids, *tokens])[0]
             if one in assistant.end_ids:

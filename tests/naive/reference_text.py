@@ -67,12 +67,6 @@ def shown(model: Model, context: bytes, *, most: int | None = None) -> Iterator[
             return
 
 
-def is_cut(text: bytes, at: int) -> bool:
-    """Test whether one space stands between two visible characters at a byte."""
-    before, behind = by_ids.characters(text[:at]), by_ids.characters(text[at : at + 6])
-    return before[-1:].strip() != "" and behind[:1] == " " and behind[1:2].strip() != ""
-
-
 def is_apart(words: Callable[[str], Sequence[str]], text: bytes, at: int, seen: int) -> bool:
     """Test whether the words of a text that is cut at a byte are those before it of one that goes on."""
     before, whole = words(text[:at].decode()), words(text[:seen].decode("utf-8", "ignore"))
@@ -133,14 +127,14 @@ class TextReference(by_ids.Reference):
         """The end of the unit that begins at a byte, negative if it is not judged; None if it is not known."""
 
         def is_place(at: int) -> bool | None:
-            if at == 0 or (written.ended and at == len(data)) or is_cut(data, at):
+            if at == 0 or (written.ended and at == len(data)) or by_ids.is_cut(data, at):
                 return True
             begun = data[at:] == b"" or (data[at : at + 1] == b" " and not by_ids.characters(data[at + 1 :]))
             if begun and not written.ended:
                 return None
             if index not in self.words or not by_ids.is_whole(data[:at]) or not by_ids.word_starts(data, at):
                 return False
-            seen = by_ids.look(data, at, ended=written.ended)
+            seen = by_ids.two_words(data, at, written.ended)
             return None if seen is None else is_apart(self.words[index], data, at, seen)
 
         place, ends = is_place(start), [end for end in written.offsets if end > start]
@@ -195,7 +189,8 @@ class TextReference(by_ids.Reference):
         pieces = [first]
         while True:
             end = by_ids.end_of_word(pieces, before)
-            if end is not None and by_ids.look(before + b"".join(pieces), end, ended=False) is not None:
+            data = before + b"".join(pieces)
+            if end is not None and by_ids.look(data, end, False, self.cuts[by_ids.DRAFT]) is not None:
                 return pieces, False
             piece, _ = next(own, (END, 0.0))
             if piece == END:
