@@ -152,10 +152,6 @@ class Judge:
             self.units = {first: unit for first, unit in self.units.items() if unit.start >= before}
             self.starts = {first for first in self.starts if first >= count}
 
-    def is_idle(self, size: int) -> bool:
-        """Test whether it can do nothing before the path has more than `size` tokens."""
-        return self.first >= size or (self.waits and self.seen == size)
-
 
 class Answer(DraftPath):
     """The draft's path, with facts about its tokens and the progress of the assistants.
@@ -267,6 +263,11 @@ class Answer(DraftPath):
     def is_current(self, judge: Judge) -> bool:
         """Test whether no replacement has ended this judge, and its assistant is not lost."""
         return self.judges.get(judge.model) is judge
+
+    def is_idle(self, judge: Judge) -> bool:
+        """Test whether a judge that has not stopped can do nothing before the path grows."""
+        size = len(self.tokens)
+        return judge.first >= min(size, self.bound) or (judge.waits and judge.seen == size)
 
     @property
     def judged(self) -> int:

@@ -311,7 +311,7 @@ class Decoder:
     def _end_with_the_draft(self, judges: Sequence[Judge], first: int) -> None:
         """End the answer, or fail, if every assistant has judged what there is and the draft writes no more."""
         size, drafting = len(self._answer.tokens), self._drafting
-        if not all(one.is_idle(size) for one in judges if not one.stopped):
+        if not all(self._answer.is_idle(one) for one in judges if not one.stopped):
             return
         if drafting.error is not None:
             raise drafting.error

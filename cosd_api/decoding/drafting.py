@@ -59,10 +59,11 @@ class Drafting:
         self._stuck = -1  # number of tokens in the path when the draft failed to write the same text again
 
     def leave(self) -> None:
-        """Give up the draft in progress. Its stream closes in the background."""
-        self._current = 0
-        self._scope.cancel()
-        self._over()
+        """Give up the draft in progress, if any. Its stream closes in the background."""
+        if self.writing:
+            self._current = 0
+            self._scope.cancel()
+            self._over()
 
     def restart(self) -> None:
         """Continue after a replacement, which is now part of the path."""

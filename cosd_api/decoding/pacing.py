@@ -66,15 +66,18 @@ class Pacing:
     @property
     def held(self) -> bool:
         """Test whether everything that the draft would write now is sure to be replaced."""
-        judges = self._answer.judges.values()
-        sure = [one for one in judges if one.conflict or one.replacement is not None]
-        return bool(sure) and not any(one.waits and not one.stopped and not one.conflict for one in judges)
+        answer, judges = self._answer, self._answer.judges.values()
+        sure = min((one.first for one in judges if one.conflict or one.replacement is not None), default=None)
+        if sure is None:
+            return False
+        # Other assistants may need more text, of which they judge a whole word; without lookahead, a token is enough.
+        others = [one for one in judges if not (one.stopped or one.conflict)]
+        return not any(answer.is_idle(one) and (answer.lookahead or one.first <= sure) for one in others)
 
     def _is_idle(self) -> bool:
         """Test whether every assistant that is still judging waits for the draft."""
-        size = len(self._answer.tokens)
         judging = [one for one in self._answer.judges.values() if not one.stopped]
-        return all(one.is_idle(size) for one in judging) and (bool(judging) or not self._answer.judges)
+        return all(self._answer.is_idle(one) for one in judging) and (bool(judging) or not self._answer.judges)
 
     def reaches(self) -> bool:
         """Test whether the draft has most likely written far enough behind the answer's end to encode its last word."""
