@@ -51,8 +51,8 @@ def _parameters(xllamacpp: Any, options: dict[str, Any]) -> Any:
     params.warmup = False
     params.ui = False
     params.endpoint_props = params.endpoint_slots = True
-    params.swa_full = options["swa_full"]
     params.cache_ram_mib = options["cache"]  # the default, 8 GB, is too much
+    params.swa_full = options["swa_full"]
     params.n_parallel = options["slots"]
     # Every slot has its own memory. If `n_ctx` is 0, each slot has the context length that the model was trained with.
     params.kv_unified = False

@@ -68,8 +68,8 @@ class LocalServer:
         threads: number of processor threads.
         embeddings: also report the model's hidden state for each token, for gates that use hidden states.
         adapters: LoRA adapters as GGUF files, each with its scale; the effects of several adapters are added up.
-        swa_full: keep all of a sliding window's tokens in memory, so that an answer can be resumed at any of them.
         cache: megabytes of memory for caching earlier prompts that are no longer in a slot.
+        swa_full: keep all tokens in the memory of layers with a sliding window, not only the window (`--swa-full`).
 
     Attributes:
         name: the model's id on the server.
@@ -89,8 +89,8 @@ class LocalServer:
         threads: int = 1,
         embeddings: bool = False,
         adapters: Mapping[Path, float] = MappingProxyType({}),
-        swa_full: bool = False,
         cache: int = 64,
+        swa_full: bool = False,
     ) -> None:
         self._model = Path(model)
         self.name = name or self._model.stem
@@ -101,7 +101,7 @@ class LocalServer:
         if importlib.util.find_spec("xllamacpp") is None:
             raise LocalServerError(f"llama.cpp's server is not installed; it comes with: {INSTALL}")
         options = {"model": str(self._model.resolve()), "name": self.name, "context": context or 0, "slots": slots}
-        options |= {"threads": threads, "embeddings": embeddings, "swa_full": swa_full, "cache": cache}
+        options |= {"threads": threads, "embeddings": embeddings, "cache": cache, "swa_full": swa_full}
         options |= {"adapters": {str(path.resolve()): scale for path, scale in adapters.items()}}
         # Unlike a pipe, a file never makes the server wait for a reader. The server writes only a few lines of errors.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - stop() closes it
