@@ -184,6 +184,9 @@ class Capabilities:
             twice.
         watch: whether an assistant with contexts by ids answers in a stream that stays open (the strategy `"watch"`,
             see `strategies.Strategy`); None leaves the decision to the fusion.
+        reread: number of tokens, out of six in the server's cache, that it reads again if another token follows them. 0
+            means that restarting a draft is cheap; otherwise a fusion should restart a draft as seldom as possible.
+            None if it is unknown.
         words: the endpoint knows how its model splits a text into words before encoding it (`WordSplitter`).
         texts: the endpoint shows the text of each token. False once it has sent an answer whose tokens all had empty
             strings; such an answer cannot be divided into tokens, so an assistant cannot answer.
@@ -204,6 +207,7 @@ class Capabilities:
     ids: bool = False
     places: int = 64
     watch: bool | None = None
+    reread: int | None = None
     words: bool = False
     texts: bool = True
 

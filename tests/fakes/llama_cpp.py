@@ -12,7 +12,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 
@@ -47,6 +47,8 @@ class FakeLlamaCpp(StandIn):
         states: the last hidden state after some ids, if it was started with embeddings.
         physical: the most tokens that it computes states for.
         pooled: whether it gives one vector for a text.
+        cache: where it can resume the last prompt: `"anywhere"` or, as with a sliding window, only at a `"checkpoint"`
+            four tokens before the prompt's end; by default it has no cache.
         banned: ids that it bans if it is told to ignore the end of sequence; older builds ban one end of several.
     """
 
@@ -68,6 +70,8 @@ class FakeLlamaCpp(StandIn):
         self.physical = 512
         self.pooled = False
         self.banned = sorted(model.end_ids)
+        self.cache: Literal["", "anywhere", "checkpoint"] = ""
+        self._last: list[int] = []
 
     def handle(self, request: httpx.Request) -> httpx.Response:
         """One request, answered."""
@@ -153,6 +157,15 @@ class FakeLlamaCpp(StandIn):
         answers = [self._joined(run) for run in runs]
         return httpx.Response(200, json=answers if len(answers) > 1 else answers[0])
 
+    def _cached(self, ids: list[int]) -> int:
+        """The number of these ids that come from the cache, which then holds them."""
+        pairs = enumerate(zip(ids, self._last, strict=False))
+        common = next((n for n, (one, other) in pairs if one != other), min(len(ids), len(self._last)))
+        point, self._last = max(0, len(self._last) - 4), ids
+        if self.cache == "checkpoint":
+            return point if point <= common else 0
+        return min(common, len(ids) - 1) if self.cache else 0
+
     def _joined(self, run: list[dict[str, Any]]) -> dict[str, Any]:
         entries = [entry for event in run for entry in event.get("completion_probabilities", [])]
         answer = {**run[-1], "tokens": run[-1]["all"]}
@@ -160,7 +173,7 @@ class FakeLlamaCpp(StandIn):
 
     def _run(self, ids: list[int], body: dict[str, Any], index: int) -> Iterator[dict[str, Any]]:
         """The events of one generation."""
-        ids, start, read = list(ids), len(ids), len(ids) + self.beginning
+        ids, start, read, cached = list(ids), len(ids), len(ids) + self.beginning, self._cached(ids)
         bias = dict(body.get("logit_bias", []))
         bias |= {n: -math.inf for n in self.banned if body.get("ignore_eos")}
         chance = random.Random(f"{body['seed']} {index}") if "seed" in body else None
@@ -189,7 +202,12 @@ class FakeLlamaCpp(StandIn):
             "tokens_evaluated": read,
             "stop": True,
         }
-        last |= {"stop_type": kind, "truncated": full and kind == "limit", "timings/cache_n": 0, "all": ids[start:]}
+        last |= {
+            "stop_type": kind,
+            "truncated": full and kind == "limit",
+            "timings/cache_n": cached,
+            "all": ids[start:],
+        }
         if body.get("ignore_eos"):
             last["generation_settings/logit_bias"] = [{"token": n, "bias": None} for n in self.banned]
         yield self._changed(last)

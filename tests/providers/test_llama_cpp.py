@@ -650,3 +650,17 @@ async def test_a_long_text_is_read_a_part_at_a_time_and_beside_the_event_loop(
     broken = LlamaCpp(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(lambda _: answer)))
     with pytest.raises(ResponseError):
         await broken.tokenize("Q" * 5001)
+
+
+@pytest.mark.parametrize(
+    ("cache", "context", "again", "requests"),
+    [("anywhere", 4096, 0, 2), ("checkpoint", 4096, 6, 3), ("", 4096, None, 3), ("anywhere", 12, None, 0)],
+)
+async def test_six_tokens_in_the_cache_are_read_again_behind_a_change(
+    cache: Any, context: int, again: int | None, requests: int
+) -> None:
+    server, provider = fake({"Q": [" a"]}, context=context)
+    server.cache = cache
+    assert (await provider.describe()).capabilities.reread == again
+    sent = [body["prompt"] for path, body in server.requests if path == "/completion"]
+    assert len([prompt for prompt in sent if len(prompt) > 1]) == requests

@@ -549,6 +549,26 @@ async def test_ties_are_measured_between_writing_and_reading(by: float, tie: flo
     assert str(report["after_ids"]) == f"yes: {report['after_ids'].seen}"
 
 
+class UnevenInLists(Uneven):
+    """Computes as it writes if it is asked about one place."""
+
+    def _completion(self, body: dict[str, Any]) -> httpx.Response:
+        return (
+            super()._completion(body)
+            if len(body["prompt"]) > 1 and isinstance(body["prompt"][1], list)
+            else FakeLlamaCpp._completion(self, body)
+        )
+
+
+async def test_places_are_read_in_lists_and_alone() -> None:
+    server = UnevenInLists(Talker())
+    server.by = 0.00314
+    report = await examined(server, None)
+    words = f"{MOVED} at most 0.0031 in log probability (0.0031 in lists, 0 alone): tie=0.0032"
+    assert report["tie"].seen == words
+    assert "alone)" not in (await uneven(0.00314, Talker()))["tie"].seen
+
+
 async def test_a_token_that_is_nearly_as_probable_when_read_is_a_tie() -> None:
     report = await uneven(0.005, Close())
     assert re.fullmatch(r"equal at 0 of (\d+) places, and a tie at \1", report["after_ids"].seen)
@@ -562,6 +582,28 @@ async def test_a_server_that_contradicts_its_own_ids() -> None:
     assert re.fullmatch(r"equal at \d of \d places; .+ was written, and .+ is read", report["after_ids"].seen)
     assert 'unit="word": asked after its own ids it answers differently' in report.advice
     assert (await uneven(0.0, Talker())).advice == ()
+
+
+@pytest.mark.parametrize(
+    ("cache", "again", "words"),
+    [
+        ("anywhere", 0, "no tokens in its cache are read again after a change"),
+        ("checkpoint", 6, "6 of 6 tokens in its cache are read again after a change"),
+        ("", None, "unknown: measured only on llama.cpp, if it has a cache"),
+    ],
+)
+async def test_a_restart_may_read_again_what_is_in_the_cache(cache: Any, again: int | None, words: str) -> None:
+    server = Uneven(Talker())
+    server.cache, server.by = cache, 1.0
+    report = await examined(server, None)
+    assert (report["restart"].value, str(report["restart"])) == (again, words)
+    advised = "start it with --swa-full if its model has a sliding window: restarts are slow, its numbers unsteady"
+    # Its answers differ because it reads its cache again: no other setting would help.
+    unit = 'unit="word": asked after its own ids it answers differently'
+    assert report.advice == ((advised,) if again else (unit,))
+    async with server.client() as client:
+        known = connect("http://gpu1:8080", report=report, http_client=client)
+        assert (await known.describe()).capabilities.reread == again
 
 
 async def test_a_server_without_ids_has_no_ties() -> None:

@@ -14,6 +14,9 @@ These facts were observed on running servers, from b4798 to 2026.10:
 - With `--embeddings` and no pooling, `/embedding` returns the last hidden state (the input of the output layer) after
   each token of a prompt; `/completion` still works. The whole prompt must fit into one physical batch (`--ubatch-size`,
   512 tokens by default), and nothing is cached for later requests.
+- Without `--swa-full`, a model with a sliding window (or a recurrent state) can continue only from a checkpoint, which
+  the server takes four tokens before the end of a prompt. Whatever follows the checkpoint is read again, even if the
+  text is shorter than the window. Reading four or more tokens at a time can change the last digits of probabilities.
 - With `--context-shift`, the server discards the start of a full context and continues.
 - The server assigns a request to the free slot that already contains the longest part of the request's prompt. If
   requests name a slot (`id_slot`) while other requests are in progress, some answers continue with another request's
@@ -621,8 +624,10 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         if await self._speculates():
             raise speculative(self._transport.endpoint)
         facts = LlamaCppFacts(info, {}, visible[-1].id)
-        ends = await self._find_ends(self._client(facts), props.eos_token)
-        return replace(facts, info=replace(info, ends=(*ends,)), ends=ends)
+        client = self._client(facts)
+        ends = await self._find_ends(client, props.eos_token)
+        able = replace(info.capabilities, reread=await client.reread())
+        return replace(facts, info=replace(info, ends=(*ends,), capabilities=able), ends=ends)
 
     async def _width(self, visible: int) -> int:
         """Find the width of a hidden state; 0 if the server does not report a state for each token.

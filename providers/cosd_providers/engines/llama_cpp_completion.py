@@ -113,6 +113,8 @@ FIELDS = [
 ]
 """The fields to return in an answer. Without this list, the answer repeats the prompt and all settings."""
 
+_READ, _KEPT = 12, 6  # number of tokens in a text, and of those that remain before a change
+_CACHED = ["timings/cache_n"]
 _BANNED = ["generation_settings/logit_bias"]  # the field of an answer with the tokens whose logits were changed
 
 OWNED = {
@@ -185,6 +187,12 @@ class _Ignoring(BaseModel):
     """The settings of a request that ignores the end of sequence."""
 
     biases: list[_Bias] = Field([], validation_alias=AliasChoices(_BANNED[0], AliasPath(*_BANNED[0].split("/"))))
+
+
+class _Cached(BaseModel):
+    """The number of tokens of a prompt that came from the cache."""
+
+    count: int = Field(0, validation_alias=AliasChoices(_CACHED[0], AliasPath(*_CACHED[0].split("/"))))
 
 
 # Facts, requests and answers.
@@ -368,6 +376,26 @@ class LlamaCppClient:
         data = await self.transport.post("/completion", body)
         biases = parse(_Ignoring, data, self.transport.endpoint).biases
         return {one.token for one in biases if one.bias is None}
+
+    async def reread(self) -> int | None:
+        """Request a text, then its first half with another token after it; see `contract.Capabilities.reread`.
+
+        The requests are not billed. The result is None if the cache is off, or another client may have changed it.
+        """
+        if (self.facts.info.context or _READ) <= _READ:
+            return None
+        visible = self.facts.visible
+        changed = [visible] * _KEPT + [int(not visible)]
+        await self._cached([visible] * _READ)
+        kept = await self._cached(changed)
+        if kept >= _KEPT:
+            return 0
+        return _KEPT - kept if await self._cached(changed) else None
+
+    async def _cached(self, ids: list[int]) -> int:
+        """Request one token after some ids; return the number of ids that came from the cache."""
+        body = self.body(ids, n_predict=1, ignore_eos=True, response_fields=_CACHED)
+        return parse(_Cached, await self.transport.post("/completion", body), self.transport.endpoint).count
 
     async def ends(self, token_id: int) -> bool:
         """Find out, in a request that is not billed, whether a token ends a generation."""

@@ -77,7 +77,8 @@ async def after_ids(inquiry: Inquiry) -> Finding:
     compared = equal + tied + len(wrong)
     if compared < _LEAST:
         return None, TOO_SHORT
-    inquiry.note("tie", *_tie(max(moves)))
+    alone = [_moved(*pair) for pair in await _read_alone(inquiry, drafts[0])]
+    inquiry.note("tie", *_tie(max(moves), max(alone, default=None)))
     words = f"equal at {equal} of {compared} places" + (f", and a tie at {tied}" if tied else "")
     return not wrong, words + (f"; {wrong[0]}" if wrong else "")
 
@@ -102,6 +103,27 @@ async def _read_again(inquiry: Inquiry, drafts: Sequence[Sequence[Token]]) -> li
         found += [(token, read) for (*_, token), read in zip(known, chosen, strict=True) if read is not None]
     inquiry.spend(usage)
     return found
+
+
+async def _read_alone(inquiry: Inquiry, draft: Sequence[Token]) -> list[tuple[Token, Token]]:
+    """Ask for the token at some places of the first draft as `_read_again`, but in requests of their own.
+
+    Return only the places at which the same token is chosen; none if the provider asks in one way only.
+    """
+    provider: Any = inquiry.provider
+    if not {"list", "singles"} <= {*getattr(provider, "strategies", ())}:
+        return []
+    usage, chosen = Usage(), places(draft)
+    contexts = [
+        Context(_PROMPTS[0], text_of(draft[:at]), tuple(token.id or 0 for token in draft[:at])) for at in chosen
+    ]
+    found: Sequence[Token | None] = await provider.with_strategy("singles").next_tokens(contexts, usage=usage)
+    inquiry.spend(usage)
+    return [
+        (token, read)
+        for (_, token), read in zip(chosen.values(), found, strict=True)
+        if read is not None and read.id == token.id
+    ]
 
 
 def _there_and_back(count: int) -> Iterable[int]:
@@ -138,23 +160,44 @@ def _named(token: Token) -> str:
     return "the end" if token.end else repr(token.data.decode("utf-8", "replace"))
 
 
-def _tie(widest: float) -> tuple[float, str]:
-    """Return the difference that counts as a tie: the greatest change from writing to reading, rounded up."""
-    widest = round(widest, 9)
+def _tie(listed: float, alone: float | None) -> tuple[float, str]:
+    """Return the difference that counts as a tie: the greatest change from writing to reading, rounded up.
+
+    Args:
+        listed: the greatest change if places are read in lists.
+        alone: the greatest change if each place is read in a request of its own; None if that was not tried.
+    """
+    widest = round(max(listed, alone or 0.0), 9)
     if widest < _EXACT:
         return 0.0, "log probabilities are the same, written and read: tie=0"
-    shown = in_digits(_rounded(widest, decimal.ROUND_HALF_EVEN))
     words = "from writing to reading, the two most probable tokens move against each other by"
+    unit = "in log probability"
+    if alone is not None and _shown(alone) != _shown(listed):
+        unit += f" ({_shown(listed)} in lists, {_shown(alone)} alone)"
     if widest <= _MOST_TIE:
         tie = min(_MOST_TIE, _rounded(widest, decimal.ROUND_CEILING))
-        return tie, f"{words} at most {shown} in log probability: tie={in_digits(tie)}"
-    words = f"{words} up to {shown} in log probability: the server's numbers depend on how a prompt is batched"
+        return tie, f"{words} at most {_shown(widest)} {unit}: tie={in_digits(tie)}"
+    words = f"{words} up to {_shown(widest)} {unit}: the server's numbers depend on how a prompt is batched"
     return _MOST_TIE, f"{words}, and differences above {_MOST_TIE} are not called ties: tie={_MOST_TIE}"
+
+
+def _shown(value: float) -> str:
+    return in_digits(_rounded(round(value, 9), decimal.ROUND_HALF_EVEN))
 
 
 def _rounded(value: float, rounding: str) -> float:
     """Round a number to two significant digits."""
     return float(decimal.Context(prec=2, rounding=rounding).create_decimal(repr(value)))
+
+
+@check("restart")
+async def restart(inquiry: Inquiry) -> Finding:
+    """Return what the provider has found out about the cost of a restart."""
+    again = inquiry.info.capabilities.reread
+    if again is None:
+        return None, "measured only on llama.cpp, if it has a cache"
+    cached = "tokens in its cache are read again after a change"
+    return again, f"{again} of 6 {cached}" if again else f"no {cached}"
 
 
 @check("alternatives")
@@ -348,5 +391,5 @@ def _is_raw(token: Token, listed: _Listed) -> bool:
     return token.prob <= 1 - sum(listed.values()) + _NOISE if expected is None else near(token.prob, expected)
 
 
-DISTRIBUTIONS = (after_ids, alternatives, scored_end, sampling, hidden_states)
+DISTRIBUTIONS = (restart, after_ids, alternatives, scored_end, sampling, hidden_states)
 """The checks of this module."""

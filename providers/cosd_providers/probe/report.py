@@ -77,12 +77,15 @@ _ROWS = (
     Words("bytes", "exact bytes", "an answer that can only be a text with characters of several bytes", _SEEN),
     Words("whole", "whole prompt read", "the tokens read of a text, of twice the text, and of line breaks after it"),
     Words("cache", "prefix cache", "the tokens of a repeated prompt from a cache", "seen: {seen}", "none seen: {seen}"),
+    Words("restart", "restart", "a text in the cache, and its first half with another token", other="{seen}"),
     Words("round_trip", "round trip", "one token, several times: the fastest request", other="{seen}"),
     Words("draft", "a draft, resumed", "a short draft, and half of it continued", other="by {value}: {seen}"),
     Words("score", "", "the draft's text, scored and compared with the draft"),
     Words("propose", "its draft proposed", "the proposals at places of its own answer, compared with it", _SEEN),
     Words("after_ids", "asked after ids", "drafts by ids, and the token after the ids before each place", _SEEN),
-    Words("tie", "ties", "the log probabilities of the same drafts, written and read", other="{seen}"),
+    Words(
+        "tie", "ties", "the log probabilities of the same drafts, written, and read in lists and alone", other="{seen}"
+    ),
     Words("alternatives", "other tokens", "the alternatives of drafts, proposals and scores, compared", other=_BOTH),
     Words("scored_end", "end of a text", "the end after the text of a draft, scored and proposed", "scored: {seen}"),
     Words("sampling", "sampling", "two drafts with one seed, and draws of one token", "yes, seeded: {seen}"),

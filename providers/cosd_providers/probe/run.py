@@ -30,6 +30,10 @@ _ADVICE: dict[str, Sequence[tuple[str, str]]] = {
     "": (("tokenizer", "give the model's tokenizer, connect(url, tokenizer=...): it encodes and counts on this side"),),
     "llama.cpp": (
         ("context", "-c (--ctx-size): the model was trained for a longer context than it is given"),
+        (
+            "restart",
+            "start it with --swa-full if its model has a sliding window: restarts are slow, its numbers unsteady",
+        ),
         ("slots", "-np (--parallel) above 1: it then reads the prompts of a list at the same time"),
     ),
     "vllm": (
@@ -224,11 +228,14 @@ def _advice(inquiry: Inquiry, found: Sequence[Way]) -> list[str]:
         "context": 0 < (inquiry.info.context or 0) < settings.get("trained", 0),
         "echo": any(way.name == "echo" and way.proved and not way.cached for way in found),
         "slots": settings.get("slots") == 1,
+        "restart": bool(value("restart")),
     }
     right = [way.name for way in found if way.proved]
     wrong = [way.name for way in found if way.wrong]
-    words = [f"strategy={right[0]!r}: asked by {' or '.join(wrong)} it answers differently"] if right and wrong else []
+    words: list[str] = []
     rows = (*_ADVICE.get(inquiry.info.engine, ()), *_ADVICE[""])
-    if value("after_ids") is False and inquiry.info.capabilities.ids:
+    if right and wrong and not lacks["restart"]:  # otherwise the answers differ because the cache is read again
+        words.append(f"strategy={right[0]!r}: asked by {' or '.join(wrong)} it answers differently")
+    if value("after_ids") is False and inquiry.info.capabilities.ids and not lacks["restart"]:
         words.append('unit="word": asked after its own ids it answers differently')
     return [*words, *(row for lack, row in rows if lacks[lack])]
