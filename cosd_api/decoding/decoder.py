@@ -145,7 +145,7 @@ class Decoder:
             if first.error is None:
                 self._replace(first)
             elif self._job.survives(first.error) and not first.drafts_error:
-                self._lost[first.model - 1] = Loss(len(self._response.tokens), first.error)
+                self._lost[first.model - 1] = Loss(first.first, first.error)
                 answer.judges.pop(first.model).leave()
                 answer.tell()
             else:
@@ -222,7 +222,9 @@ class Decoder:
 
     def _is_outvoted(self, decision: Decision, q: float, winner: Judge) -> bool:
         """Test whether a decision is another assistant's and does not win against a replacement with this `q`."""
-        return not decision.fired or (decision.assistant != winner.model - 1 and (decision.q or 0.0) <= q)
+        theirs = decision.q or 0.0
+        loses = theirs < q or (theirs == q and self._tokenwise)
+        return not decision.fired or (decision.assistant != winner.model - 1 and loses)
 
     def _keep_decisions(self, first: int, ends: Sequence[int], dropped: Sequence[Decision]) -> None:
         """Keep the decisions about the tokens before `first`; `ends` are the ends of the tokens before the replacement.
@@ -353,11 +355,11 @@ class Decoder:
 
     def _is_verified(self, at: int, mark: Mark) -> bool:
         """Test whether every assistant that could have changed a token has judged it."""
-        winner = mark.winner
+        lost, winner = [one for one, loss in self._lost.items() if loss.token <= at], mark.winner
         if winner is None:
-            return not self._lost or not self._verdicts.contestable(at)
+            return not lost or not self._verdicts.contestable(at)
         certain = self._tokenwise and winner.q == 1
-        return not any(not certain or lost < winner.assistant for lost in self._lost)
+        return not any(not certain or one < winner.assistant for one in lost)
 
 
 def _least_over(made: Replacement, start: int, end: int) -> float | None:

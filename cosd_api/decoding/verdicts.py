@@ -38,7 +38,7 @@ class Verdicts:
     def contestable(self, at: int) -> bool:
         """Test whether an assistant's answer could replace token `at`."""
         token = self._answer.tokens[at]
-        if token.prob is None:  # servers hide the probability of a part of a character, which has an id
+        if token.prob is None or self._answer.marks[at].looked_up:  # of a part of a character, which has an id
             return token.id is not None and not token.end and (self._by_place or self._verifier.contestable(0.0))
         here = self._verifier
         if self._by_place:

@@ -170,8 +170,7 @@ class Watches:
         """Let an assistant write its word, and `RUN_ON` tokens behind it."""
         assert more.ids is not None
         self._leave(judge.model)
-        most = more.most + RUN_ON
-        self._begin(judge, Watching(len(more.ids), [*more.ids], bytearray(more.text), most, more.enough))
+        self._begin(judge, Watching(len(more.ids), [*more.ids], bytearray(more.text), more.most, more.enough))
 
     def follow(self, judge: Judge) -> None:
         """Close an assistant's stream if the answer has left it, or if it is far ahead of the draft."""
