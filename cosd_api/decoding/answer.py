@@ -134,7 +134,34 @@ class Judge:
         return self.first >= size or (self.waits and self.seen == size)
 
 
-class Answer(DraftPath):
+class JudgedPath(DraftPath):
+    """The draft's path as the readers see it: with its ids, and up to the end of the answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ids: list[int] = []
+
+    def add(self, token: Token) -> None:
+        """Append a token."""
+        super().add(token)
+        self._ids.append(token.id or 0)
+
+    def cut_back(self, count: int) -> None:
+        """Remove all tokens except the first `count`."""
+        super().cut_back(count)
+        del self._ids[count:]
+
+    def ids(self, count: int) -> Ids:
+        """The ids of the first `count` tokens."""
+        return tuple(self._ids[:count])
+
+    @property
+    def bound_bytes(self) -> int:
+        """The byte offset before which a place is judged; by default, the end of the text."""
+        return len(self.text)
+
+
+class Answer(JudgedPath):
     """The draft's path, with facts about its tokens and the progress of the assistants.
 
     Args:
@@ -166,7 +193,6 @@ class Answer(DraftPath):
         self.draft = 0
         self.numbers, self.asks = count(1), count(1)
         self.news = anyio.Event()
-        self._ids: list[int] = []
         self._stops = StopFinder(job.stop)
         self._stop_count = 0  # number of tokens up to the stop string's end
 
@@ -195,7 +221,6 @@ class Answer(DraftPath):
     def append(self, token: Token, mark: Mark) -> None:
         """Append a token with its facts, and look for a stop string."""
         self.add(token)
-        self._ids.append(token.id or 0)
         self.marks.append(mark)
         if self.stop_end is None and (stop := self._stops.find(self.text, len(token.data))) is not None:
             self.stop_end = len(self.text) - stop.distance + len(stop.text.encode())
@@ -204,13 +229,9 @@ class Answer(DraftPath):
     def cut_back(self, count: int) -> None:
         """Remove all tokens except the first `count`."""
         super().cut_back(count)
-        del self.marks[count:], self._ids[count:]
+        del self.marks[count:]
         if self._stop_count > count:
             self.stop_end, self._stop_count = None, 0
-
-    def ids(self, count: int) -> Ids:
-        """The ids of the first `count` tokens."""
-        return tuple(self._ids[:count])
 
     # ------------------------------------------------------------------------------------------------------ limits
 
