@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -22,7 +23,7 @@ END = Token(b"", None, end=True)
 _LISTED = 2  # number of tokens to list at each place in a path; the path's own token may be one of them
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReferenceReading:
     """The tokens that a model finds most probable along a reference answer.
 
@@ -52,12 +53,12 @@ class ReferenceReading:
         tokens = [Token(text[start:end], None) for start, end in pairwise(starts)]
         return cls((*tokens, END), tuple([known[start] for start in starts]))
 
-    @property
+    @cached_property
     def starts(self) -> list[int]:
         """The byte offset of each token."""
         return [*accumulate((len(token.data) for token in self.tokens[:-1]), initial=0)]
 
-    @property
+    @cached_property
     def at(self) -> dict[int, Token]:
         """The known choices, by byte offset."""
         return {start: one for start, one in zip(self.starts, self.choices, strict=True) if one is not None}
@@ -67,6 +68,28 @@ class ReferenceReading:
         """The known choices of a model that is sent ids, by the ids before the place."""
         ids = [token.id or 0 for token in self.tokens]
         return {tuple(ids[:count]): one for count, one in enumerate(self.choices) if one is not None}
+
+    def answer(self, question: Question) -> Sequence[Token] | None:
+        """Return the tokens that answer a question about the reference; None if the reading does not contain them all.
+
+        As long as the model would write the reference itself, its choices at the next places are its next tokens.
+        """
+        wanted, at, tokens = b"".join(question.tokens), question.start, list[Token]()
+        while (choice := self.at.get(at)) is not None:
+            tokens.append(choice)
+            rest = wanted[at - question.start :]
+            goes_on = rest.startswith(choice.data) and len(rest) > len(choice.data)
+            if choice.end or not (question.word and goes_on):
+                return tokens  # the answer ends, differs from the reference, or covers the whole question
+            if choice.data != self._data[at]:
+                return None
+            at += len(choice.data)
+        return None
+
+    @cached_property
+    def _data(self) -> dict[int, bytes]:
+        """The bytes of each token of the reference, by byte offset."""
+        return {start: token.data for start, token in zip(self.starts, self.tokens, strict=True)}
 
     def certain(self) -> ReferenceReading:
         """Return the reading of a text without the choices at places that follow white space.
