@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
-from cosd_api.alignment import Unit
 from cosd_api.decoding.readers import ByText, Literal, OwnIds, Reader, SameIds
+from cosd_api.decoding.route import Route, Routes
 from cosd_api.forcing.reading import HeldModel, ReferenceReading
 from cosd_api.forcing.recital import Recital
 from cosd_api.forcing.samples import DeferralSample, Example, ExampleSamples, state_in_text
 from cosd_api.paths import Encode, Encoder
 from cosd_api.settings import DEFAULT_TIE
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Context, HiddenStates, Piece, State, Token
+from cosd_providers.contract import Context, HiddenStates, Piece, Provider, State, Token
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.forwarding import by_ids
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.text import readable
 from cosd_providers.usage import Usage
 
-__all__ = ["WantedSamples", "hold_by_tokens", "hold_on_paths"]
+__all__ = ["WantedSamples", "hold"]
 
 Turns = tuple[RenderedPrompt, RenderedPrompt]
 """The draft and the assistant, each with its prompt."""
@@ -34,22 +34,18 @@ class WantedSamples:
     """Settings that say which samples to collect.
 
     Attributes:
-        unit: the unit that is judged.
-        same: whether the models share the same token ids.
         end_ids: ids that end an answer of either model; empty if the models have different token ids.
         listed: number of alternative tokens to list in deferral samples; None if no lists are wanted.
         states: whether deferral samples should contain hidden states.
     """
 
-    unit: Unit
-    same: bool = False
     end_ids: frozenset[int] = frozenset()
     listed: int | None = None
     states: bool = False
 
 
-async def hold_on_paths(
-    turns: Turns, example: Example, wanted: WantedSamples, ledgers: Ledgers, takes_ids: tuple[bool, bool]
+async def hold(
+    turns: Turns, example: Example, wanted: WantedSamples, ledgers: Ledgers, routes: Routes
 ) -> ExampleSamples:
     """Teacher-force both models along a reference. As in a fusion, each is sent its own ids, or text.
 
@@ -59,51 +55,61 @@ async def hold_on_paths(
     Args:
         turns: the draft and the assistant, each with its prompt.
         example: the prompt and the reference.
-        wanted: the samples to collect.
+        wanted: the samples to collect. Deferral samples require that the models have the same ids, or are compared
+            token by token as text.
         ledgers: records of usage to which the requests and tokens of the draft and of the assistant are added.
-        takes_ids: whether the draft and the assistant are sent ids. Deferral samples require that both models are sent
-            ids.
+        routes: the way in which the models are decoded. Hidden states require the route `"literal"`.
 
     Raises:
         ProviderError: a server failed.
     """
     text, listed = example.answer.encode(), wanted.listed
-    draft, assistant = (HeldModel(turn, usage, wanted.end_ids) for turn, usage in zip(turns, ledgers, strict=True))
+    draft, assistant = [HeldModel(turn, usage, wanted.end_ids) for turn, usage in zip(turns, ledgers, strict=True)]
     encoders = [
         Encoder(_remembered(by_ids(turn.on_path).encode), turn.lead) if takes else None
-        for turn, takes in zip(turns, takes_ids, strict=True)
+        for turn, takes in zip(turns, routes.by_ids, strict=True)
     ]
-    mine, theirs = [None if one is None else await one.upto(text, len(text)) for one in encoders]
-    if takes_ids[0] and mine is None:  # the draft's tokenizer changes the text, so it has no encoding of the reference
+    paths = [None if one is None else await one.upto(text, len(text)) for one in encoders]
+    if encoders[0] is not None and paths[0] is None:  # its tokenizer changes the text: it cannot recite the reference
         return ExampleSamples(example=example, samples=(), skipped=1)
-    theirs = mine if wanted.same else theirs
 
     async def read_draft() -> ReferenceReading:
-        if mine is None:
-            return await draft.read_text(text)
-        return await draft.read(text, mine, end=example.ends, listed=listed)
+        if paths[0] is not None:
+            return await draft.read(text, paths[0], end=example.ends, listed=listed)
+        return await draft.read_text(text, listed=listed or 0, again=not routes.literal)
 
     async def read_assistant() -> ReferenceReading | None:
-        if not takes_ids[1]:
-            return ReferenceReading.of(text, await assistant.propose(text)).certain()
-        if theirs is None:  # the assistant's tokenizer changes the text, so the assistant cannot be asked along it
+        path = paths[0] if routes.same_ids else paths[1]
+        if path is not None:
+            return await assistant.read(text, path, end=example.ends, listed=None if listed is None else 0)
+        if encoders[1] is not None:  # its tokenizer changes the text, so that it cannot be asked along it
             return None
-        return await assistant.read(text, theirs, end=example.ends, listed=None if listed is None else 0)
+        reading = ReferenceReading.of(text, await assistant.propose(text))
+        return reading if routes.literal else reading.certain()
 
     own, other = await concurrently([read_draft, read_assistant])
     assert own is not None
-    reader: Reader
-    if wanted.same:
-        reader = SameIds(1, DEFAULT_TIE)
-    elif encoders[1] is not None:
-        reader = OwnIds(1, encoders[1], DEFAULT_TIE)
-    else:
-        reader = ByText(1, turns[1].provider)
+    reader = _reader(routes.assistants[0], encoders[1], turns[1].provider)
     samples, skipped = await Recital(draft, own, assistant, other, reader, ends=example.ends).samples()
     found = ExampleSamples(example=example, samples=samples, skipped=skipped)
-    if listed is None or other is None:
+    if other is None or (listed is None and not wanted.states):
         return found
-    return _with_deferral(found, (own, other), (own.scores, other.scores), listed=listed)
+    scores, states = (own.scores, other.scores), None
+    if routes.literal:
+        mine, theirs = await concurrently([partial(_scores, one, text, end=example.ends) for one in (draft, assistant)])
+        scores = mine, theirs
+    if wanted.states:
+        provider = turns[0].provider
+        assert isinstance(provider, HiddenStates)  # its capabilities have been checked
+        states = await provider.hidden_states(Context(turns[0].prompt, text), usage=ledgers[0])
+    return _with_deferral(found, (own, other), scores, listed=listed or 0, states=states)
+
+
+def _reader(route: Route, encoder: Encoder | None, provider: Provider) -> Reader:
+    """The way in which the assistant reads the draft's path."""
+    if encoder is not None:
+        return SameIds(1, DEFAULT_TIE) if route == "ids" else OwnIds(1, encoder, DEFAULT_TIE)
+    return Literal(1, 0) if route == "literal" else ByText(1, provider)
 
 
 def _remembered(encode: Encode) -> Encode:
@@ -118,39 +124,14 @@ def _remembered(encode: Encode) -> Encode:
     return remembered
 
 
-async def hold_by_tokens(turns: Turns, example: Example, wanted: WantedSamples, ledgers: Ledgers) -> ExampleSamples:
-    """Teacher-force both models along a reference. The models are sent text and compared token by token.
-
-    Each model needs one scoring request. The assistant needs a second one if a token of the draft ends inside a token
-    of the assistant.
-
-    Raises:
-        ProviderError: a server failed.
-    """
-    text, listed = example.answer.encode(), wanted.listed
-    draft, assistant = both = [HeldModel(turn, usage) for turn, usage in zip(turns, ledgers, strict=True)]
-    proposed = await concurrently([partial(draft.propose, text, listed=listed or 0), partial(assistant.propose, text)])
-    own, other = (ReferenceReading.of(text, one) for one in proposed)
-    samples, skipped = await Recital(draft, own, assistant, other, Literal(1, 0), ends=example.ends).samples()
-    found = ExampleSamples(example=example, samples=samples, skipped=skipped)
-    if listed is None and not wanted.states:
-        return found
-    scores = await concurrently([partial(_scores, model, text, end=example.ends) for model in both])
-    states = None
-    if wanted.states:
-        assert isinstance(turns[0].provider, HiddenStates)  # its capabilities have been checked
-        states = await turns[0].provider.hidden_states(Context(turns[0].prompt, text), usage=ledgers[0])
-    return _with_deferral(found, (own, other), (scores[0], scores[1]), listed=listed or 0, states=states)
-
-
-async def _scores(model: HeldModel, text: bytes, *, end: bool) -> list[Token]:
+async def _scores(model: HeldModel, text: bytes, *, end: bool) -> tuple[Token, ...]:
     context = Context(model.turn.prompt, text)
     if end:
         try:
-            return await model.turn.provider.score(context, end=True, usage=model.usage)
+            return tuple(await model.turn.provider.score(context, end=True, usage=model.usage))
         except UnsupportedError:  # the server does not report the end's probability, so there is no sample for the end
             pass
-    return await model.turn.provider.score(context, usage=model.usage)
+    return tuple(await model.turn.provider.score(context, usage=model.usage))
 
 
 def _with_deferral(

@@ -151,10 +151,10 @@ class HeldModel:
         also: dict[str, Any] = {"alternatives": listed} if listed else {}  # some providers do not accept the keyword
         return await self.turn.provider.propose(Context(self.turn.prompt, text), questions, usage=self.usage, **also)
 
-    async def read_text(self, text: bytes) -> ReferenceReading:
-        """Read a text with a model that is sent text. Places after white space need one more request."""
-        reading = ReferenceReading.of(text, await self.propose(text))
-        questions = reading.questions()
+    async def read_text(self, text: bytes, *, listed: int, again: bool) -> ReferenceReading:
+        """Read a text with a model that is sent text; with `again`, ask about places after white space once more."""
+        reading = ReferenceReading.of(text, await self.propose(text, listed=listed))
+        questions = reading.questions() if again else {}
         if not questions:
             return reading
         answers = await self.propose(text, [*questions.values()])

@@ -11,7 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cosd_api.decoding.readers import Literal
-from cosd_api.forcing.holding import WantedSamples, hold_by_tokens
+from cosd_api.decoding.route import Routes
+from cosd_api.forcing.holding import WantedSamples, hold
 from cosd_api.forcing.reading import HeldModel, ReferenceReading
 from cosd_api.forcing.recital import Recital
 from cosd_api.forcing.samples import Example, Label, Sample
@@ -92,7 +93,8 @@ async def found_by(
         for model in (draft, assistant)
     ]
     example = Example(prompt=prompt.decode(), answer=answer.decode(), ends=ends)
-    found = await hold_by_tokens((turns[0], turns[1]), example, WantedSamples("token"), (Usage(), Usage()))
+    ledgers, routes = (Usage(), Usage()), Routes("text", ("literal",))
+    found = await hold((turns[0], turns[1]), example, WantedSamples(), ledgers, routes)
     return rows(found.samples), found.skipped
 
 
