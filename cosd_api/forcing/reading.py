@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -74,22 +75,20 @@ class ReferenceReading:
 
         As long as the model would write the reference itself, its choices at the next places are its next tokens.
         """
-        wanted, at, tokens = b"".join(question.tokens), question.start, list[Token]()
-        while (choice := self.at.get(at)) is not None:
+        wanted, first, tokens = b"".join(question.tokens), bisect_left(self.starts, question.start), list[Token]()
+        if self.starts[first : first + 1] != [question.start]:
+            return None
+        for own, choice in zip(self.tokens[first:], self.choices[first:], strict=True):
+            if choice is None:
+                return None
             tokens.append(choice)
-            rest = wanted[at - question.start :]
-            goes_on = rest.startswith(choice.data) and len(rest) > len(choice.data)
+            goes_on = wanted.startswith(choice.data) and len(wanted) > len(choice.data)
             if choice.end or not (question.word and goes_on):
                 return tokens  # the answer ends, differs from the reference, or covers the whole question
-            if choice.data != self._data[at]:
+            if choice.data != own.data:
                 return None
-            at += len(choice.data)
+            wanted = wanted[len(choice.data) :]
         return None
-
-    @cached_property
-    def _data(self) -> dict[int, bytes]:
-        """The bytes of each token of the reference, by byte offset."""
-        return {start: token.data for start, token in zip(self.starts, self.tokens, strict=True)}
 
     def certain(self) -> ReferenceReading:
         """Return the reading of a text without the choices at places that follow white space.

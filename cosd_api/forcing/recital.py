@@ -36,18 +36,29 @@ __all__ = ["Recital"]
 class RecitedPath(JudgedPath):
     """The reference; or its beginning, what the draft would write instead of the rest, and an end of sequence.
 
-    Attributes:
-        wrong: index of the draft's first token that is not the reference's; the number of tokens if there is none.
-        known: index after the last token that is known.
+    Args:
+        tokens: the reference's tokens, or those that the draft would write instead.
         final: whether the answer really ends with the path. If False, its continuation is unknown.
+        reference: the reference from which the path departs; None for the reference itself.
+        wrong: index of the draft's first token that is not the reference's.
+
+    Attributes:
+        final: see above.
+        wrong: see above; the number of tokens if there is none.
+        known: index after the last token that is known.
     """
 
-    def __init__(self, tokens: Sequence[Token], wrong: int | None = None, *, final: bool = False) -> None:
+    def __init__(
+        self, tokens: Sequence[Token], *, final: bool, reference: RecitedPath | None = None, wrong: int = 0
+    ) -> None:
         super().__init__()
+        if reference is not None:
+            self.tokens, self.ends = reference.tokens[:wrong], reference.ends[:wrong]
+            self.text, self._ids = reference.text[: reference.offset(wrong)], [*reference.ids(wrong)]
         for token in tokens:
             self.add(token)
-        self.known, self.wrong = len(tokens), len(tokens) if wrong is None else wrong
-        self.final = final or (wrong is not None and self.ended)
+        self.final, self.known = final, len(self.tokens)
+        self.wrong = self.known if reference is None else wrong
         if not self.ended:
             self.add(END)
 
@@ -199,14 +210,14 @@ class Recital:
 
     def _leave(self, wrong: int) -> RecitedPath:
         """Return the path that consists of the reference up to index `wrong`, then of the draft's known tokens."""
-        tokens = self._reference.tokens[:wrong]
+        tokens = list[Token]()
         for token in (self._choices[wrong], *self._behind.get(wrong, ())):
             if token is None:
                 break
             tokens.append(token)
             if token.end:
                 break
-        return RecitedPath(tokens, wrong)
+        return RecitedPath(tokens, final=tokens[-1].end, reference=self._reference, wrong=wrong)
 
     def _take(self, path: RecitedPath, unit: PathUnit) -> int:
         """Judge one unit of a path; return the index of the token at which the next unit begins."""
