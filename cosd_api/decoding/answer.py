@@ -6,6 +6,7 @@ The path grows by the draft's tokens and is changed only by replacements. Drafts
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -134,7 +135,7 @@ class Judge:
         return self.first >= size or (self.waits and self.seen == size)
 
 
-class JudgedPath(DraftPath):
+class JudgedPath(DraftPath, ABC):
     """The draft's path as the readers see it: with its ids, and up to the end of the answer."""
 
     def __init__(self) -> None:
@@ -156,9 +157,9 @@ class JudgedPath(DraftPath):
         return tuple(self._ids[:count])
 
     @property
+    @abstractmethod
     def bound_bytes(self) -> int:
-        """The byte offset before which a place is judged; by default, the end of the text."""
-        return len(self.text)
+        """The byte offset before which a place is judged."""
 
 
 class Answer(JudgedPath):

@@ -73,7 +73,7 @@ class RecitedPath(JudgedPath):
         return len(self.text) + (not self.final)
 
     def exchanged(self, differs: Difference | None) -> bytes | None:
-        """The text up to a difference, with the assistant's token behind it; None if this token is no text."""
+        """The text up to a difference, then the assistant's token; None if there is no such text."""
         return None if differs is None or differs.theirs.end else bytes(self.text[: differs.at]) + differs.theirs.data
 
     def holds(self, over: int, differs: Difference | None) -> bool:
