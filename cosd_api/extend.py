@@ -94,7 +94,7 @@ if TYPE_CHECKING:
     from cosd_api.config.document import Document, FieldPath, read_document
     from cosd_api.config.faults import config_error, config_errors
     from cosd_api.config.shape import ServerConfig, ServerLimitsConfig
-    from cosd_api.forcing.holding import WantedSamples, hold_by_tokens, hold_on_paths
+    from cosd_api.forcing.holding import WantedSamples, hold
     from cosd_api.forcing.samples import (
         DeferralSample,
         ExampleSamples,
@@ -204,8 +204,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "Label",
     "Strict",
     "WantedSamples",
-    "hold_by_tokens",
-    "hold_on_paths",
+    "hold",
     "sha256_of",
     "state_from_text",
     # Running.
@@ -245,8 +244,7 @@ if not TYPE_CHECKING:
             "config_error": "cosd_api.config.faults",
             "config_errors": "cosd_api.config.faults",
             "definition_of": "cosd_providers.probe",
-            "hold_by_tokens": "cosd_api.forcing.holding",
-            "hold_on_paths": "cosd_api.forcing.holding",
+            "hold": "cosd_api.forcing.holding",
             "in_digits": "cosd_providers.probe.report",
             "read_document": "cosd_api.config.document",
             "sha256_of": "cosd_api.forcing.samples",

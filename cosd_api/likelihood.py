@@ -29,19 +29,18 @@ import math
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 
 import anyio
 
 from cosd_api import notes
-from cosd_api.alignment import Decision
+from cosd_api.alignment import Decision, judge, same
 from cosd_api.budget import Budget, late
 from cosd_api.decoding.calls import Calls, placed
 from cosd_api.decoding.paths import Path
 from cosd_api.decoding.timeline import Timeline
-from cosd_api.differences import ties
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import SettingError
 from cosd_api.methods.cosd import CoSD
@@ -248,14 +247,6 @@ async def _check_endpoints(turns: Sequence[RenderedPrompt], names: Sequence[str]
         raise UnsupportedError(f"the {name} {missing}: it has no log-likelihoods", endpoint=info.endpoint, hint=hint)
 
 
-@dataclass(frozen=True, slots=True)
-class _Preferred:
-    """A model's most probable token at a place, with its probability."""
-
-    token: Token
-    prob: float
-
-
 def _has_no_distribution(token: Token) -> bool:
     """Test whether a token has no distribution: it shows a character of several tokens, or it begins in the prompt."""
     return token.prob is None or (token.prob < 1 and not token.alternatives)
@@ -300,7 +291,7 @@ class _GatedMixture:
         self._starts = [0, *accumulate(len(token.data) for token in self._given[0])][:-1]
         self._check_tokens()
         drafted = await self._choices(0, dict.fromkeys(range(len(self._starts))))
-        contested = {place: one.token for place, one in drafted.items() if self._at(place).contestable(one.prob)}
+        contested = {at: one for at, one in drafted.items() if self._at(at).contestable(one.prob or 0.0)}
         heard = await concurrently([partial(self._choices, model, contested) for model in everybody[1:]])
         texts = self._texts()
         return [self._token(at, drafted[at], [one.get(at) for one in heard], texts[at]) for at in sorted(drafted)]
@@ -324,20 +315,17 @@ class _GatedMixture:
     async def _score(self, model: int, *, end: bool) -> list[Token]:
         with self._located(model):
             if self._path is None:
-                return await self._calls.score(model, self._text, 0, end=end, alternatives=_LISTED)
-            found = await self._calls.score_path(model, self._path, 0, end=end, alternatives=_LISTED)
-            return [self._known_end(token) for token in found]
+                found = await self._calls.score(model, self._text, 0, end=end, alternatives=_LISTED)
+            else:
+                found = await self._calls.score_path(model, self._path, 0, end=end, alternatives=_LISTED)
+            return [*map(self._known, found)]
 
-    def _known_end(self, token: Token) -> Token:
-        """The token and its alternatives; every id that ends any model's answer is marked as the end of sequence."""
-        beside = tuple(self._known_end(one) for one in token.alternatives)
-        if self._ends is not None and token.id in self._ends:
-            return replace(token, data=b"", end=True, alternatives=beside)
-        return replace(token, alternatives=beside)
-
-    def _key(self, token: Token) -> tuple[bytes | int | None, bool]:
-        """A key to compare tokens: the bytes or, if models are sent ids, the id. Ends of sequence share one key."""
-        return key_of(token) if self._path is None or token.end else (token.id, False)
+    def _known(self, token: Token) -> Token:
+        """The token as it is compared: by its id, which may end any model's answer; without a path, by its text."""
+        token = replace(token, alternatives=tuple(map(self._known, token.alternatives)))
+        if self._ends is None:
+            return replace(token, id=None)
+        return replace(token, data=b"", end=True) if token.id in self._ends else token
 
     def _check_tokens(self) -> None:
         """Refuse models that split the continuation into different tokens."""
@@ -352,18 +340,18 @@ class _GatedMixture:
                 hint = "The gated mixture is defined for models with one tokenizer."
                 raise self._refusal(model, f"{words}, from byte {self._starts[place]} on", hint)
 
-    async def _choices(self, model: int, places: Mapping[int, Token | None]) -> dict[int, _Preferred]:
+    async def _choices(self, model: int, places: Mapping[int, Token | None]) -> dict[int, Token]:
         """Find a model's most probable token at each place. If several are equally probable, ask the model to choose.
 
         Args:
             model: index of the model.
             places: the places, each with the token to prefer among equally probable tokens; None for no preference.
         """
-        found: dict[int, _Preferred] = {}
+        found = dict[int, Token]()
         for place, wish in places.items():
             given = self._given[model][place]
-            best = [_Preferred(one, one.prob or 0.0) for one in self._listed(given)]
-            wished = [one for one in best if wish is not None and self._key(one.token) == self._key(wish)]
+            best = self._listed(given)
+            wished = [one for one in best if wish is not None and same(one, wish)]
             if wished or len(best) == 1:
                 [found[place]] = wished or best
         left = {place: wish for place, wish in places.items() if place not in found}
@@ -387,33 +375,29 @@ class _GatedMixture:
         equal = [one for one in others if one.prob == first.prob]
         return [replace(one, alternatives=tuple(others)) for one in (first, *equal)]
 
-    def _choice(self, model: int, place: int, proposal: Proposal | None) -> _Preferred:
+    def _choice(self, model: int, place: int, proposal: Proposal | None) -> Token:
         """A model's own token at a place, according to its answer to a question."""
         if proposal is None:
             words = f"the {self._names[model]} could not say what it would write {self._where(place)}"
             raise self._refusal(model, words)
-        token = self._known_end(proposal.tokens[0])
+        token = self._known(proposal.tokens[0])
         if token.prob is None or _has_no_distribution(token):
             words = f"the {self._names[model]} would write {readable(token.data)!r} {self._where(place)}"
             raise self._refusal(model, f"{words}, one character of several tokens, which has no distribution", _OTHER)
-        return _Preferred(token, token.prob)
+        return token
 
-    def _token(self, place: int, drafted: _Preferred, heard: Sequence[_Preferred | None], text: str) -> LikelihoodToken:
+    def _token(self, place: int, drafted: Token, heard: Sequence[Token | None], text: str) -> LikelihoodToken:
         """Score one token of the continuation under the gated mixture."""
-        decisions: list[Decision] = []
         verifier = self._at(place)
-        coin = coin_of(verifier)
+
+        def replaces(decision: Decision) -> bool:
+            return verifier.replaces(decision.p or 0.0, decision.q or 0.0)
+
+        decisions: list[Decision] = []
         for assistant, choice in enumerate(heard):
             if choice is not None:
-                agreed = self._key(choice.token) == self._key(drafted.token)
-                own = None if drafted.token.end else drafted.token.id
-                tied = not agreed and self._path is not None and ties(choice.token, own, self._tie)
-                agreed = agreed or tied
-                fired = not agreed and verifier.replaces(drafted.prob, choice.prob)
-                mine, theirs = drafted.token.data, choice.token.data
-                decision = Decision(assistant, theirs, drafted.prob, choice.prob, agreed, fired, mine, coin=coin)
-                decision.tied = tied
-                decisions.append(decision)
+                decisions.append(judge(drafted, choice, replaces, assistant=assistant, tie=self._tie))
+                decisions[-1].coin = coin_of(verifier)
         firing = [one for one in decisions if one.fired]
         winner = max(firing, key=lambda one: one.q or 0.0, default=None)  # the first of equally confident assistants
         model, choice = 0, drafted
@@ -428,9 +412,9 @@ class _GatedMixture:
             end=token.end,
             source=self._names[model],
             logprob=math.log(token.prob) if token.prob else -math.inf,
-            is_greedy=self._key(token) == self._key(choice.token),
-            draft_text=readable(drafted.token.data),
-            draft_prob=drafted.prob,
+            is_greedy=same(token, choice),
+            draft_text=readable(drafted.data),
+            draft_prob=drafted.prob or 0.0,
             decisions=tuple(TokenDecision.of(one, self._names[1:], self._verifier) for one in decisions),
         )
 

@@ -6,6 +6,7 @@ The path grows by the draft's tokens and is changed only by replacements. Drafts
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -153,7 +154,34 @@ class Judge:
             self.starts = {first for first in self.starts if first >= count}
 
 
-class Answer(DraftPath):
+class JudgedPath(DraftPath, ABC):
+    """The draft's path as the readers see it: with its ids, and up to the end of the answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ids: list[int] = []
+
+    def add(self, token: Token) -> None:
+        """Append a token."""
+        super().add(token)
+        self._ids.append(token.id or 0)
+
+    def cut_back(self, count: int) -> None:
+        """Remove all tokens except the first `count`."""
+        super().cut_back(count)
+        del self._ids[count:]
+
+    def ids(self, count: int) -> Ids:
+        """The ids of the first `count` tokens."""
+        return tuple(self._ids[:count])
+
+    @property
+    @abstractmethod
+    def bound_bytes(self) -> int:
+        """The byte offset before which a place is judged."""
+
+
+class Answer(JudgedPath):
     """The draft's path, with facts about its tokens and the progress of the assistants.
 
     Args:
@@ -185,7 +213,6 @@ class Answer(DraftPath):
         self.draft = 0
         self.numbers, self.asks = count(1), count(1)
         self.news = anyio.Event()
-        self._ids: list[int] = []
         self._stops = StopFinder(job.stop)
         self._stop_count = 0  # number of tokens up to the stop string's end
 
@@ -214,7 +241,6 @@ class Answer(DraftPath):
     def append(self, token: Token, mark: Mark) -> None:
         """Append a token with its facts, and look for a stop string."""
         self.add(token)
-        self._ids.append(token.id or 0)
         self.marks.append(mark)
         if self.stop_end is None and (stop := self._stops.find(self.text, len(token.data))) is not None:
             self.stop_end = len(self.text) - stop.distance + len(stop.text.encode())
@@ -223,13 +249,9 @@ class Answer(DraftPath):
     def cut_back(self, count: int) -> None:
         """Remove all tokens except the first `count`."""
         super().cut_back(count)
-        del self.marks[count:], self._ids[count:]
+        del self.marks[count:]
         if self._stop_count > count:
             self.stop_end, self._stop_count = None, 0
-
-    def ids(self, count: int) -> Ids:
-        """The ids of the first `count` tokens."""
-        return tuple(self._ids[:count])
 
     # ------------------------------------------------------------------------------------------------------ limits
 

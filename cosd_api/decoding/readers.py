@@ -23,7 +23,7 @@ from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
 from cosd_api.alignment import Decision, same, ties
-from cosd_api.decoding.answer import LOOKAHEAD, Answer, Judge, Replacement
+from cosd_api.decoding.answer import LOOKAHEAD, Answer, Judge, JudgedPath, Replacement
 from cosd_api.decoding.calls import Calls
 from cosd_api.decoding.said import Ids, Said, Source, Writing
 from cosd_api.differences import Difference, Walk, asked_places, walk, walk_text
@@ -87,15 +87,15 @@ class Reader(ABC):
         self.listed = 0
 
     @abstractmethod
-    async def unit(self, answer: Answer, first: int, *, own: bool) -> PathUnit | None:
+    async def unit(self, answer: JudgedPath, first: int, *, own: bool) -> PathUnit | None:
         """The unit that begins with token `first`; `own` if the assistant wrote the word before it."""
 
     @abstractmethod
-    def places(self, answer: Answer, unit: PathUnit) -> Sequence[Place]:
+    def places(self, answer: JudgedPath, unit: PathUnit) -> Sequence[Place]:
         """The places of a unit about which the assistant may be asked."""
 
     @abstractmethod
-    def compare(self, answer: Answer, unit: PathUnit, said: Said) -> Walk | Place | None:
+    def compare(self, answer: JudgedPath, unit: PathUnit, said: Said) -> Walk | Place | None:
         """Compare a unit with what the assistant has said; None if the draft has to write more first."""
 
     @abstractmethod
@@ -162,15 +162,15 @@ class SameIds(ByIds):
 
     tokenwise = True
 
-    async def unit(self, answer: Answer, first: int, *, own: bool) -> PathUnit | None:  # noqa: ARG002
+    async def unit(self, answer: JudgedPath, first: int, *, own: bool) -> PathUnit | None:  # noqa: ARG002
         """The next token."""
         return _token(answer, first)
 
-    def places(self, answer: Answer, unit: PathUnit) -> Sequence[Place]:
+    def places(self, answer: JudgedPath, unit: PathUnit) -> Sequence[Place]:
         """The place of the token."""
         return [Place(unit.start, answer.ids(unit.first))]
 
-    def compare(self, answer: Answer, unit: PathUnit, said: Said) -> Walk | Place | None:
+    def compare(self, answer: JudgedPath, unit: PathUnit, said: Said) -> Walk | Place | None:
         """Compare two ids. A tie, too, is between ids: of two different ends, one is no tie of the other."""
         mine, [place] = answer.tokens[unit.first], self.places(answer, unit)
         if place.key not in said.after:
@@ -215,16 +215,16 @@ class Literal(Reader):
         super().__init__(model)
         self._also: Any = {"alternatives": alternatives} if alternatives else {}
 
-    async def unit(self, answer: Answer, first: int, *, own: bool) -> PathUnit | None:  # noqa: ARG002
+    async def unit(self, answer: JudgedPath, first: int, *, own: bool) -> PathUnit | None:  # noqa: ARG002
         """The next token."""
         return _token(answer, first)
 
-    def places(self, answer: Answer, unit: PathUnit) -> Sequence[Place]:
+    def places(self, answer: JudgedPath, unit: PathUnit) -> Sequence[Place]:
         """The place of the token. The question contains the draft's token."""
         question = Question(unit.start, (answer.tokens[unit.first].data,))
         return [Place(unit.start, (bytes(answer.text[: unit.start]), question))]
 
-    def compare(self, answer: Answer, unit: PathUnit, said: Said) -> Walk | Place | None:
+    def compare(self, answer: JudgedPath, unit: PathUnit, said: Said) -> Walk | Place | None:
         """Compare the texts of two tokens."""
         [place] = self.places(answer, unit)
         if place.key not in said.wrote:
@@ -268,11 +268,11 @@ class OwnIds(ByIds):
         super().__init__(model, tie)
         self._encoder = encoder
 
-    async def unit(self, answer: Answer, first: int, *, own: bool) -> PathUnit | None:
+    async def unit(self, answer: JudgedPath, first: int, *, own: bool) -> PathUnit | None:
         """The text up to the next common boundary at which a word starts; see `paths.next_unit`."""
         return await next_unit(answer, first, self._encoder, own=own)
 
-    def places(self, answer: Answer, unit: PathUnit) -> Sequence[Place]:
+    def places(self, answer: JudgedPath, unit: PathUnit) -> Sequence[Place]:
         """The boundaries of the assistant's tokens in the unit."""
         return [Place(at, ids) for at, ids in asked_places(unit, _bound(answer, unit))]
 
@@ -287,7 +287,7 @@ class OwnIds(ByIds):
         encoding = await self._encoder.upto(text, start)
         return None if encoding is None or encoding.ids in judge.said.after else Place(start, encoding.ids)
 
-    def compare(self, answer: Answer, unit: PathUnit, said: Said) -> Walk | Place | None:
+    def compare(self, answer: JudgedPath, unit: PathUnit, said: Said) -> Walk | Place | None:
         """Compare token by token, up to the first difference."""
         found = walk(answer, unit, _bound(answer, unit), said.after, self._tie)
         return found if found.missing is None else Place(*found.missing)
@@ -336,16 +336,16 @@ class ByText(Reader):
         super().__init__(model)
         self._provider = provider
 
-    async def unit(self, answer: Answer, first: int, *, own: bool) -> PathUnit | None:
+    async def unit(self, answer: JudgedPath, first: int, *, own: bool) -> PathUnit | None:
         """The text up to the next place at which a text may be cut; see `text_paths.next_text_unit`."""
         return next_text_unit(answer, first, await words_of(self._provider), own=own)
 
-    def places(self, answer: Answer, unit: PathUnit) -> Sequence[Place]:
+    def places(self, answer: JudgedPath, unit: PathUnit) -> Sequence[Place]:
         """The unit's start. The question contains the draft's text of the unit."""
         key = bytes(answer.text[: unit.start]), unit_question(answer, unit)
         return [Place(unit.start, key)] if unit.judged else []
 
-    def compare(self, answer: Answer, unit: PathUnit, said: Said) -> Walk | Place | None:
+    def compare(self, answer: JudgedPath, unit: PathUnit, said: Said) -> Walk | Place | None:
         """Compare the assistant's text with the draft's."""
         [place] = self.places(answer, unit)
         if place.key not in said.wrote:
@@ -395,12 +395,12 @@ async def _ask_text(
         said.note_text(place.key, writing, Source(number, place.at, None if proposal is None else proposal.strategy))
 
 
-def _token(answer: Answer, first: int) -> PathUnit:
+def _token(answer: JudgedPath, first: int) -> PathUnit:
     """One draft token as a unit."""
     return PathUnit(first, first + 1, answer.offset(first), answer.offset(first + 1), plain=True)
 
 
-def _bound(answer: Answer, unit: PathUnit) -> int:
+def _bound(answer: JudgedPath, unit: PathUnit) -> int:
     """The byte offset before which the places of a unit are judged."""
     return unit.end + 1 if answer.tokens[unit.first].end else answer.bound_bytes
 

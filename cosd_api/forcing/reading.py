@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -22,7 +24,7 @@ END = Token(b"", None, end=True)
 _LISTED = 2  # number of tokens to list at each place in a path; the path's own token may be one of them
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReferenceReading:
     """The tokens that a model finds most probable along a reference answer.
 
@@ -52,12 +54,12 @@ class ReferenceReading:
         tokens = [Token(text[start:end], None) for start, end in pairwise(starts)]
         return cls((*tokens, END), tuple([known[start] for start in starts]))
 
-    @property
+    @cached_property
     def starts(self) -> list[int]:
         """The byte offset of each token."""
         return [*accumulate((len(token.data) for token in self.tokens[:-1]), initial=0)]
 
-    @property
+    @cached_property
     def at(self) -> dict[int, Token]:
         """The known choices, by byte offset."""
         return {start: one for start, one in zip(self.starts, self.choices, strict=True) if one is not None}
@@ -67,6 +69,26 @@ class ReferenceReading:
         """The known choices of a model that is sent ids, by the ids before the place."""
         ids = [token.id or 0 for token in self.tokens]
         return {tuple(ids[:count]): one for count, one in enumerate(self.choices) if one is not None}
+
+    def answer(self, question: Question) -> Sequence[Token] | None:
+        """Return the tokens that answer a question about the reference; None if the reading does not contain them all.
+
+        As long as the model would write the reference itself, its choices at the next places are its next tokens.
+        """
+        wanted, first, tokens = b"".join(question.tokens), bisect_left(self.starts, question.start), list[Token]()
+        if self.starts[first : first + 1] != [question.start]:
+            return None
+        for own, choice in zip(self.tokens[first:], self.choices[first:], strict=True):
+            if choice is None:
+                return None
+            tokens.append(choice)
+            goes_on = wanted.startswith(choice.data) and len(wanted) > len(choice.data)
+            if choice.end or not (question.word and goes_on):
+                return tokens  # the answer ends, differs from the reference, or covers the whole question
+            if choice.data != own.data:
+                return None
+            wanted = wanted[len(choice.data) :]
+        return None
 
     def certain(self) -> ReferenceReading:
         """Return the reading of a text without the choices at places that follow white space.
@@ -128,10 +150,10 @@ class HeldModel:
         also: dict[str, Any] = {"alternatives": listed} if listed else {}  # some providers do not accept the keyword
         return await self.turn.provider.propose(Context(self.turn.prompt, text), questions, usage=self.usage, **also)
 
-    async def read_text(self, text: bytes) -> ReferenceReading:
-        """Read a text with a model that is sent text. Places after white space need one more request."""
-        reading = ReferenceReading.of(text, await self.propose(text))
-        questions = reading.questions()
+    async def read_text(self, text: bytes, *, listed: int, again: bool) -> ReferenceReading:
+        """Read a text with a model that is sent text; with `again`, ask about places after white space once more."""
+        reading = ReferenceReading.of(text, await self.propose(text, listed=listed))
+        questions = reading.questions() if again else {}
         if not questions:
             return reading
         answers = await self.propose(text, [*questions.values()])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,13 +17,13 @@ from cosd_api.extend import (
     ExampleSamples,
     Facts,
     OnSpecialTokens,
+    Routes,
     Unit,
     WantedSamples,
     check_choice,
     check_count,
     check_unit,
-    hold_by_tokens,
-    hold_on_paths,
+    hold,
 )
 from cosd_api.json_lines import Appender
 from cosd_api.training.dataset import Contexts, Failure, Header, Samples, SamplesFile, check_examples, samples_line
@@ -132,7 +131,7 @@ async def collect(
             listed=listed,
             hidden_states=width,
         )
-        sampled = WantedSamples(facts.unit, facts.ids, end_ids, listed, hidden_states)
+        sampled = WantedSamples(end_ids, listed, hidden_states)
         run = _Run(endpoints, facts, on_special_tokens, sampled, contexts, skips=on_error == "skip")
         with ExitStack() as stack:
             if file is not None:
@@ -275,21 +274,22 @@ class _Run:
         turns, facts = await self._endpoints.turns(example.prompt, self._on_special_tokens, self._facts)
         notes = (*facts.warnings_for(example.prompt), *(words for turn in turns for words in turn.warnings))
         self._warnings.update(dict.fromkeys(notes))
-        pair = turns[0], turns[1]
         takes_ids = [(await turn.on_path.describe()).capabilities.ids for turn in turns]
-        if facts.unit == "word":
-            return await hold_on_paths(pair, example, self._wanted, self._ledgers, (takes_ids[0], takes_ids[1]))
-        by_ids, leads = self._contexts == "ids" and all(takes_ids), [turn.lead for turn in turns]
-        if by_ids and not any(leads):
-            return await hold_on_paths(pair, example, self._wanted, self._ledgers, (True, True))
-        gate = self._wanted.listed is not None or self._wanted.states
-        if by_ids and not gate and (leads[0] == leads[1] or self._endpoints.unit is None):
+        routes = self._routes(facts, takes_ids, [turn.lead for turn in turns])
+        return await hold((turns[0], turns[1]), example, self._wanted, self._ledgers, routes)
+
+    def _routes(self, facts: Facts, takes_ids: Sequence[bool], leads: Sequence[str]) -> Routes:
+        """The way in which a fusion would decode these models after this prompt."""
+        by_ids, alike = self._contexts == "ids" and all(takes_ids), leads[0] == leads[1]
+        if facts.unit != "word" and any(leads):
             # As in a fusion, models are compared by words if their templates begin the answer differently.
-            apart = replace(self._wanted, same=self._wanted.same and leads[0] == leads[1])
-            return await hold_on_paths(pair, example, apart, self._ledgers, (True, True))
+            gate = self._wanted.listed is not None or self._wanted.states
+            by_ids = by_ids and not gate and (alike or self._endpoints.unit is None)
+        if facts.unit == "word" or by_ids:
+            return Routes.of(takes_ids, [self._facts.ids and (alike or facts.unit == "word")], unit="word")
         if self._contexts == "ids":
             self._warnings[_BY_TEXT] = None
-        return await hold_by_tokens(pair, example, self._wanted, self._ledgers)
+        return Routes("text", ("literal",))
 
     def samples(self, wanted: Sequence[Example], header: Header) -> Samples:
         """Return the samples of these examples, the failures and the usage of the run."""

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cosd_api.forcing.holding import WantedSamples, hold_by_tokens, questions_inside, token_samples
-from cosd_api.forcing.reading import ReferenceReading
+from cosd_api.decoding.readers import Literal
+from cosd_api.decoding.route import Routes
+from cosd_api.forcing.holding import WantedSamples, hold
+from cosd_api.forcing.reading import HeldModel, ReferenceReading
+from cosd_api.forcing.recital import Recital
 from cosd_api.forcing.samples import Example, Label, Sample
 from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.messages import RenderedPrompt
@@ -90,7 +93,8 @@ async def found_by(
         for model in (draft, assistant)
     ]
     example = Example(prompt=prompt.decode(), answer=answer.decode(), ends=ends)
-    found = await hold_by_tokens((turns[0], turns[1]), example, WantedSamples("token"), (Usage(), Usage()))
+    ledgers, routes = (Usage(), Usage()), Routes("text", ("literal",))
+    found = await hold((turns[0], turns[1]), example, WantedSamples(), ledgers, routes)
     return rows(found.samples), found.skipped
 
 
@@ -120,17 +124,38 @@ def told(*tokens: tuple[int, str | None, float | None]) -> list[Proposal | None]
     return [Proposal(at, (Token((text or "").encode(), prob, end=text is None),)) for at, text, prob in tokens]
 
 
-def aligned(answer: bytes, draft: Any, assistant: Any, *, ends: bool = True) -> tuple[Any, int]:
+class Told:
+    """A model that answers every question with the same token, or not at all; it notes what it is asked."""
+
+    name = "told"
+
+    def __init__(self, token: Token | None = None) -> None:
+        self.token, self.asked = token, list[Question]()
+
+    async def propose(self, context: Any, questions: Sequence[Question], *, usage: Usage) -> list[Proposal | None]:
+        self.asked += questions
+        return [None if self.token is None else Proposal(one.start, (self.token,)) for one in questions]
+
+
+async def recited(answer: bytes, draft: Any, assistant: Any, provider: Any, *, ends: bool = True) -> tuple[Any, int]:
+    """The samples of two models of which everything is told, but what a provider is asked for."""
+    own, known = ReferenceReading.of(answer, draft), ReferenceReading.of(answer, assistant)
+    model = HeldModel(RenderedPrompt(provider, "Q"), Usage())
+    return await Recital(model, own, model, known, Literal(1, 0), ends=ends).samples()
+
+
+async def aligned(answer: bytes, draft: Any, assistant: Any, *, ends: bool = True) -> tuple[Any, int]:
     """What comes of it where nothing has to be asked beside."""
-    own, choices = ReferenceReading.of(answer, draft), ReferenceReading.of(answer, assistant).at
-    assert questions_inside(own, choices, ends=ends) == []
-    return token_samples(own, [choices.get(start) for start in own.starts], ends=ends)
+    provider = Told()
+    found = await recited(answer, draft, assistant, provider, ends=ends)
+    assert provider.asked == []
+    return found
 
 
-def test_the_four_kinds_of_a_place() -> None:
+async def test_the_four_kinds_of_a_place() -> None:
     draft = told((0, " a", 0.9), (2, " x", 0.3), (4, " y", 0.2), (6, " d", 0.8), (8, None, 0.7))
     assistant = told((0, " a", 0.8), (2, " b", 0.6), (4, " z", 0.1), (6, " e", 0.4), (8, " f", 0.5))
-    samples, skipped = aligned(b" a b c d", draft, assistant)
+    samples, skipped = await aligned(b" a b c d", draft, assistant)
     assert samples == (
         Sample(0.9, 0.8, 0, True, 0, " a", " a", " a"),
         Sample(0.3, 0.6, 1, False, 2, " x", " b", " b"),
@@ -141,18 +166,19 @@ def test_the_four_kinds_of_a_place() -> None:
     assert skipped == 0
 
 
-def test_behind_an_answer_that_does_not_end_nothing_counts() -> None:
-    samples, skipped = aligned(b" a", told((0, " a", 0.9), (2, None, 0.7)), told((0, " a", 0.8)), ends=False)
+async def test_behind_an_answer_that_does_not_end_nothing_counts() -> None:
+    samples, skipped = await aligned(b" a", told((0, " a", 0.9), (2, None, 0.7)), told((0, " a", 0.8)), ends=False)
     assert (len(samples), skipped) == (1, 0)
 
 
-def test_a_place_inside_the_assistants_token_is_asked_about() -> None:
-    draft = ReferenceReading.of(b" Multi", told((0, " Mul", 0.9), (4, "ti", 0.4), (6, None, 1.0)))
-    known = ReferenceReading.of(b" Multi", told((0, " Multi", 0.7), (6, None, 1.0))).at
-    assert questions_inside(draft, known, ends=True) == [Question(4, (b"ti",))]
-    samples, skipped = token_samples(draft, [known[0], None, known[6]], ends=True)
+async def test_a_place_inside_the_assistants_token_is_asked_about() -> None:
+    draft = told((0, " Mul", 0.9), (4, "ti", 0.4), (6, None, 1.0))
+    assistant = told((0, " Multi", 0.7), (6, None, 1.0))
+    silent = Told()
+    samples, skipped = await recited(b" Multi", draft, assistant, silent)
+    assert silent.asked == [Question(4, (b"ti",))]
     assert ([one.start for one in samples], skipped) == ([0, 6], 1)
-    assert token_samples(draft, [known[0], Token(b"ply", 0.2), known[6]], ends=True) == (
+    assert await recited(b" Multi", draft, assistant, Told(Token(b"ply", 0.2))) == (
         (
             Sample(0.9, 0.7, 0, False, 0, " Mul", " Multi", " Mul"),
             Sample(0.4, 0.2, 0, False, 4, "ti", "ply", "ti"),
@@ -162,8 +188,8 @@ def test_a_place_inside_the_assistants_token_is_asked_about() -> None:
     )
 
 
-def test_a_beginning_of_what_the_other_writes_is_another_token() -> None:
-    samples, skipped = aligned(b" cap", told((0, " cap", 0.9)), told((0, " capital", 0.8)), ends=False)
+async def test_a_beginning_of_what_the_other_writes_is_another_token() -> None:
+    samples, skipped = await aligned(b" cap", told((0, " cap", 0.9)), told((0, " capital", 0.8)), ends=False)
     assert (rows(samples), skipped) == ([(0.9, 0.8, 0, False, 0)], 0)
 
 
@@ -177,8 +203,8 @@ def test_a_beginning_of_what_the_other_writes_is_another_token() -> None:
         ([*told((0, " a", None), (2, " b", 0.5), (4, None, None))], 2),
     ],
 )
-def test_what_cannot_be_known_is_skipped(draft: list[Proposal | None], skipped: int) -> None:
+async def test_what_cannot_be_known_is_skipped(draft: list[Proposal | None], skipped: int) -> None:
     assistant = told((0, " x", 0.5), (2, " y", 0.5), (4, " z", 0.5))
-    samples, count = aligned(b" a b", draft, assistant)
+    samples, count = await aligned(b" a b", draft, assistant)
     assert count == skipped
     assert all(sample.label == 0 for sample in samples)
