@@ -283,7 +283,7 @@ def _row(name: str, records: Sequence[Record]) -> list[Cell]:
     tokens = sum(one["tokens"] for one in fused)
 
     def share(field: str) -> float:
-        return sum(one[field] for one in fused) / tokens
+        return float(sum(one[field] for one in fused) / tokens)
 
     return [
         name,

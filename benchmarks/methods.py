@@ -86,7 +86,6 @@ class Method:
 METHODS = (
     Method("d: draft alone"),
     Method("a: cosd-api"),
-    Method("a: in_flight=2", {"tuning": Tuning(in_flight=2)}),
     Method("a: hedge=1", {"tuning": Tuning(hedge=1)}),
     Method("a: hedge=2", {"tuning": Tuning(hedge=2)}),
     Method("b: K=8", length=8),

@@ -19,7 +19,7 @@ from cosd_api import (
     SettingError,
     Tuning,
 )
-from cosd_api.decoding.schedule import Pace
+from cosd_api.decoding.pace import Pace
 from cosd_api.extend import Method, Verifier
 from cosd_api.methods.cost import Plan, Reading, draft_cost
 from cosd_api.types import EndpointEstimate, Estimate, Range

@@ -301,7 +301,11 @@ async def test_an_assistant_is_lost_at_the_same_place_under_every_schedule(
     way: dict[str, Any],
 ) -> None:
     found = list[Any]()
-    for order, more, settings in ((one, {}, {}), (other, {"early": early, "watch": watch}, way)):
+    ways: list[tuple[Order, dict[str, Any], dict[str, Any]]] = [
+        (one, {}, {}),
+        (other, {"early": early, "watch": watch}, way),
+    ]
+    for order, more, settings in ways:
         servers = by_ids(task, order, refuses=lambda model, at: model in failing and odd(model, at), **more)
         result = await fused(task, servers, on_assistant_error="draft", **settings)
         found.append(([(one.id, one.data, one.source, one.verified) for one in result.tokens], result.failures))

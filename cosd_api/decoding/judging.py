@@ -343,7 +343,7 @@ class Judging:
             hidden = token.prob is None and token.id is not None and not token.end
             if hidden and answer.by_ids and not answer.marks[at].looked_up:
                 return False if answer.marks[at].looked_up is None else partial(self._look_up, judge, at)
-        if found.ids is None or not self._verdicts.needs.q:
+        if found.ids is None or not (self._verdicts.needs.q or len(answer.judges) > 1):  # the most confident one wins
             return None
         for place in reader.places(answer, unit):
             if place.at <= found.at and said.is_hidden(place.key):

@@ -150,12 +150,6 @@ class ByIds(Reader):
             token = None if proposal is None else self.heard(answer, proposal.tokens[0])
             said.note(place.key, token, Source(number, place.at))
 
-    def heard(self, answer: Answer, token: Token) -> Token:  # noqa: ARG002 - see `SameIds`
-        """The token, with only those other tokens that a verdict uses."""
-        if len(token.alternatives) <= self._seen:
-            return token
-        return replace(token, alternatives=token.alternatives[: self._seen])
-
 
 class SameIds(ByIds):
     """An assistant with the draft's ids: each unit is one token, and nothing is encoded (equations 1 and 2)."""
@@ -178,6 +172,8 @@ class SameIds(ByIds):
         theirs = said.after[place.key]
         if theirs is None:
             return Walk((), silent=True)
+        if len(theirs.alternatives) > self._seen:  # the others are listed for the record alone
+            theirs = replace(theirs, alternatives=theirs.alternatives[: self._seen])
         if same(mine, theirs):
             return Walk((theirs,))
         if ties(mine, theirs, self._tie):
@@ -190,14 +186,14 @@ class SameIds(ByIds):
         unit: PathUnit,
         found: Difference,
         decision: Decision,
-        said: Said,  # noqa: ARG002
+        said: Said,
     ) -> Replacement | Continuation | Pending:
         """The assistant's token."""
-        return _exchanged(answer, unit, found, decision)
+        return _exchanged(answer, unit, found, decision, said.after.get(found.ids or ()) or found.theirs)
 
     def heard(self, answer: Answer, token: Token) -> Token:
         """The token, which is an end if its id ends either model."""
-        return super().heard(answer, answer.known_end(token))
+        return answer.known_end(token)
 
 
 class Literal(Reader):
@@ -252,7 +248,7 @@ class Literal(Reader):
         said: Said,  # noqa: ARG002
     ) -> Replacement | Continuation | Pending:
         """The assistant's token."""
-        return _exchanged(answer, unit, found, decision)
+        return _exchanged(answer, unit, found, decision, found.theirs)
 
 
 class OwnIds(ByIds):
@@ -405,11 +401,10 @@ def _bound(answer: JudgedPath, unit: PathUnit) -> int:
     return unit.end + 1 if answer.tokens[unit.first].end else answer.bound_bytes
 
 
-def _exchanged(answer: Answer, unit: PathUnit, found: Difference, decision: Decision) -> Replacement:
+def _exchanged(answer: Answer, unit: PathUnit, found: Difference, decision: Decision, theirs: Token) -> Replacement:
     """The replacement of one token by another."""
-    token = replace(found.theirs, alternatives=())
-    text = None if token.end else bytes(answer.text[: found.at]) + token.data
-    return Replacement(unit, decision, found.at, found.at, (token,), unit.first, text=text, whole=True)
+    text = None if theirs.end else bytes(answer.text[: found.at]) + theirs.data
+    return Replacement(unit, decision, found.at, found.at, (theirs,), unit.first, text=text, whole=True)
 
 
 def _ending(answer: Answer, unit: PathUnit, found: Difference, decision: Decision) -> Replacement:

@@ -348,16 +348,12 @@ def fuse(
             since = min(unheard.values(), default=len(part))
             for n in range(since, len(part)):
                 new[fired + n] = replace(new[fired + n], verified=False)
-            lost = set(unheard) - gone
-            gone |= lost
+            gone |= set(unheard)
             if best:
                 new[fired + best.kept :] = [
                     Out(t.data, best.assistant, t.end, verified=since == len(part)) for t in best.tokens
                 ]
                 firings.append(best)
-            elif lost:
-                del new[fired + len(part) :]  # the draft begins again behind the unit
-            if best or lost:
                 break
             text, fired = text + text_of(part), fired + len(part)
         for token in new:

@@ -6,6 +6,7 @@ import random
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -46,9 +47,10 @@ class Task:
         verifier = self.verifier
         if "fails" in more:
             more = {"contestable": lambda p, _: verifier.contestable(p)} | more
-        models, limits = (self.draft, self.assistants), {"max_tokens": self.max_tokens, "stop": self.stop}
-        more = {"unit": "token", "needs_q": needs_of(verifier).q} | limits | more
-        return reference.fuse(self.prompt, *models, verifier.replaces, **more)
+        models: tuple[Any, Any] = (self.draft, self.assistants)
+        limits: dict[str, Any] = {"max_tokens": self.max_tokens, "stop": self.stop}
+        given: dict[str, Any] = {"unit": "token", "needs_q": needs_of(verifier).q} | limits | more
+        return reference.fuse(self.prompt, *models, verifier.replaces, **given)
 
     def servers(self, order: Order, fails: Fails = lambda *_: False, **draft: Any) -> dict[str, Any]:
         """Its models, with the seconds of an order of events; `draft`: options of the draft's server."""
@@ -61,7 +63,7 @@ class Task:
             )
         ]
         for at, one in enumerate(made[1:]):
-            one.refuses = lambda start, tokens, at=at: fails(at, start, tokens)
+            one.refuses = partial(fails, at)
         return {"draft": made[0], "assistant": made[1:]}
 
 

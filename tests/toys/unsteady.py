@@ -128,8 +128,14 @@ def by_ids(
     made = [Unsteady(model, name=f"model {at}", ids=True, **options) for at, model in enumerate(models)]
     for at, (one, (seconds, seed)) in enumerate(zip(made, order, strict=False), -1):
         one.seconds, one.chance, one.hides_parts = seconds, random.Random(seed), task.hides
-        one.refuses = lambda start, _, at=at: refuses(at, start)
-        one.breaks = lambda start, _, at=at: breaks(at, start) or (at >= 0 and refuses(at, start))
+
+        def refused(start: int, _: object, at: int = at) -> bool:
+            return refuses(at, start)
+
+        def broken(start: int, _: object, at: int = at) -> bool:
+            return breaks(at, start) or (at >= 0 and refuses(at, start))
+
+        one.refuses, one.breaks = refused, broken
         one.early, one.draft = at in early, made[0]
     for one, wanted in zip(made[1:], watch, strict=False):
         one.watch = wanted
