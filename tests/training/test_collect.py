@@ -62,7 +62,7 @@ async def test_the_literal_rule_takes_samples_of_tokens_by_text_whatever_the_ids
     draft = ScriptedProvider.from_texts({"tokens": [" c"], "Q": [" a", " b", (" x", 0.3)]}, ids=True)
     assistant = ScriptedProvider.from_texts({"Q": [" a b", (" c", 0.8)], "Q a": [" b", " c"]}, ids=True)
     examples = [{"prompt": "Q", "answer": " a b c", "ends": False}]
-    with pytest.raises(UnsupportedError, match='unit="literal" compares their tokens as text'):
+    with pytest.raises(UnsupportedError, match='unit="literal" compares any models token by token'):
         await collect(examples, draft=draft, assistant=assistant, unit="token")
     found = await collect(examples, draft=draft, assistant=assistant, unit="literal")
     assert (found.unit, found.contexts) == ("literal", "text")

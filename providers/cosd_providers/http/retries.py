@@ -123,7 +123,9 @@ async def until_answered(
             with one:
                 if number == 1:
                     raise first
-                return await attempt(number)
+                answer = await attempt(number)
+                overcome(first.endpoint)
+                return answer
     except ProviderError as error:
         overcome(error.endpoint)  # the caller receives the failure itself
         raise

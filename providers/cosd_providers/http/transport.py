@@ -226,7 +226,8 @@ class Transport:
             start = time.monotonic()
             response, answer = await self._send_until_answered(call)
             waited = time.monotonic() - start
-            overcome(self.endpoint)
+            if usage is not None:  # an encoding says nothing about a generation that is being retried
+                overcome(self.endpoint)
             try:
                 yield response, answer, slot
             finally:
