@@ -159,7 +159,7 @@ def _targets(one: Measured) -> Table:
         rows.append([what, f"≤ {most:g}", f"{value:.3f}", "yes" if value <= most else "no", beside])
 
     whole, best = one.floor(twice=True), one.best_of_rounds()
-    for name in (LIBRARY, "a: in_flight=2"):
+    for name in (LIBRARY,):
         if name in one.runs:
             add(f"{name}: wall time / {IN_FULL}", 1.05, one.seconds(name), whole, strict=True)
             add(f"{name}: wall time / best of (b)", 0.7, one.seconds(name), best)

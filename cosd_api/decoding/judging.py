@@ -326,7 +326,7 @@ class Judging:
         """Stop the draft if no further text can make it agree with the assistant's token."""
         answer, theirs = self._answer, found.theirs
         size = min(len(theirs.data), len(answer.text) - found.at)
-        judge.conflict = theirs.end or answer.text[found.at : found.at + size] != theirs.data[:size]
+        judge.conflict = theirs.end or bytes(answer.text[found.at : found.at + size]) != theirs.data[:size]
         if judge.conflict and self._pacing.held:
             self._drafting.leave()
 
