@@ -59,7 +59,7 @@ def look(text: bytes, at: int, *, ended: bool, cuts: bool = False) -> int | None
 
     The lookahead ends after the first character of the second word that begins after the place, after 64 characters (or
     32, if none of them is white space), or at the end of the answer. If every safe cut is a token boundary, it ends at
-    the first safe cut that is not before the place, with the character behind the space.
+    the first safe cut that is not before the place, with the character after the space.
 
     Args:
         text: the draft's text, which ends with a whole character.

@@ -99,7 +99,7 @@ class Judge:
         model: index of the model.
         said: what the assistant has said; kept over replacements.
         first: index of the draft token at which its next unit begins.
-        own: index of the token behind its own last word, if it made the last replacement.
+        own: index of the token after its own last word, if it made the last replacement.
         units: its units so far, by their first token.
         starts: where its units began.
         waits: whether its next unit needs more text of the draft.
@@ -137,7 +137,7 @@ class Judge:
 
     @property
     def is_certain(self) -> bool:
-        """Test whether its word has probability 1, so that no assistant behind it in the list can win against it."""
+        """Test whether its word has probability 1, so that no assistant after it in the list can win against it."""
         return self.replacement is not None and self.replacement.decision.q == 1
 
     def leave(self) -> None:
@@ -181,14 +181,14 @@ class JudgedPath(DraftPath, ABC):
         """The byte offset before which a place is judged."""
 
 
-class Answer(JudgedPath):
+class AnswerPath(JudgedPath):
     """The draft's path, with facts about its tokens and the progress of the assistants.
 
     Args:
         job: the models, limits and settings.
         encoder: encodes as the draft does; None if no assistant's word is encoded again.
         by_ids: whether the draft continues its own ids.
-        lookahead: number of tokens to draft behind the answer's end; 0 if no assistant encodes the text itself.
+        lookahead: number of tokens to draft after the answer's end; 0 if no assistant encodes the text itself.
 
     Attributes:
         marks: facts about each token.

@@ -2,7 +2,7 @@
 
 ::
 
-     1-3   the draft model writes greedily: x~_1, x~_2, ...                                          `Drafting.draft`
+     1-3   the draft model writes greedily: x~_1, x~_2, ...                                          `Drafts.draft`
      4-7   each assistant says its own tokens at the same places: x^_1, x^_2, ...                     `Judging.judge`
      8     for each place in turn:
      9         if x~ != x^ and p < alpha and q > beta * p     (rule)                              `Verdicts.replaces`
@@ -29,10 +29,10 @@ from dataclasses import replace
 import anyio
 
 from cosd_api.alignment import Decision, least
-from cosd_api.decoding.answer import LOOKAHEAD, Answer, Judge, Mark, Recorded, Replacement
+from cosd_api.decoding.answer import LOOKAHEAD, AnswerPath, Judge, Mark, Recorded, Replacement
 from cosd_api.decoding.calls import Calls
 from cosd_api.decoding.commands import DRAFT, Finish, Loss, Placed, Report, cut_short
-from cosd_api.decoding.drafting import Drafting
+from cosd_api.decoding.drafting import Drafts
 from cosd_api.decoding.hedging import Hedges
 from cosd_api.decoding.judging import Judging
 from cosd_api.decoding.pacing import Pacing
@@ -69,11 +69,13 @@ class Decoder:
         self._tokenwise = all(one.tokenwise for one in readers.values())
         draft_ids = job.routes.draft == "ids"
         encoder = self._encoder(0) if draft_ids and not self._tokenwise else None
-        self._answer = answer = Answer(job, encoder, by_ids=draft_ids, lookahead=0 if self._tokenwise else LOOKAHEAD)
+        self._answer = answer = AnswerPath(
+            job, encoder, by_ids=draft_ids, lookahead=0 if self._tokenwise else LOOKAHEAD
+        )
         self._verdicts = verdicts = Verdicts(verifier, answer)
         self._pacing = pacing = Pacing(pace, answer, cuts=bool(job.cuts) and all(job.cuts), pauses=draft_ids)
         self._hedges = Hedges(answer, self.calls, pacing, verdicts, self._tasks.start)
-        self._drafting = Drafting(answer, self.calls, pacing, self._hedges, self._tasks.start)
+        self._drafting = Drafts(answer, self.calls, pacing, self._hedges, self._tasks.start)
         start = self._tasks.start
         self._judging = Judging(answer, readers, verdicts, self.calls, pacing, self._drafting, start)
         self._response = Response(job.max_tokens, job.stop)
@@ -190,7 +192,7 @@ class Decoder:
     # ----------------------------------------------------------------------------------------------- the replacement
 
     def _replace(self, judge: Judge) -> None:
-        """Put an assistant's word into the path, and let all models continue behind it (lines 11 to 13)."""
+        """Put an assistant's word into the path, and let all models continue after it (lines 11 to 13)."""
         answer, made = self._answer, judge.replacement
         assert made is not None
         unit, there = made.unit, self._token(judge)
@@ -270,8 +272,8 @@ class Decoder:
         decision.draft, decision.text = b"".join(token.data for token in gone), (made.text or b"")[start:]
         first = unit.first
         if not made.whole:
-            behind = (at for at in range(first, len(old)) if old[at][1] > start or old[at][0].end)
-            first = min(next(behind, over), len(old) - 1)
+            later = (at for at in range(first, len(old)) if old[at][1] > start or old[at][0].end)
+            first = min(next(later, over), len(old) - 1)
         replaced = tuple(gone)
         for token in tokens:
             answer.append(token, replace(answer.mark(source, decision, replaced), draft=old[first][2].draft))

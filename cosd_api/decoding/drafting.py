@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-from cosd_api.decoding.answer import Answer
+from cosd_api.decoding.answer import AnswerPath
 from cosd_api.decoding.calls import Calls, placed
 from cosd_api.decoding.commands import StartDraft
 from cosd_api.decoding.hedging import Hedge, Hedges
@@ -23,7 +23,7 @@ FIRST_SECONDS = 0.001
 """Number of seconds after which a new draft is assumed to use the connection that was opened for it in advance."""
 
 
-class Drafting:
+class Drafts:
     """The requests in which the draft model writes the path.
 
     Args:
@@ -40,7 +40,7 @@ class Drafting:
     """
 
     def __init__(
-        self, answer: Answer, calls: Calls, pacing: Pacing, hedges: Hedges, start: Callable[..., None]
+        self, answer: AnswerPath, calls: Calls, pacing: Pacing, hedges: Hedges, start: Callable[..., None]
     ) -> None:
         self.writing = False
         self.end: DraftEnd | None = None

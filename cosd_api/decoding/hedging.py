@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 
 from cosd_api.alignment import same
-from cosd_api.decoding.answer import Answer
+from cosd_api.decoding.answer import AnswerPath
 from cosd_api.decoding.calls import Calls, placed
 from cosd_api.decoding.commands import StartDraft
 from cosd_api.decoding.pacing import Pacing
@@ -24,7 +24,7 @@ from cosd_providers.contract import DraftEnd, Token
 LONGEST_HEDGE = 128
 """Maximum number of tokens in a hedge before its verdict. A longer hedge is cancelled."""
 
-_SEEN = 32  # maximum number of open places to consider, because most text behind them is thrown away
+_SEEN = 32  # maximum number of open places to consider, because most text after them is thrown away
 _FAILURES = 2  # number of failed hedges in a row after which the endpoint is assumed to serve one draft at a time
 
 _Key = tuple[bytes, tuple[int, ...] | None]
@@ -37,7 +37,7 @@ class Hedge:
     Attributes:
         number: number of the draft.
         room: number of tokens that it may still write after those in `items`.
-        items: what it has written so far and nobody has taken.
+        items: what it has written and the path has not taken.
         error: its error, if it failed.
         over: whether it has ended.
         scope: cancels it.
@@ -80,7 +80,7 @@ class Hedges:
     """
 
     def __init__(
-        self, answer: Answer, calls: Calls, pacing: Pacing, verdicts: Verdicts, start: Callable[..., None]
+        self, answer: AnswerPath, calls: Calls, pacing: Pacing, verdicts: Verdicts, start: Callable[..., None]
     ) -> None:
         self._answer, self._calls, self._pacing, self._verdicts, self._start = answer, calls, pacing, verdicts, start
         self._most = pacing.settings.hedge

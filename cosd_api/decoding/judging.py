@@ -14,12 +14,12 @@ from functools import partial
 import anyio
 
 from cosd_api.alignment import Decision, least
-from cosd_api.decoding.answer import Answer, Judge, Recorded, Replacement
+from cosd_api.decoding.answer import AnswerPath, Judge, Recorded, Replacement
 from cosd_api.decoding.calls import Calls, placed
 from cosd_api.decoding.commands import StartDraft
-from cosd_api.decoding.drafting import Drafting
+from cosd_api.decoding.drafting import Drafts
 from cosd_api.decoding.pacing import Pacing
-from cosd_api.decoding.readers import Continuation, Pending, Place, Reader
+from cosd_api.decoding.readers import KeyedPlace, Pending, Reader, UnwrittenText
 from cosd_api.decoding.said import Source, Writing
 from cosd_api.decoding.verdicts import Verdicts
 from cosd_api.decoding.watches import Watches
@@ -48,12 +48,12 @@ class Judging:
 
     def __init__(
         self,
-        answer: Answer,
+        answer: AnswerPath,
         readers: Mapping[int, Reader],
         verdicts: Verdicts,
         calls: Calls,
         pacing: Pacing,
-        drafting: Drafting,
+        drafting: Drafts,
         start: Callable[..., None],
     ) -> None:
         self._answer, self._readers, self._verdicts, self._calls = answer, readers, verdicts, calls
@@ -122,7 +122,7 @@ class Judging:
             self._wait(judge)
             return False
         judge.waits = False
-        if isinstance(found, Place):
+        if isinstance(found, KeyedPlace):
             return self._missing(judge, reader, unit, found)
         if found.difference is not None:
             unknown = self._unknown(judge, unit, found.difference)
@@ -181,7 +181,7 @@ class Judging:
 
     # ------------------------------------------------------------------------------------------------ the questions
 
-    def _missing(self, judge: Judge, reader: Reader, unit: PathUnit, place: Place) -> bool | Request:
+    def _missing(self, judge: Judge, reader: Reader, unit: PathUnit, place: KeyedPlace) -> bool | Request:
         """The request that will say what is missing; False if it is already on its way."""
         known = range(unit.first, min(len(self._answer.tokens), self._answer.bound))
         if self._drafting.writing and self._pacing.waits(map(self._verdicts.asks, known)):
@@ -212,16 +212,16 @@ class Judging:
         self._start(self._ask_early, judge, reader, place)
         return False
 
-    async def _ask_early(self, judge: Judge, reader: Reader, place: Place) -> None:
+    async def _ask_early(self, judge: Judge, reader: Reader, place: KeyedPlace) -> None:
         """Ask about a place in the background, because the answer may turn out not to need it."""
         with judge.early_scope, suppress(Exception):  # asked again when the answer needs it
             await reader.ask(self._calls, self._answer, [place], judge.said)
         judge.early = None
         self._answer.tell()
 
-    async def _ask(self, judge: Judge, reader: Reader, unit: PathUnit, missing: Place) -> None:
+    async def _ask(self, judge: Judge, reader: Reader, unit: PathUnit, missing: KeyedPlace) -> None:
         """Ask about the missing place, and about others that are worth asking about in the same request."""
-        answer, places, found = self._answer, [missing], dict[object, Place]()
+        answer, places, found = self._answer, [missing], dict[object, KeyedPlace]()
         most = 1 if missing.key == judge.asked_early else self._pacing.together(judge.model)
         if most > 1:
             units, last = [unit], unit.last
@@ -240,12 +240,12 @@ class Judging:
                 raise
             await self._ask_about(judge, reader, [missing])  # the request may have failed because of another place
 
-    async def _ask_about(self, judge: Judge, reader: Reader, places: Sequence[Place]) -> None:
+    async def _ask_about(self, judge: Judge, reader: Reader, places: Sequence[KeyedPlace]) -> None:
         """Ask about places: by a new watch, or in one question."""
         if not (reader.takes_ids and self._watches.open_at(judge, places[0])):
             await reader.ask(self._calls, self._answer, places, judge.said)
 
-    async def _write_again(self, judge: Judge, more: Continuation) -> None:
+    async def _write_again(self, judge: Judge, more: UnwrittenText) -> None:
         """Let an assistant without ids write its text of the unit again, and further."""
         tokens, ended, number = list[Token](), False, next(self._answer.asks)
 
@@ -299,7 +299,7 @@ class Judging:
             if more is Pending.DRAFT:
                 self._wait(judge)
                 return False
-            if isinstance(more, Continuation):
+            if isinstance(more, UnwrittenText):
                 if more.ids is None:
                     return partial(self._write_again, judge, more)
                 if not self._watches.comes_by(judge, more.ids):
@@ -350,7 +350,7 @@ class Judging:
                 return partial(self._ask_again, judge, reader, place)
         return None
 
-    async def _ask_again(self, judge: Judge, reader: Reader, place: Place) -> None:
+    async def _ask_again(self, judge: Judge, reader: Reader, place: KeyedPlace) -> None:
         """Ask about a place at which a stream showed no probability."""
         said = judge.said
         shown, source = said.after.pop(place.key), said.sources.pop(place.key)

@@ -74,7 +74,7 @@ class Rate:
     replacements: int = 0
 
     def between(self, tokens: int = 0, replacements: int = 0) -> float:
-        """The average number of tokens between two replacements, with those of an answer in progress."""
+        """The average number of tokens between two replacements, an answer in progress included."""
         tokens, replacements = self.tokens + tokens, self.replacements + replacements
         return (tokens + _RESTARTS * _BETWEEN) / (replacements + _RESTARTS)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cosd_api.decoding.answer import Answer
+from cosd_api.decoding.answer import AnswerPath
 from cosd_api.decoding.pace import LEAST, Pace
 from cosd_api.paths import look, word_around
 
@@ -22,7 +22,7 @@ class Pacing:
         pauses: whether the draft can be paused anywhere, because it continues its own ids.
     """
 
-    def __init__(self, settings: Pace, answer: Answer, *, cuts: bool, pauses: bool) -> None:
+    def __init__(self, settings: Pace, answer: AnswerPath, *, cuts: bool, pauses: bool) -> None:
         self.settings = settings
         self._answer, self._cuts, self._pauses = answer, cuts, pauses
         self._restarts = 0
@@ -80,7 +80,7 @@ class Pacing:
         return all(self._answer.is_idle(one) for one in judging) and (bool(judging) or not self._answer.judges)
 
     def reaches(self) -> bool:
-        """Test whether the draft has most likely written far enough behind the answer's end to encode its last word."""
+        """Test whether the draft has most likely written far enough after the answer's end to encode its last word."""
         answer, bound = self._answer, self._answer.bound
         if not answer.lookahead:
             return len(answer.tokens) >= bound

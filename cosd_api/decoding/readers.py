@@ -23,7 +23,7 @@ from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
 from cosd_api.alignment import Decision, same, ties
-from cosd_api.decoding.answer import LOOKAHEAD, Answer, Judge, JudgedPath, Replacement
+from cosd_api.decoding.answer import LOOKAHEAD, AnswerPath, Judge, JudgedPath, Replacement
 from cosd_api.decoding.calls import Calls
 from cosd_api.decoding.said import Ids, Said, Source, Writing
 from cosd_api.differences import Difference, Walk, asked_places, walk, walk_text
@@ -33,7 +33,7 @@ from cosd_providers.contract import Provider, Question, Token
 from cosd_providers.tokenizers import words_of
 
 
-class Place(NamedTuple):
+class KeyedPlace(NamedTuple):
     """A place: its byte offset in the answer, and the key in `Said` of what the assistant says there."""
 
     at: int
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Continuation:
+class UnwrittenText:
     """Text that the assistant has to write before its word is complete.
 
     Attributes:
@@ -91,28 +91,28 @@ class Reader(ABC):
         """The unit that begins with token `first`; `own` if the assistant wrote the word before it."""
 
     @abstractmethod
-    def places(self, answer: JudgedPath, unit: PathUnit) -> Sequence[Place]:
+    def places(self, answer: JudgedPath, unit: PathUnit) -> Sequence[KeyedPlace]:
         """The places of a unit about which the assistant may be asked."""
 
     @abstractmethod
-    def compare(self, answer: JudgedPath, unit: PathUnit, said: Said) -> Walk | Place | None:
+    def compare(self, answer: JudgedPath, unit: PathUnit, said: Said) -> Walk | KeyedPlace | None:
         """Compare a unit with what the assistant has said; None if the draft has to write more first."""
 
     @abstractmethod
-    async def ask(self, calls: Calls, answer: Answer, places: Sequence[Place], said: Said) -> None:
+    async def ask(self, calls: Calls, answer: AnswerPath, places: Sequence[KeyedPlace], said: Said) -> None:
         """Ask about places, in one request."""
 
     @abstractmethod
     async def replacement(
-        self, answer: Answer, unit: PathUnit, found: Difference, decision: Decision, said: Said
-    ) -> Replacement | Continuation | Pending:
+        self, answer: AnswerPath, unit: PathUnit, found: Difference, decision: Decision, said: Said
+    ) -> Replacement | UnwrittenText | Pending:
         """Find the word that replaces draft tokens at a difference."""
 
-    async def early(self, answer: Answer, judge: Judge) -> Place | None:  # noqa: ARG002 - see `ByIds`
+    async def early(self, answer: AnswerPath, judge: Judge) -> KeyedPlace | None:  # noqa: ARG002 - see `ByIds`
         """A place about which the assistant can be asked now, although the unit is not complete; None by default."""
         return None
 
-    def heard(self, answer: Answer, token: Token) -> Token:  # noqa: ARG002 - see `SameIds`
+    def heard(self, answer: AnswerPath, token: Token) -> Token:  # noqa: ARG002 - see `SameIds`
         """The assistant's token as it is judged."""
         return token
 
@@ -131,11 +131,11 @@ class ByIds(Reader):
         super().__init__(model)
         self.listed, self._tie, self._seen = alternatives, tie, seen
 
-    async def early(self, answer: Answer, judge: Judge) -> Place | None:
+    async def early(self, answer: AnswerPath, judge: Judge) -> KeyedPlace | None:
         """The start of the answer, before the draft has written anything."""
-        return None if answer.tokens or judge.first or () in judge.said.after else Place(0, ())
+        return None if answer.tokens or judge.first or () in judge.said.after else KeyedPlace(0, ())
 
-    async def ask(self, calls: Calls, answer: Answer, places: Sequence[Place], said: Said) -> None:
+    async def ask(self, calls: Calls, answer: AnswerPath, places: Sequence[KeyedPlace], said: Said) -> None:
         """Ask for the next token after the ids before each place."""
         number, questions = next(answer.asks), [Question(one.at, ()) for one in places]
         found = await calls.propose(
@@ -160,11 +160,11 @@ class SameIds(ByIds):
         """The next token."""
         return _token(answer, first)
 
-    def places(self, answer: JudgedPath, unit: PathUnit) -> Sequence[Place]:
+    def places(self, answer: JudgedPath, unit: PathUnit) -> Sequence[KeyedPlace]:
         """The place of the token."""
-        return [Place(unit.start, answer.ids(unit.first))]
+        return [KeyedPlace(unit.start, answer.ids(unit.first))]
 
-    def compare(self, answer: JudgedPath, unit: PathUnit, said: Said) -> Walk | Place | None:
+    def compare(self, answer: JudgedPath, unit: PathUnit, said: Said) -> Walk | KeyedPlace | None:
         """Compare two ids. A tie, too, is between ids: of two different ends, one is no tie of the other."""
         mine, [place] = answer.tokens[unit.first], self.places(answer, unit)
         if place.key not in said.after:
@@ -182,16 +182,16 @@ class SameIds(ByIds):
 
     async def replacement(
         self,
-        answer: Answer,
+        answer: AnswerPath,
         unit: PathUnit,
         found: Difference,
         decision: Decision,
         said: Said,
-    ) -> Replacement | Continuation | Pending:
+    ) -> Replacement | UnwrittenText | Pending:
         """The assistant's token."""
         return _exchanged(answer, unit, found, decision, said.after.get(found.ids or ()) or found.theirs)
 
-    def heard(self, answer: Answer, token: Token) -> Token:
+    def heard(self, answer: AnswerPath, token: Token) -> Token:
         """The token, which is an end if its id ends either model."""
         return answer.known_end(token)
 
@@ -215,12 +215,12 @@ class Literal(Reader):
         """The next token."""
         return _token(answer, first)
 
-    def places(self, answer: JudgedPath, unit: PathUnit) -> Sequence[Place]:
+    def places(self, answer: JudgedPath, unit: PathUnit) -> Sequence[KeyedPlace]:
         """The place of the token. The question contains the draft's token."""
         question = Question(unit.start, (answer.tokens[unit.first].data,))
-        return [Place(unit.start, (bytes(answer.text[: unit.start]), question))]
+        return [KeyedPlace(unit.start, (bytes(answer.text[: unit.start]), question))]
 
-    def compare(self, answer: JudgedPath, unit: PathUnit, said: Said) -> Walk | Place | None:
+    def compare(self, answer: JudgedPath, unit: PathUnit, said: Said) -> Walk | KeyedPlace | None:
         """Compare the texts of two tokens."""
         [place] = self.places(answer, unit)
         if place.key not in said.wrote:
@@ -233,7 +233,7 @@ class Literal(Reader):
             return Walk((theirs,))
         return Walk((theirs,), Difference(unit.start, unit.end, None, (theirs,), (theirs,)))
 
-    async def ask(self, calls: Calls, answer: Answer, places: Sequence[Place], said: Said) -> None:
+    async def ask(self, calls: Calls, answer: AnswerPath, places: Sequence[KeyedPlace], said: Said) -> None:
         """Ask for the assistant's token after the text before each place."""
         last = places[-1]
         text = bytes(answer.text[: last.at]) + last.key[1].tokens[0]
@@ -241,12 +241,12 @@ class Literal(Reader):
 
     async def replacement(
         self,
-        answer: Answer,
+        answer: AnswerPath,
         unit: PathUnit,
         found: Difference,
         decision: Decision,
         said: Said,  # noqa: ARG002
-    ) -> Replacement | Continuation | Pending:
+    ) -> Replacement | UnwrittenText | Pending:
         """The assistant's token."""
         return _exchanged(answer, unit, found, decision, found.theirs)
 
@@ -268,12 +268,12 @@ class OwnIds(ByIds):
         """The text up to the next common boundary at which a word starts; see `paths.next_unit`."""
         return await next_unit(answer, first, self._encoder, own=own)
 
-    def places(self, answer: JudgedPath, unit: PathUnit) -> Sequence[Place]:
+    def places(self, answer: JudgedPath, unit: PathUnit) -> Sequence[KeyedPlace]:
         """The boundaries of the assistant's tokens in the unit."""
-        return [Place(at, ids) for at, ids in asked_places(unit, _bound(answer, unit))]
+        return [KeyedPlace(at, ids) for at, ids in asked_places(unit, _bound(answer, unit))]
 
-    async def early(self, answer: Answer, judge: Judge) -> Place | None:
-        """The place at which the next unit starts, if it is a safe cut: nothing behind it changes the ids before it."""
+    async def early(self, answer: AnswerPath, judge: Judge) -> KeyedPlace | None:
+        """The place at which the next unit starts, if it is a safe cut: nothing after it changes the ids before it."""
         first, start = judge.first, answer.offset(judge.first)
         if first >= len(answer.tokens):
             return await super().early(answer, judge)
@@ -281,16 +281,16 @@ class OwnIds(ByIds):
         if not self._encoder.cuts or answer.tokens[first].end or not is_safe_cut(text, start):
             return None
         encoding = await self._encoder.upto(text, start)
-        return None if encoding is None or encoding.ids in judge.said.after else Place(start, encoding.ids)
+        return None if encoding is None or encoding.ids in judge.said.after else KeyedPlace(start, encoding.ids)
 
-    def compare(self, answer: JudgedPath, unit: PathUnit, said: Said) -> Walk | Place | None:
+    def compare(self, answer: JudgedPath, unit: PathUnit, said: Said) -> Walk | KeyedPlace | None:
         """Compare token by token, up to the first difference."""
         found = walk(answer, unit, _bound(answer, unit), said.after, self._tie)
-        return found if found.missing is None else Place(*found.missing)
+        return found if found.missing is None else KeyedPlace(*found.missing)
 
     async def replacement(
-        self, answer: Answer, unit: PathUnit, found: Difference, decision: Decision, said: Said
-    ) -> Replacement | Continuation | Pending:
+        self, answer: AnswerPath, unit: PathUnit, found: Difference, decision: Decision, said: Said
+    ) -> Replacement | UnwrittenText | Pending:
         """The assistant's word, as soon as it has written what decides where the word ends."""
         if found.theirs.end:
             return _ending(answer, unit, found, decision)
@@ -308,7 +308,7 @@ class OwnIds(ByIds):
                 break
         if not enough and len(own) <= 2 * LOOKAHEAD:
             text, size = before + b"".join(token.data for token in own), len(own)
-            return Continuation(
+            return UnwrittenText(
                 len(text),
                 (*found.ids, *(token.id or 0 for token in own)),
                 text,
@@ -336,25 +336,25 @@ class ByText(Reader):
         """The text up to the next place at which a text may be cut; see `text_paths.next_text_unit`."""
         return next_text_unit(answer, first, await words_of(self._provider), own=own)
 
-    def places(self, answer: JudgedPath, unit: PathUnit) -> Sequence[Place]:
+    def places(self, answer: JudgedPath, unit: PathUnit) -> Sequence[KeyedPlace]:
         """The unit's start. The question contains the draft's text of the unit."""
         key = bytes(answer.text[: unit.start]), unit_question(answer, unit)
-        return [Place(unit.start, key)] if unit.judged else []
+        return [KeyedPlace(unit.start, key)] if unit.judged else []
 
-    def compare(self, answer: JudgedPath, unit: PathUnit, said: Said) -> Walk | Place | None:
+    def compare(self, answer: JudgedPath, unit: PathUnit, said: Said) -> Walk | KeyedPlace | None:
         """Compare the assistant's text with the draft's."""
         [place] = self.places(answer, unit)
         if place.key not in said.wrote:
             return place
         return walk_text(answer, unit, answer.bound_bytes, said.wrote[place.key].tokens)
 
-    async def ask(self, calls: Calls, answer: Answer, places: Sequence[Place], said: Said) -> None:
+    async def ask(self, calls: Calls, answer: AnswerPath, places: Sequence[KeyedPlace], said: Said) -> None:
         """Ask for the assistant's own text from the start of each unit."""
         await _ask_text(self.model, calls, answer, bytes(answer.text), places, said, {})
 
     async def replacement(
-        self, answer: Answer, unit: PathUnit, found: Difference, decision: Decision, said: Said
-    ) -> Replacement | Continuation | Pending:
+        self, answer: AnswerPath, unit: PathUnit, found: Difference, decision: Decision, said: Said
+    ) -> Replacement | UnwrittenText | Pending:
         """The assistant's word, from its text of the unit or from the same text written again and further."""
         if found.theirs.end:
             return _ending(answer, unit, found, decision)
@@ -363,7 +363,7 @@ class ByText(Reader):
             before, skipped = bytes(answer.text[: found.at]), found.at - unit.start
             cuts = answer.encoder is not None and answer.encoder.cuts
 
-            def behind(tokens: Sequence[Token]) -> list[Token]:
+            def since(tokens: Sequence[Token]) -> list[Token]:
                 starts = accumulate((len(token.data) for token in tokens), initial=0)
                 return [token for token, at in zip(tokens, starts, strict=False) if at >= skipped and token.data]
 
@@ -371,17 +371,23 @@ class ByText(Reader):
             if key not in said.wrote:
                 most = 2 * LOOKAHEAD + len(found.walked)
                 text = before[: unit.start]
-                return Continuation(
-                    unit.start, None, text, most, lambda more: _is_enough(before, behind(more), cuts=cuts), key
+                return UnwrittenText(
+                    unit.start, None, text, most, lambda more: _is_enough(before, since(more), cuts=cuts), key
                 )
             again = said.wrote[key]
             if _spell(again.tokens).startswith(_spell(found.walked)):
-                own, ended = behind(again.tokens), again.ended
+                own, ended = since(again.tokens), again.ended
         return await _placed(answer, unit, found, decision, own, ended=ended)
 
 
 async def _ask_text(
-    model: int, calls: Calls, answer: Answer, text: bytes, places: Sequence[Place], said: Said, also: dict[str, Any]
+    model: int,
+    calls: Calls,
+    answer: AnswerPath,
+    text: bytes,
+    places: Sequence[KeyedPlace],
+    said: Said,
+    also: dict[str, Any],
 ) -> None:
     """Ask an assistant for its own text at some places, in one request."""
     number = next(answer.asks)
@@ -401,22 +407,22 @@ def _bound(answer: JudgedPath, unit: PathUnit) -> int:
     return unit.end + 1 if answer.tokens[unit.first].end else answer.bound_bytes
 
 
-def _exchanged(answer: Answer, unit: PathUnit, found: Difference, decision: Decision, theirs: Token) -> Replacement:
+def _exchanged(answer: AnswerPath, unit: PathUnit, found: Difference, decision: Decision, theirs: Token) -> Replacement:
     """The replacement of one token by another."""
     text = None if theirs.end else bytes(answer.text[: found.at]) + theirs.data
     return Replacement(unit, decision, found.at, found.at, (theirs,), unit.first, text=text, whole=True)
 
 
-def _ending(answer: Answer, unit: PathUnit, found: Difference, decision: Decision) -> Replacement:
+def _ending(answer: AnswerPath, unit: PathUnit, found: Difference, decision: Decision) -> Replacement:
     """The replacement that ends the answer."""
     keep = bisect_right(answer.ends, found.at, hi=len(answer.tokens) - answer.ended)
     return Replacement(unit, decision, found.at, found.at, tuple(found.own), keep)
 
 
 async def _placed(
-    answer: Answer, unit: PathUnit, found: Difference, decision: Decision, own: Sequence[Token], *, ended: bool
+    answer: AnswerPath, unit: PathUnit, found: Difference, decision: Decision, own: Sequence[Token], *, ended: bool
 ) -> Replacement | Pending:
-    """The replacement by a word; `ended` if the assistant ends the answer behind its tokens."""
+    """The replacement by a word; `ended` if the assistant ends the answer after its tokens."""
     at, way = found.at, await _restarted(answer, unit, found, own)
     if way is None:
         return Pending.UNFIT
@@ -434,8 +440,8 @@ async def _placed(
     return Replacement(unit, decision, at, at + common, tuple(own), way.keep, way.ids, way.ends, way.text, cut=way.cut)
 
 
-async def _restarted(answer: Answer, unit: PathUnit, found: Difference, own: Sequence[Token]) -> Restart | None:
-    """The draft's path behind an assistant's word."""
+async def _restarted(answer: AnswerPath, unit: PathUnit, found: Difference, own: Sequence[Token]) -> Restart | None:
+    """The draft's path after an assistant's word."""
     if answer.encoder is None:
         return restart_text(answer, found.at, own)
     return await restart(answer, unit.first, found.at, own, answer.encoder)
@@ -446,7 +452,7 @@ def _spell(tokens: Sequence[Token]) -> bytes:
 
 
 def _is_enough(before: bytes, tokens: Sequence[Token], *, cuts: bool) -> bool:
-    """Test whether tokens behind a text hold a whole word and what its encoding depends on."""
+    """Test whether tokens after a text hold a whole word and what its encoding depends on."""
     shown = [token for token in tokens if token.data]  # white space of a template has no bytes
     word = end_of_word(shown) if shown else 0
     end = len(before) + len(_spell(shown[:word]))

@@ -1,7 +1,7 @@
-"""What one assistant has said in an answer, by the ids (or the text) after which it said it.
+"""The words that one assistant has said in an answer, by the ids (or the text) after which it said it.
 
 An assistant's word after some ids never becomes wrong, whatever is replaced later. A question, a question that is asked
-early, the words behind a replacement and an open stream are four ways to fill the same record.
+early, the words after a replacement and an open stream are four ways to fill the same record.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Said:
         self.wrote[key], self.sources[key] = writing, source
 
     def words(self, ids: Ids) -> Iterator[Token | None]:
-        """The tokens that the assistant has said behind some ids, one after the other; the last may be None."""
+        """The tokens that the assistant has said after some ids, one after the other; the last may be None."""
         while ids in self.after:
             token = self.after[ids]
             yield token

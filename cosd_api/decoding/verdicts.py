@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from cosd_api.alignment import Decision, most_probable
-from cosd_api.decoding.answer import Answer
+from cosd_api.decoding.answer import AnswerPath
 from cosd_api.verification import Place, Verifier, coin_of, decides_by_place, digest_of, needs_of, tie_of, verifier_at
 from cosd_providers.contract import Token
 
@@ -22,7 +22,7 @@ class Verdicts:
         tie: largest difference of log probabilities that counts as a tie.
     """
 
-    def __init__(self, verifier: Verifier, answer: Answer) -> None:
+    def __init__(self, verifier: Verifier, answer: AnswerPath) -> None:
         self.needs = needs_of(verifier)
         self.tie = tie_of(verifier, answer.job.tie)
         self._verifier, self._answer = verifier, answer

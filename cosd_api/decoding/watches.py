@@ -5,7 +5,7 @@ assistant's word at the next place; a question about that place would have the s
 the same ids. It is closed when the answer leaves it, and when it is far ahead of the draft. If it fails, a question
 asks about the place.
 
-The word of an assistant that replaces draft tokens is such a stream, too, which ends a little behind the word.
+The word of an assistant that replaces draft tokens is such a stream, too, which ends a little after the word.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from cosd_api.decoding.answer import Answer, Judge
+from cosd_api.decoding.answer import AnswerPath, Judge
 from cosd_api.decoding.calls import Calls
 from cosd_api.decoding.commands import StartDraft, Watch
-from cosd_api.decoding.readers import Continuation, Place, Reader
+from cosd_api.decoding.readers import KeyedPlace, Reader, UnwrittenText
 from cosd_api.decoding.said import Ids, Source
 from cosd_api.decoding.speeds import Speeds
 from cosd_api.paths import common
@@ -29,14 +29,14 @@ from cosd_providers.contract import DraftEnd, ServerInfo, Token
 
 LAG = 8
 """Maximum number of tokens that a watch may still have to write before it answers a waiting place. If the watch is
-farther behind, a new watch is opened at that place, which reads all tokens before the place at once.
+farther past, a new watch is opened at that place, which reads all tokens before the place at once.
 """
 
 AHEAD = 32
 """Maximum number of tokens that a watch may write beyond the answer so far. Further tokens are most likely useless."""
 
 RUN_ON = 2
-"""Number of tokens that an assistant writes behind its word while the draft starts again behind the same word. They are
+"""Number of tokens that an assistant writes after its word while the draft starts again after the same word. They are
 its words at the next places.
 """
 
@@ -130,7 +130,7 @@ class Watches:
 
     def __init__(
         self,
-        answer: Answer,
+        answer: AnswerPath,
         calls: Calls,
         start: Callable[..., None],
         readers: Mapping[int, Reader],
@@ -154,7 +154,7 @@ class Watches:
             raise self._open.pop(judge.model).error or one.error
         return one is not None and one.comes_by(ids)
 
-    def open_at(self, judge: Judge, place: Place) -> bool:
+    def open_at(self, judge: Judge, place: KeyedPlace) -> bool:
         """Open a watch at a place. Return False if a question has to ask about it."""
         model, one = judge.model, self._leave(judge.model)
         if self._failures[model] >= _FAILURES:
@@ -166,8 +166,8 @@ class Watches:
         self._begin(judge, Watching(len(place.key), [*place.key], text, max(1, most)))
         return True
 
-    def write(self, judge: Judge, more: Continuation) -> None:
-        """Let an assistant write its word, and `RUN_ON` tokens behind it."""
+    def write(self, judge: Judge, more: UnwrittenText) -> None:
+        """Let an assistant write its word, and `RUN_ON` tokens after it."""
         assert more.ids is not None
         self._leave(judge.model)
         self._begin(judge, Watching(len(more.ids), [*more.ids], bytearray(more.text), more.most, more.enough))
@@ -206,10 +206,10 @@ class Watches:
 
     async def _listen(self, judge: Judge, one: Watching) -> None:
         answer, model, reader, said = self._answer, judge.model, self._readers[judge.model], judge.said
-        number, tokens, behind = next(answer.asks), list[Token](), 0
+        number, tokens, past = next(answer.asks), list[Token](), 0
 
         def take(item: Token | DraftEnd) -> bool:
-            nonlocal behind
+            nonlocal past
             if isinstance(item, DraftEnd):
                 full = item.reason in ("context", "filter")
                 one.failed = full and one.enough is None
@@ -224,10 +224,10 @@ class Watches:
                 one.ends.append(len(one.text))
                 if (current := answer.judges.get(model)) is not None:
                     self.follow(current)
-                if one.enough is not None and (behind or one.enough(tokens)):
-                    behind += 1
+                if one.enough is not None and (past or one.enough(tokens)):
+                    past += 1
             answer.tell()
-            return behind > RUN_ON
+            return past > RUN_ON
 
         with one.scope:
             try:
@@ -235,7 +235,7 @@ class Watches:
             except Exception as error:  # noqa: BLE001 - the next question shows whether the error matters
                 _log.debug("a stream failed: %s", type(error).__name__)
                 one.failed = True
-                one.error = error if one.enough is not None and not behind else None
+                one.error = error if one.enough is not None and not past else None
         if one.enough is None:
             self._failures[model] = self._failures[model] + 1 if one.failed else 0 if tokens else self._failures[model]
         if not one.failed and self._open.get(model) is one:

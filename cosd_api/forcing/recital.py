@@ -112,7 +112,7 @@ class Recital:
         self._text = bytes(self._reference.text)
         self._said = Said() if known is None or not reader.takes_ids else Said(known.answers)
         self._missing: dict[Any, bytes] = {}  # keys of places about which to ask the assistant, with the text before
-        self._behind: dict[int, list[Token | None]] = {}  # the draft's further tokens; None if no more are known
+        self._after: dict[int, list[Token | None]] = {}  # the draft's further tokens; None if no more are known
         self._short: dict[int, RecitedPath] = {}  # paths that the draft must continue before they can be judged
         self._samples: list[Sample] = []
         self._skipped = 0
@@ -155,12 +155,12 @@ class Recital:
         """Ask the draft how its own paths go on: by ids for one token, by text for all tokens of a word."""
         if not self._by_ids:
             found = await concurrently([partial(self._written, one) for one in paths])
-            self._behind |= {own.wrong: [*tokens, None] for own, tokens in zip(paths, found, strict=True)}
+            self._after |= {own.wrong: [*tokens, None] for own, tokens in zip(paths, found, strict=True)}
         elif paths:
             ids = {own.wrong: own.ids(own.known) for own in paths}
             tokens = await self._draft.next_tokens({ids[own.wrong]: bytes(own.text) for own in paths})
             for wrong, before in ids.items():
-                self._behind.setdefault(wrong, []).append(tokens[before])
+                self._after.setdefault(wrong, []).append(tokens[before])
 
     async def _written(self, own: RecitedPath) -> list[Token]:
         """Return all tokens that a draft that is sent text writes after a path.
@@ -211,7 +211,7 @@ class Recital:
     def _leave(self, wrong: int) -> RecitedPath:
         """Return the path that consists of the reference up to index `wrong`, then of the draft's known tokens."""
         tokens = list[Token]()
-        for token in (self._choices[wrong], *self._behind.get(wrong, ())):
+        for token in (self._choices[wrong], *self._after.get(wrong, ())):
             if token is None:
                 break
             tokens.append(token)
@@ -293,7 +293,7 @@ class Recital:
         """Test whether the draft must be asked to continue its own text."""
         if not path.leaves or self._reader.tokenwise:
             return False
-        known = None in self._behind.get(path.wrong, ()) or path.known - path.wrong >= LONGEST
+        known = None in self._after.get(path.wrong, ()) or path.known - path.wrong >= LONGEST
         return not known and self._is_beginning(path, differs)
 
     def _is_beginning(self, path: RecitedPath, differs: Difference | None) -> bool:
