@@ -214,6 +214,8 @@ class Judging:
 
     async def _ask_early(self, judge: Judge, reader: Reader, place: KeyedPlace) -> None:
         """Ask about a place in the background, because the answer may turn out not to need it."""
+        if not self._answer.is_current(judge):
+            return
         with judge.early_scope, suppress(Exception):  # asked again when the answer needs it
             await reader.ask(self._calls, self._answer, [place], judge.said)
         judge.early = None
