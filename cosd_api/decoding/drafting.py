@@ -22,6 +22,8 @@ from cosd_providers.contract import DraftEnd, Ready, Token
 FIRST_SECONDS = 0.001
 """Number of seconds after which a new draft is assumed to use the connection that was opened for it in advance."""
 
+_LONGEST_WAIT = 0.1  # seconds to wait at most until a cancelled draft has left its server
+
 
 class Drafts:
     """The requests in which the draft model writes the path.
@@ -53,6 +55,8 @@ class Drafts:
         self._ready = draft if isinstance(draft, Ready) else None
         self._scope, self._done = anyio.CancelScope(), anyio.Event()
         self._current = 0  # number of the draft in progress; 0 if it was given up
+        self._free_at = 0.0  # time at which a cancelled draft has left its server
+        self._token_at, self._token_seconds = 0.0, 0.0  # time of the last token, and since the one before it
         self._room = 0  # number of tokens that the draft in progress may still write
         self._begun = 0  # number of tokens in the path at the last replacement
         self._again = b""  # text that a text-only draft has to repeat before it writes new text
@@ -61,6 +65,9 @@ class Drafts:
     def leave(self) -> None:
         """Give up the draft in progress, if any. Its stream closes in the background."""
         if self.writing:
+            settings = self._pacing.settings
+            wait = self._token_seconds if settings.leases and not settings.hedge else 0.0
+            self._free_at = anyio.current_time() + wait
             self._current = 0
             self._scope.cancel()
             self._over()
@@ -79,10 +86,14 @@ class Drafts:
             if self._room <= 0:
                 await answer.changed()
                 continue
+            if (wait := self._free_at - anyio.current_time()) > 0:
+                await anyio.sleep(wait)
+                continue  # the path may have changed
             command = self._next()
             hedge = self._hedges.adopt(command)
             self._current = answer.draft = command.draft if hedge is None else hedge.number
             self.writing, self._done, self._scope = True, anyio.Event(), anyio.CancelScope()
+            self._token_at = 0.0
             if hedge is None:
                 self._start(self._write, command, self._scope)
                 if self._ready is not None:
@@ -111,6 +122,13 @@ class Drafts:
         if hedge.error is not None:
             self._failed(hedge.number, hedge.error)
         self._ended(hedge.number)
+
+    def _measure(self) -> None:
+        """Note the time that the draft takes for a token."""
+        now = anyio.current_time()
+        if self._token_at:
+            self._token_seconds = min(_LONGEST_WAIT, now - self._token_at)
+        self._token_at = now
 
     def _failed(self, number: int, error: Exception) -> None:
         if number == self._current:
@@ -174,6 +192,7 @@ class Drafts:
             self._stuck = len(answer.tokens) if self._again else -1
         else:
             self._room -= 1
+            self._measure()
             if item.end and self._again:
                 self._stuck = len(answer.tokens)
             elif not answer.ended and (token := self._rest_of(item)) is not None:

@@ -72,7 +72,7 @@ class Judging:
                 except Exception as error:  # noqa: BLE001 - raised only when the answer waits for this assistant
                     model = 0 if judge.drafts_error else judge.model
                     judge.error, moved = placed(error, answer.job.turns[model].provider), True
-                if moved:
+                if moved and answer.is_current(judge):
                     if self._pacing.held:
                         self._drafting.leave()
                     self._watches.follow(judge)

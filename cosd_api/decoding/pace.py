@@ -22,6 +22,7 @@ class Pace:
     Attributes:
         draft_length: number of tokens in a drafting round; None means that the draft is not written in rounds.
         max_ahead: maximum number of tokens drafted beyond the judged text. A unit that has begun is always completed.
+        leases: whether the draft's server reads the text again for a request that overtakes a cancelled one.
         hedge: maximum number of hedges at a time.
         needs: the data that the verifier needs.
         ids: whether the models share the same token ids and are sent ids.
@@ -33,6 +34,7 @@ class Pace:
 
     draft_length: int | None = None
     max_ahead: int | None = None
+    leases: bool = False
     hedge: int = 0
     needs: Needs = field(default_factory=Needs)
     ids: bool = False
