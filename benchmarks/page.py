@@ -32,7 +32,8 @@ _PAGE = """# What a fusion costs
 
 `make bench` measures everything on this page, and `make bench ARGS=--page` writes the page. [All
 tables](benchmark-tables.md) are on a page of their own, and every repetition is in `benchmarks/results`. Compare
-figures only within a table, because only the rows of one table were measured in the same run.
+figures only within a table, because only the rows of one table were measured in the same run. The tables were measured
+before one decoder served all pairs of models; the setting `in_flight` is gone since.
 
 ## Time and price
 
