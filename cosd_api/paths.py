@@ -210,7 +210,7 @@ class Encoded:
 class Encoder:
     """The cached encoding of a growing answer by one model; only the text after a safe cut is encoded again.
 
-    A safe cut is used only if it is a token boundary in the earlier encoding.
+    A safe cut is used only if it is a token boundary in an earlier encoding that includes the cut's lookahead.
 
     Args:
         encode: encodes a text with the model's tokenizer.
@@ -260,6 +260,8 @@ class Encoder:
             known.ends[:count] + tuple([max(start + size, 0) for size in sizes]),
         )
         starts = [match.start() for match in _SAFE_CUT.finditer(given, cut + 1)]
+        if not self.cuts:  # a token may still come to cross a cut whose lookahead is not written
+            starts = [at for at in starts if look(given, at, ended=False) is not None]
         more = [(at, tokens) for at in starts if (tokens := found.count(at)) is not None]
         if self._text is before:  # otherwise, a concurrent call has encoded a different text
             self._text, self._known, self._cuts = given, found, (*cuts, *more)

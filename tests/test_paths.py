@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from cosd_api.paths import DraftPath, Encoder, PathUnit, is_safe_cut, look, next_unit, restart, word_starts
 from cosd_providers.contract import Piece, Token
+from cosd_providers.vocabulary import crosses_space
 from naive import reference_paths as naive
 from support.drawn import examples
 from toys import ngrams
 from toys.ngrams import GPT2, LLAMA3, O200K, Pieces, pieces
 
 T = TypeVar("T")
-SPELLING = ("gpt2", "digits", "llama3", "o200k", "spaces")
+SPELLING = ("gpt2", "digits", "llama3", "o200k", "spaces", "phrases", "symbols")
 """The tokenizers whose pieces are the bytes of the text."""
 STABLE = 0.998
 """The share of places, at least, whose ids are final once their lookahead is written."""
@@ -135,6 +136,7 @@ def texts(draw: st.DrawFn, most: int = 160) -> str:
     hard = (
         *(" ", "  ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "a", "can", "'t", "'re", "12", "345", ".", "/"),
         *("é", "e\u0301", "😀", "東京", "は", "。", "-----", "</s>", "<|im_end|>", " The", "THE", "\u200b", "ﬁ"),
+        *("from", " cosd", " the", " model", "foo>", " </bar", ">", " <"),
     )
     return "".join(draw(st.lists(st.sampled_from(hard), min_size=1, max_size=24)))
 
@@ -269,8 +271,25 @@ def test_encoding_step_by_step_is_encoding_the_whole(name: str, text: str, data:
             text = text[:cut] + data.draw(texts(40)) + text[cut : data.draw(st.integers(0, len(text)))]
 
 
+def test_a_token_may_cross_a_cut_that_was_a_boundary_of_a_shorter_text() -> None:
+    of, text = pieces("phrases"), b"It is the model, and the model, that the model reads"
+    encodes = encoder(of)
+    for end in range(len(text) + 1):
+        found = done(encodes.upto(text, end))
+        assert found is not None
+        assert list(found.ids) == of.encode(text[:end])
+
+
+@pytest.mark.parametrize(("name", "crossing"), [("symbols", b"> </"), ("phrases", b" the draft")])
+def test_tokens_across_a_space(name: str, crossing: bytes) -> None:
+    """After a symbol they cross no safe cut, after a letter they do."""
+    tokens = pieces(name).tokens
+    assert crossing in tokens
+    assert naive.has_words(tokens) == (name == "symbols") == (not any(map(crosses_space, tokens)))
+
+
 @examples(30)
-@given(tokenizers(), texts())
+@given(tokenizers(*(name for name in SPELLING if name != "phrases")), texts())
 def test_an_encoding_from_a_safe_cut_is_the_tail_of_the_whole(name: str, text: str) -> None:
     of, data = pieces(name), text.encode()
     for at in range(1, len(data)):

@@ -340,7 +340,7 @@ class Reference:
                 return self.judge_end(index, written, start)
             span = self.unit(index, written, start)
             if span is None:
-                quiet = self.quiet(written, start)
+                quiet = self.quiet(written, start) if self.cuts[index] else None
                 if quiet is None:
                     return None
                 start = quiet
@@ -404,7 +404,7 @@ class Reference:
         return None
 
     def quiet(self, written: Written, start: int) -> int | None:
-        """The last place, between words with one space, up to which nothing is contestable.
+        """The last safe cut up to which nothing is contestable.
 
         Units behind it are judged though the lookahead of one before is missing.
         """

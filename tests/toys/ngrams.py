@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,11 @@ O200K = (
 )
 DIGITS = GPT2.replace(r" ?\p{N}+", r"\p{N}")
 """GPT-2's with every digit by itself, as SmolLM's has it."""
+PHRASES = rf"(?: ?\p{{L}}+)+|{GPT2}"
+"""GPT-2's, whose tokens may cross a space between words."""
+SYMBOLS = rf"(?: ?[<>=|+]+)+/?|{GPT2}"
+"""GPT-2's, whose tokens may cross a space after a symbol, as `> </` does."""
+MARKUP = "foo> </bar\n<b> </b> <i> </i>\n" * 40
 EXTRA = (
     "She can't; they cannot, and we'll see: 12,345.67 or 1234567890.\n\nI 😀 it 👩‍👩‍👧, naïve café — Ωmega.\n",
     "https://example.org/usr/local/lib?q=a%20b&c=d#e and s3://bucket/key_1.tar.gz.\n/usr/bin\n/\n/etc\n",
@@ -94,12 +100,28 @@ def with_spaces(*, vocabulary: int = 800) -> Tokenizer:
     return tokenizer
 
 
+def with_phrases(count: int = 40) -> Tokenizer:
+    """A tokenizer that merges words to frequent phrases once it has merged all parts of words, as SuperBPE does."""
+    tokenizer = byte_level(GPT2)
+    made, pairs = json.loads(tokenizer.to_str()), Counter[tuple[str, str]]()
+    for text in passages():
+        pairs.update(pairwise(tokenizer.encode(text).tokens))
+    words = [(one, other) for (one, other), _ in pairs.most_common() if f"{one[1:]}{other[1:]}".isalpha()]
+    merges = [pair for pair in words if pair[0][0] == pair[1][0] == "Ġ"][:count]
+    made["model"]["merges"] += merges
+    made["model"]["vocab"] |= {one + other: len(made["model"]["vocab"]) + at for at, (one, other) in enumerate(merges)}
+    made["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {"Regex": PHRASES}
+    return Tokenizer.from_str(json.dumps(made))
+
+
 MAKERS: dict[str, Callable[[], Tokenizer]] = {
     "gpt2": lambda: byte_level(GPT2),
     "digits": lambda: byte_level(DIGITS),
     "llama3": lambda: byte_level(LLAMA3),
     "o200k": lambda: byte_level(O200K),
     "spaces": with_spaces,
+    "phrases": with_phrases,
+    "symbols": lambda: byte_level(SYMBOLS, texts=(*passages(), MARKUP)),
     "nfkc": lambda: byte_level(GPT2, normalizer=normalizers.NFKC()),
 }
 
