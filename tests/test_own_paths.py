@@ -88,7 +88,8 @@ def prompts(draw: st.DrawFn) -> str:
 def tasks(draw: st.DrawFn) -> Task:
     """Answers of models of different passages, with one assistant or two."""
     count, order = draw(st.sampled_from((1, 1, 2))), st.sampled_from((2, 3, 3, 4))
-    names = draw(st.lists(st.sampled_from(NAMES), min_size=count + 1, max_size=count + 1))
+    made = (*NAMES, "phrases", "symbols")
+    names = draw(st.lists(st.sampled_from(made), min_size=count + 1, max_size=count + 1))
     alpha, beta = draw(st.sampled_from(((0.5, 0.5), (0.7, 0.5), (0.9, 0.2), (1.01, 0.0), (0.3, 1.0))))
     return Task(
         prompt=draw(prompts()),

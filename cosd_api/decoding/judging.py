@@ -156,7 +156,7 @@ class Judging:
                 break
             text = text or (b"" if reader.tokenwise else answer.written)
             last = answer.tokens[at].end or at + 1 == answer.job.max_tokens
-            if reader.tokenwise or last or is_safe_cut(text, answer.ends[at]):
+            if reader.tokenwise or last or (reader.cuts and is_safe_cut(text, answer.ends[at])):
                 found = at + 1
         return found
 

@@ -77,6 +77,7 @@ class Reader(ABC):
         takes_ids: whether the assistant is asked after ids.
         tokenwise: whether every unit is one draft token.
         listed: number of other tokens that the assistant lists with each token.
+        cuts: whether a unit can begin at every safe cut.
     """
 
     takes_ids: ClassVar[bool] = True
@@ -85,6 +86,7 @@ class Reader(ABC):
     def __init__(self, model: int) -> None:
         self.model = model
         self.listed = 0
+        self.cuts = True
 
     @abstractmethod
     async def unit(self, answer: JudgedPath, first: int, *, own: bool) -> PathUnit | None:
@@ -262,7 +264,7 @@ class OwnIds(ByIds):
 
     def __init__(self, model: int, encoder: Encoder, tie: float) -> None:
         super().__init__(model, tie)
-        self._encoder = encoder
+        self._encoder, self.cuts = encoder, encoder.cuts
 
     async def unit(self, answer: JudgedPath, first: int, *, own: bool) -> PathUnit | None:
         """The text up to the next common boundary at which a word starts; see `paths.next_unit`."""
