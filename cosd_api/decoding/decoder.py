@@ -148,7 +148,7 @@ class Decoder:
                 self._replace(first)
             elif self._job.survives(first.error) and not first.drafts_error:
                 self._lost[first.model - 1] = Loss(first.first, first.error)
-                answer.judges.pop(first.model).leave()
+                self._judging.lose(answer.judges.pop(first.model))
                 answer.tell()
             else:
                 raise first.error
@@ -224,6 +224,8 @@ class Decoder:
 
     def _is_outvoted(self, decision: Decision, q: float, winner: Judge) -> bool:
         """Test whether a decision is another assistant's and does not win against a replacement with this `q`."""
+        if self._tokenwise and winner.is_certain and decision.assistant >= winner.model:  # it was not waited for
+            return False
         theirs = decision.q or 0.0
         loses = theirs < q or (theirs == q and self._tokenwise)
         return not decision.fired or (decision.assistant != winner.model - 1 and loses)
@@ -260,9 +262,10 @@ class Decoder:
         tokens = [*made.said]
         if not made.whole and made.text is not None:
             own = {(end, token.id): token for token, end, _ in old if end <= made.at}
+            marks = {end: mark for _, end, mark in old}
             tokens = self._spelled(made, own)
-            while tokens and own.get((len(answer.text) + len(tokens[0].data), tokens[0].id)) is tokens[0]:
-                answer.append(tokens.pop(0), answer.mark())
+            while tokens and own.get((end := len(answer.text) + len(tokens[0].data), tokens[0].id)) is tokens[0]:
+                answer.append(tokens.pop(0), marks[end])
         start = len(answer.text)
         gone = [
             replace(token, data=token.data[max(len(token.data) - end + start, 0) :])

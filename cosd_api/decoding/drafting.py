@@ -59,6 +59,7 @@ class Drafts:
         self._token_at, self._token_seconds = 0.0, 0.0  # time of the last token, and since the one before it
         self._room = 0  # number of tokens that the draft in progress may still write
         self._begun = 0  # number of tokens in the path at the last replacement
+        self._from = 0  # number of tokens in the path when the draft began
         self._again = b""  # text that a text-only draft has to repeat before it writes new text
         self._stuck = -1  # number of tokens in the path when the draft failed to write the same text again
 
@@ -154,7 +155,7 @@ class Drafts:
     def _next(self) -> StartDraft:
         """The next draft. If it continues from text, it writes the text after the last safe cut again."""
         answer, text, number, room = self._answer, bytes(self._answer.text), next(self._answer.numbers), self._room
-        self._again = b""
+        self._again, self._from = b"", len(answer.tokens)
         if answer.by_ids:
             return StartDraft(number, text, room, None, (), ids=answer.ids(len(answer.tokens)), **self._also)
         if not answer.lookahead:  # tokens are judged, so the draft continues wherever they end
@@ -189,7 +190,8 @@ class Drafts:
             self._continuation = item.continuation
             if item.reason in ("context", "filter"):
                 self.end, answer.over = item, True
-            self._stuck = len(answer.tokens) if self._again else -1
+            same = bool(self._again) or len(answer.tokens) == self._from  # nothing new was written
+            self._stuck = len(answer.tokens) if same else -1
         else:
             self._room -= 1
             self._measure()

@@ -97,11 +97,11 @@ class Hedges:
 
     def update(self) -> None:
         """Start the likeliest hedges, and cancel those that are not among them any more."""
-        if not self._most or self._failures >= _FAILURES or (self._answer.complete and not self._open):
+        if not self._most or (self._answer.complete and not self._open):
             return
         answer = self._answer
         now = bytes(answer.text), answer.ids(len(answer.tokens)) if answer.by_ids else None
-        wanted = dict(islice(self._likely(), self._most))
+        wanted = {} if self._failures >= _FAILURES else dict(islice(self._likely(), self._most))
         for key in [*self._open]:
             if key not in wanted and key != now:  # the draft is about to continue from `now`
                 self._tried.discard(key)
@@ -129,14 +129,21 @@ class Hedges:
     def _choices(self, at: int) -> list[_Key]:
         """The texts after the likeliest replacements of a token."""
         answer, mine = self._answer, self._answer.tokens[at]
-        judges = [one for one in answer.judges.values() if one.replacement is not None and one.first == at]
-        found = [one.replacement.said[0] for one in judges if one.replacement is not None]
-        if not found and self._verdicts.contestable(at):
-            found = [*mine.alternatives[: self._most]]
-        # No hedge starts after an end of sequence or after the draft's own token.
-        found = [token for token in found if token.data and not token.end and not same(token, mine)]
+        for judge in answer.judges.values():
+            if (made := judge.replacement) is not None and judge.first == at:
+                new = (
+                    tuple(token.id or 0 for token in made.said[:1])
+                    if made.whole
+                    else tuple(id_ or 0 for id_ in made.ids)
+                )
+                ids = (*answer.ids(made.keep), *new) if answer.by_ids else None
+                return [] if made.text is None else [(made.text, ids)]
+        if not self._verdicts.contestable(at):
+            return []
         text, ids = bytes(answer.text[: answer.offset(at)]), answer.ids(at) if answer.by_ids else None
-        return [(text + one.data, None if ids is None else (*ids, one.id or 0)) for one in found]
+        # No hedge starts after an end of sequence or after the draft's own token.
+        likely = [one for one in mine.alternatives[: self._most] if one.data and not one.end and not same(one, mine)]
+        return [(text + one.data, None if ids is None else (*ids, one.id or 0)) for one in likely]
 
     async def _write(self, key: _Key, hedge: Hedge) -> None:
         settings, window = self._pacing.settings, self._pacing.window

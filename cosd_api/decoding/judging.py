@@ -80,6 +80,11 @@ class Judging:
                 elif news is answer.news:
                     await answer.changed()
 
+    def lose(self, judge: Judge) -> None:
+        """Cancel the work of an assistant that is lost."""
+        judge.leave()
+        self._watches.leave(judge.model)
+
     async def _move(self, judge: Judge) -> bool:
         """Take the steps that can be taken now, up to the first request. Return False if nothing has changed."""
         moved, tokenwise = False, self._readers[judge.model].tokenwise
@@ -100,7 +105,7 @@ class Judging:
     async def _step(self, judge: Judge) -> bool | Request:
         """Settle one unit, or find the request that is missing. Return False if nothing can be done now."""
         answer, reader = self._answer, self._readers[judge.model]
-        complete = answer.complete  # read before any `await`, in which the draft may end
+        complete, seen = answer.complete, len(answer.tokens)  # read before any `await`, in which the draft may write
         unit = await self._unit(judge, judge.first)
         if not answer.is_current(judge):
             return False
@@ -108,7 +113,7 @@ class Judging:
             end = self._quiet_run(judge.first, reader) or len(answer.tokens)
             unit = PathUnit(judge.first, end, answer.offset(judge.first), answer.offset(end))
         if unit is None:
-            self._wait(judge)
+            self._wait(judge, seen)
             return await self._early(judge, reader)
         judge.starts.add(unit.first)
         if not self._is_asked(unit):
@@ -119,14 +124,17 @@ class Judging:
             return True
         found = reader.compare(answer, unit, judge.said)
         if found is None:
-            self._wait(judge)
+            self._wait(judge, seen)
             return False
+        if isinstance(found, Walk) and found.difference is not None:
+            unknown = self._unknown(judge, unit, found.difference)
+            if unknown is None:
+                return await self._differ(judge, reader, unit, found, seen)
+            judge.waits = False
+            return unknown
         judge.waits = False
         if isinstance(found, KeyedPlace):
             return self._missing(judge, reader, unit, found)
-        if found.difference is not None:
-            unknown = self._unknown(judge, unit, found.difference)
-            return await self._differ(judge, reader, unit, found) if unknown is None else unknown
         self._keep(judge, unit, found)
         return True
 
@@ -168,13 +176,13 @@ class Judging:
             return False
         return unit.judged and any(map(self._verdicts.asks, range(unit.first, last)))
 
-    def _wait(self, judge: Judge) -> None:
-        """Let the draft write more, if the judge waits for that.
+    def _wait(self, judge: Judge, size: int) -> None:
+        """Let the draft write more than `size` tokens, if the judge waits for that.
 
         The beginning of a wait is news; while the draft is not writing, so is each look at a longer path.
         """
-        answer, size = self._answer, len(self._answer.tokens)
-        waits = not answer.ended and judge.first < min(answer.bound, size)
+        answer = self._answer
+        waits = not answer.ended and judge.first < min(answer.bound, len(answer.tokens))
         if waits and (not judge.waits or (judge.seen != size and not self._drafting.writing)):
             answer.tell()
         judge.waits, judge.seen = waits, size
@@ -282,8 +290,11 @@ class Judging:
             self._record(judge, unit, unit.end + 1, decision)
         judge.first = unit.last
 
-    async def _differ(self, judge: Judge, reader: Reader, unit: PathUnit, walked: Walk) -> bool | Request:
-        """Let the verifier decide about a difference, and find the replacement if it replaces."""
+    async def _differ(self, judge: Judge, reader: Reader, unit: PathUnit, walked: Walk, seen: int) -> bool | Request:
+        """Let the verifier decide about a difference, and find the replacement if it replaces.
+
+        `seen` is the number of tokens of the path that was compared.
+        """
         answer, found = self._answer, walked.difference
         assert found is not None
         over = min(begun_before(answer, unit.first, found.end), answer.bound)  # tokens beyond it are lookahead
@@ -299,8 +310,9 @@ class Judging:
             if not answer.is_current(judge):
                 return False
             if more is Pending.DRAFT:
-                self._wait(judge)
+                self._wait(judge, seen)
                 return False
+            judge.waits = False
             if isinstance(more, UnwrittenText):
                 if more.ids is None:
                     return partial(self._write_again, judge, more)
@@ -309,7 +321,9 @@ class Judging:
                 return False
             way = more
         self._count_off_path(unit)
-        judge.conflict = False
+        judge.conflict = judge.waits = False
+        loud = any(map(self._verdicts.contestable, range(unit.first, min(unit.last, answer.bound))))
+        following = next_start(answer, unit, found.end) if not fires and loud else unit.last
         if isinstance(way, Replacement):
             decision.fired, judge.replacement = True, way
             if answer.counts.off_path is not None:
@@ -317,11 +331,9 @@ class Judging:
         if way is Pending.UNFIT:  # leaves no record
             answer.counts.unanswered += 1
         else:
-            self._record(judge, unit, found.at + 1, decision)
-        if judge.replacement is not None:
-            return True
-        loud = any(map(self._verdicts.contestable, range(unit.first, min(unit.last, answer.bound))))
-        judge.first = next_start(answer, unit, found.end) if not fires and loud else unit.last
+            self._record(judge, replace(unit, last=following), found.at + 1, decision)
+        if judge.replacement is None:
+            judge.first = following
         return True
 
     def _hold(self, judge: Judge, found: Difference) -> None:

@@ -141,7 +141,7 @@ class Watches:
         self._open = dict[int, Watching]()
         self._numbers = set[int]()
         self._failures = Counter[int]()
-        self._counted = set[tuple[int, Ids]]()
+        self._counted = set[tuple[int, int]]()  # number of the watch, and number of ids before the place
 
     def comes_by(self, judge: Judge, ids: Ids) -> bool:
         """Test whether the assistant's stream will soon say what comes after some ids.
@@ -156,7 +156,7 @@ class Watches:
 
     def open_at(self, judge: Judge, place: KeyedPlace) -> bool:
         """Open a watch at a place. Return False if a question has to ask about it."""
-        model, one = judge.model, self._leave(judge.model)
+        model, one = judge.model, self.leave(judge.model)
         if self._failures[model] >= _FAILURES:
             self._watched.discard(model)
         if model not in self._watched or (one is not None and one.failed):
@@ -169,7 +169,7 @@ class Watches:
     def write(self, judge: Judge, more: UnwrittenText) -> None:
         """Let an assistant write its word, and `RUN_ON` tokens after it."""
         assert more.ids is not None
-        self._leave(judge.model)
+        self.leave(judge.model)
         self._begin(judge, Watching(len(more.ids), [*more.ids], bytearray(more.text), more.most, more.enough))
 
     def follow(self, judge: Judge) -> None:
@@ -182,18 +182,18 @@ class Watches:
         left = same < min(began, judged) or same < min(judged, len(one.text), len(answer.text))
         ahead = one.enough is None and len(one.ends) > AHEAD and one.ends[-AHEAD - 1] >= len(answer.text)
         if left or ahead:
-            self._leave(judge.model)
+            self.leave(judge.model)
 
     def count(self, judge: Judge, number: int, ids: Ids) -> bool:
         """Count a place if a watch answered it. Return True if so."""
         if number not in self._numbers:
             return False
-        if (judge.model, ids) not in self._counted:
-            self._counted.add((judge.model, ids))
+        if (number, len(ids)) not in self._counted:
+            self._counted.add((number, len(ids)))
             self._calls.heard(number, judge.model - 1)
         return True
 
-    def _leave(self, model: int) -> Watching | None:
+    def leave(self, model: int) -> Watching | None:
         """Close an assistant's stream, if any, and return it."""
         one = self._open.pop(model, None)
         if one is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, count
@@ -125,6 +125,12 @@ def is_cut(text: bytes, at: int) -> bool:
     return is_visible(before) and not is_symbol(before) and is_visible(behind[1])
 
 
+def all_of(model: Model) -> tuple[bytes, ...]:
+    """The bytes of every id of a model; those of a running server are looked up by id."""
+    tokens = model.tokens
+    return (*tokens.values(),) if isinstance(tokens, Mapping) else (*tokens,)
+
+
 @cache
 def has_words(tokens: tuple[bytes, ...]) -> bool:
     """Test whether no token holds a space that can be a safe cut, be it the token's last byte."""
@@ -232,7 +238,7 @@ class Reference:
         self.prompt, self.draft, self.assistants, self.fires = prompt, draft, assistants, fires
         self.contestable, self.max_tokens, self.stop, self.tie = contestable, max_tokens, stop, tie
         self.fused = Fused()
-        self.cuts = {at: has_words((*one.tokens,)) for at, one in ((DRAFT, draft), *enumerate(assistants))}
+        self.cuts = {at: has_words(all_of(one)) for at, one in ((DRAFT, draft), *enumerate(assistants))}
 
     def fuse(self) -> Fused:
         """The whole answer."""
