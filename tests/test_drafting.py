@@ -1,17 +1,17 @@
-"""The draft's requests, in virtual time: when one follows a request that was cancelled."""
+"""The draft's requests, in virtual time: when the next one is sent."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import anyio
 import pytest
 
-from cosd_api import fuse
+from cosd_api import Tuning, fuse
 from cosd_providers.contract import DraftEnd, Token
-from cosd_providers.testing import ScriptedProvider
+from cosd_providers.testing import ScriptedProvider, TableModel
 from support import virtual_time
 from toys.id_models import Written
 
@@ -50,3 +50,54 @@ async def test_a_draft_waits_for_the_place_of_a_cancelled_one(places: int, pause
     assert (result.replacements, result.requests[0].outcome) == (1, "cancelled")
     _, left, begun, *_ = draft.times
     assert (begun - left > BETWEEN / 2) == pauses
+
+
+SPELLED = b"0123456789" * 9
+"""A text without spaces, which a model with long tokens spells in other places than the draft."""
+
+
+class ByByte(TableModel):
+    """A model whose encoding of a text has its bytes."""
+
+    def encode(self, text: bytes) -> list[int]:
+        """The ids of a text."""
+        return [*text]
+
+
+def digits(size: int, prob: float) -> ByByte:
+    """A model that writes `SPELLED` in tokens of `size` bytes."""
+    tokens = [bytes([at]) for at in range(256)] + [b""] + [(SPELLED * 2)[at : at + size] for at in range(10)]
+
+    def following(ids: Sequence[int]) -> Sequence[float]:
+        written = len(b"".join(tokens[one] for one in ids).split(b"Q", 1)[1])
+        rest = SPELLED[written : written + size]
+        found = 256 if not rest else tokens.index(rest, 257 if size > 1 else 0) if len(rest) == size else rest[0]
+        return [prob * (at == found) for at in range(len(tokens))]
+
+    return ByByte(tokens, following, end_ids=(256,))
+
+
+async def test_an_assistant_that_wrote_more_of_the_same_text_lets_the_draft_write_on() -> None:
+    """Its word spells all that the draft has written: only more text shows whether they differ."""
+    draft = ScriptedProvider(digits(1, 0.3), ids=True, token_delay=BETWEEN)
+    assistant = ScriptedProvider(digits(9, 0.9), ids=True)
+    result = await fuse("Q", draft=draft, assistant=assistant, unit="word", max_tokens=60)
+    assert result.text == SPELLED[:60].decode()
+
+
+async def test_a_text_draft_that_only_repeats_is_not_asked_the_same_again() -> None:
+    """What it writes again after the last safe cut may take all the tokens that it is allowed."""
+    tokens = [bytes([at]) for at in range(256)] + [b"ab", b" cd", b" ef", b" c", b""]
+    read = tokens.index(b"ab")
+
+    def following(ids: Sequence[int]) -> Sequence[float]:
+        text = b"".join(tokens[one] for one in ids).split(b"Q", 1)[1]
+        chosen = {b"ab": b" c" if ids[-1] == read else b" cd", b"ab cd": b" ef", b"ab cd ef": b""}
+        found = tokens.index(chosen[text]) if text in chosen else b"ab cd ef"[len(text)]
+        return [0.5 * (at == found) for at in range(len(tokens))]
+
+    model = TableModel(tokens, following, end_ids=(len(tokens) - 1,))
+    draft, assistant = (ScriptedProvider(model, token_ids=False) for _ in range(2))
+    result = await fuse("Q", draft=draft, assistant=assistant, unit="word", tuning=Tuning(max_ahead=1), max_tokens=20)
+    assert result.text == "ab cd ef"
+    assert result.draft_requests < 20
