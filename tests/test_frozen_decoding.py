@@ -18,6 +18,7 @@ def test_texts_stay_and_nothing_costs_more() -> None:
     kept, found = json.loads(KEPT.read_text(encoding="utf-8")), measured()
     assert found["texts"] == kept["texts"]
     for kind, speeds in kept["costs"].items():
+        assert len({costs["units"] for costs in found["costs"][kind].values()}) == 1  # they follow from the text
         for speed, before in speeds.items():
             now = found["costs"][kind][speed]
             assert set(now) == set(COUNTS)

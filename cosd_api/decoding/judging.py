@@ -118,6 +118,7 @@ class Judging:
         judge.starts.add(unit.first)
         if not self._is_asked(unit):
             judge.waits = False
+            self._count_units(judge, reader, unit)
             if answer.counts.unjudged is not None:
                 answer.counts.unjudged += any(map(self._verdicts.asks, range(unit.first, min(unit.last, answer.bound))))
             judge.first = unit.last
@@ -167,6 +168,12 @@ class Judging:
             if reader.tokenwise or last or (reader.cuts and is_safe_cut(text, answer.ends[at])):
                 found = at + 1
         return found
+
+    def _count_units(self, judge: Judge, reader: Reader, unit: PathUnit) -> None:
+        """Let a run of tokens that is not judged count as units between safe cuts, wherever the run happened to end."""
+        if not reader.tokenwise:
+            text, ends = self._answer.written, self._answer.ends
+            judge.starts.update(at for at in range(unit.first + 1, unit.last) if is_safe_cut(text, ends[at - 1]))
 
     def _is_asked(self, unit: PathUnit) -> bool:
         """Test whether the assistant has to be asked about a unit."""
