@@ -19,7 +19,7 @@ from cosd_api import (
     SettingError,
     Tuning,
 )
-from cosd_api.decoding.pace import Pace
+from cosd_api.decoding.pace import FIRST, Pace
 from cosd_api.extend import Method, Verifier
 from cosd_api.methods.cost import Plan, Reading, draft_cost
 from cosd_api.types import EndpointEstimate, Estimate, Range
@@ -146,7 +146,7 @@ def test_a_draft_that_may_pause_takes_a_second_request() -> None:
         plan = Plan(max_tokens=bound.pop("tokens", 64), models=2, pace=Pace(**bound), skip=True)
         return draft_cost(plan, Reading(10, 10, 18, pauses=pauses)).requests.expected
 
-    assert requests(True) - requests(False) == pytest.approx((29 / 30) ** 16)
+    assert requests(True) - requests(False) == pytest.approx((29 / 30) ** FIRST)
     for bound in ({"tokens": 16}, {"max_ahead": 8}, {"draft_length": 8}):
         assert requests(True, **bound) == requests(False, **bound)
 
