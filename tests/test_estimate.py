@@ -147,7 +147,7 @@ def test_a_draft_that_may_pause_takes_a_second_request() -> None:
         return draft_cost(plan, Reading(10, 10, 18, pauses=pauses)).requests.expected
 
     assert requests(True) - requests(False) == pytest.approx((29 / 30) ** FIRST)
-    for bound in ({"tokens": 16}, {"max_ahead": 8}, {"draft_length": 8}):
+    for bound in ({"tokens": FIRST}, {"max_ahead": 8}, {"draft_length": 8}):
         assert requests(True, **bound) == requests(False, **bound)
 
 
