@@ -86,7 +86,7 @@ async def test_an_assistant_that_wrote_more_of_the_same_text_lets_the_draft_writ
 
 
 async def test_a_text_draft_that_only_repeats_is_not_asked_the_same_again() -> None:
-    """What it writes again after the last safe cut may take all the tokens that it is allowed."""
+    """The text that it writes again after the last safe cut may take all the tokens that it is allowed."""
     tokens = [bytes([at]) for at in range(256)] + [b"ab", b" cd", b" ef", b" c", b""]
     read = tokens.index(b"ab")
 

@@ -71,7 +71,7 @@ class Replacement:
         changed: first byte of the answer that changes.
         said: the assistant's own tokens from the place on.
         keep: number of the path's tokens that remain.
-        ids: the new tokens in the draft's encoding; None for a draft that takes no ids.
+        ids: the ids of the new tokens in the draft's encoding; each is None if the draft takes no ids.
         ends: byte offset of the end of each new token.
         text: the answer up to the end of the word; None if the answer ends at the place.
         whole: whether whole tokens of the draft are exchanged, so that nothing is encoded again.
@@ -103,7 +103,7 @@ class Judge:
         units: its units so far, by their first token.
         starts: where its units began.
         waits: whether its next unit needs more text of the draft.
-        seen: number of the path's tokens when it last looked for its next unit.
+        seen: number of the path's tokens that it knew when it began to wait.
         conflict: whether its word is sure to replace what the draft wrote, and is still being written.
         replacement: its word, which is put into the path when all others have judged the text before it.
         error: the reason why it could not judge; raised only when the answer has to wait for it.

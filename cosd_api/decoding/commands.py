@@ -1,4 +1,4 @@
-"""The interface between a decoder, which decides, and the driver, which acts: events, commands and a report."""
+"""Requests in which a model writes, the tokens and the end of an answer, and the report on it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Placed:
     round: int = 1
 
 
-# --------------------------------------------------------------------------------------------------------- commands
+# --------------------------------------------------------------------------------------------------------- requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class StartDraft:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Let an assistant write greedily from a place in the answer, and report each token (`Decoder.watched`).
+    """Let an assistant write greedily from a place in the answer, and hear each token.
 
     Attributes:
         watch: number of the request, from the same series as the numbers of questions.

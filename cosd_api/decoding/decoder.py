@@ -63,6 +63,7 @@ class Decoder:
         self.finished: Finish | None = None
         self._job, self._tasks = job, AnswerTasks()
         self._lost = {at: Loss(0, error, before=True) for at, error in job.without.items()}
+        self._cuts = job.cuts or [False] * len(job.turns)
         pace = replace(job.pace, needs=needs_of(verifier))
         models = [model for model in range(1, len(job.turns)) if model - 1 not in job.without]
         readers = {model: self._reader(model, verifier) for model in models}
@@ -73,7 +74,7 @@ class Decoder:
             job, encoder, by_ids=draft_ids, lookahead=0 if self._tokenwise else LOOKAHEAD
         )
         self._verdicts = verdicts = Verdicts(verifier, answer)
-        self._pacing = pacing = Pacing(pace, answer, cuts=bool(job.cuts) and all(job.cuts), pauses=draft_ids)
+        self._pacing = pacing = Pacing(pace, answer, cuts=all(self._cuts), pauses=draft_ids)
         self._hedges = Hedges(answer, self.calls, pacing, verdicts, self._tasks.start)
         self._drafting = Drafts(answer, self.calls, pacing, self._hedges, self._tasks.start)
         start = self._tasks.start
@@ -97,7 +98,7 @@ class Decoder:
 
     def _encoder(self, model: int) -> Encoder:
         turn = self._job.turns[model]
-        return Encoder(by_ids(turn.on_path).encode, turn.lead, cuts=bool(self._job.cuts) and self._job.cuts[model])
+        return Encoder(by_ids(turn.on_path).encode, turn.lead, cuts=self._cuts[model])
 
     # -------------------------------------------------------------------------------------------------------- a run
 

@@ -36,7 +36,7 @@ class Hedge:
 
     Attributes:
         number: number of the draft.
-        room: number of tokens that it may still write after those in `items`.
+        room: maximum number of tokens, those in `items` included.
         items: what it has written and the path has not taken.
         error: its error, if it failed.
         over: whether it has ended.
@@ -131,12 +131,8 @@ class Hedges:
         answer, mine = self._answer, self._answer.tokens[at]
         for judge in answer.judges.values():
             if (made := judge.replacement) is not None and judge.first == at:
-                new = (
-                    tuple(token.id or 0 for token in made.said[:1])
-                    if made.whole
-                    else tuple(id_ or 0 for id_ in made.ids)
-                )
-                ids = (*answer.ids(made.keep), *new) if answer.by_ids else None
+                new = [token.id for token in made.said] if made.whole else made.ids
+                ids = (*answer.ids(made.keep), *(one or 0 for one in new)) if answer.by_ids else None
                 return [] if made.text is None else [(made.text, ids)]
         if not self._verdicts.contestable(at):
             return []

@@ -1,7 +1,8 @@
 """The judging of the path by the assistants, one loop for each.
 
 Each step settles a unit, or finds the one thing that is missing, or waits for news. No step keeps a state of its own:
-it computes everything again from the path and from what the assistant has said. So the order of events cannot matter.
+it computes everything again from the path and from what the assistant has said. So the order of events cannot change
+the text.
 """
 
 from __future__ import annotations
@@ -219,7 +220,6 @@ class Judging:
             return False
         if self._watches.comes_by(judge, place.key):
             return False
-
         judge.asked_early = place.key  # not asked early again, should it fail
         if self._pacing.is_watched(judge.model) and self._watches.open_at(judge, place):
             return False

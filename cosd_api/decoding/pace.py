@@ -25,7 +25,6 @@ class Pace:
         leases: whether the draft's server reads the text again for a request that overtakes a cancelled one.
         hedge: maximum number of hedges at a time.
         needs: the data that the verifier needs.
-        ids: whether the models share the same token ids and are sent ids.
         places: recommended number of places per request, for each assistant; an empty tuple means no limit.
         watched: the assistants that are asked by watches if they are sent ids.
         shown: number of alternatives to record with each token of the answer. A verdict uses only the alternatives that
@@ -37,7 +36,6 @@ class Pace:
     leases: bool = False
     hedge: int = 0
     needs: Needs = field(default_factory=Needs)
-    ids: bool = False
     places: tuple[int, ...] = ()
     watched: frozenset[int] = frozenset()
     shown: int = 0
@@ -51,16 +49,6 @@ class Pace:
     def states(self) -> bool:
         """Test whether the draft has to report its hidden states."""
         return bool(self.needs.draft_states)
-
-    @property
-    def alternatives(self) -> int:
-        """The number of other tokens that an assistant lists with each token. A tie needs the second choice."""
-        return max(self.judged_by, self.shown)
-
-    @property
-    def judged_by(self) -> int:
-        """The number of an assistant's other tokens that a verdict uses."""
-        return max(self.needs.alternatives, int(self.ids))
 
 
 @dataclass(slots=True)

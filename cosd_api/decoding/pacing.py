@@ -8,7 +8,7 @@ from cosd_api.decoding.answer import AnswerPath
 from cosd_api.decoding.pace import LEAST, Pace
 from cosd_api.paths import look, word_around
 
-_MOST_UNITS = 32  # maximum number of units in one request
+_MOST_UNITS = 32  # maximum number of units in one request, if the server recommends no number of places
 _SHARE = 0.7  # the draft may be this many times the average distance between two replacements ahead
 
 
@@ -106,7 +106,8 @@ class Pacing:
         if self.is_alone(model):
             return 1
         places = self.settings.places
-        return places[model - 1] if places and self.settings.ids else _MOST_UNITS
+        # A unit of one token is one place; how many places a longer unit has is not known beforehand.
+        return _MOST_UNITS if self._answer.lookahead or not places else places[model - 1]
 
     def waits(self, asks: Iterable[bool]) -> bool:
         """Test whether a question waits while the draft is being written.

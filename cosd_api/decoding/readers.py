@@ -176,11 +176,9 @@ class SameIds(ByIds):
             return Walk((), silent=True)
         if len(theirs.alternatives) > self._seen:  # the others are listed for the record alone
             theirs = replace(theirs, alternatives=theirs.alternatives[: self._seen])
-        if same(mine, theirs):
-            return Walk((theirs,))
-        if ties(mine, theirs, self._tie):
+        if not same(mine, theirs) and ties(mine, theirs, self._tie):
             return Walk((theirs,), tied=True)
-        return Walk((theirs,), Difference(unit.start, unit.end, place.key, (theirs,), (theirs,)))
+        return _walked(unit, place.key, mine, theirs)
 
     async def replacement(
         self,
@@ -230,10 +228,7 @@ class Literal(Reader):
         tokens = said.wrote[place.key].tokens
         if not tokens:
             return Walk((), silent=True)
-        theirs = tokens[0]
-        if same(answer.tokens[unit.first], theirs):
-            return Walk((theirs,))
-        return Walk((theirs,), Difference(unit.start, unit.end, None, (theirs,), (theirs,)))
+        return _walked(unit, None, answer.tokens[unit.first], tokens[0])
 
     async def ask(self, calls: Calls, answer: AnswerPath, places: Sequence[KeyedPlace], said: Said) -> None:
         """Ask for the assistant's token after the text before each place."""
@@ -402,6 +397,12 @@ async def _ask_text(
 def _token(answer: JudgedPath, first: int) -> PathUnit:
     """One draft token as a unit."""
     return PathUnit(first, first + 1, answer.offset(first), answer.offset(first + 1), plain=True)
+
+
+def _walked(unit: PathUnit, ids: Ids | None, mine: Token, theirs: Token) -> Walk:
+    """The comparison of a unit that is one token."""
+    differs = None if same(mine, theirs) else Difference(unit.start, unit.end, ids, (theirs,), (theirs,))
+    return Walk((theirs,), differs)
 
 
 def _bound(answer: JudgedPath, unit: PathUnit) -> int:

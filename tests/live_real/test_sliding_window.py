@@ -25,7 +25,7 @@ ADVICE = "start it with --swa-full if its model has a sliding window: restarts a
 
 @dataclass(frozen=True)
 class Written:
-    """What the model writes alone.
+    """The text that the model writes alone.
 
     Attributes:
         ids: the ids.
@@ -36,7 +36,7 @@ class Written:
     listed: list[dict[int, float]]
 
     def lead(self, at: int, one: int, other: int) -> float:
-        """How far the log probability of an id at a place is above that of another one."""
+        """The difference between the log probabilities of two ids at a place."""
         listed = self.listed[at]
         return listed.get(one, min(listed.values())) - listed.get(other, min(listed.values()))
 
@@ -96,7 +96,7 @@ def _noise(cold: Written, warm: Written) -> float:
 
 @pytest.fixture(scope="module")
 def probed(draft: str) -> ProbeReport:
-    """What the probe says about a server with `--swa-full`."""
+    """The probe's report on a server with `--swa-full`."""
     return asyncio.run(probe(draft))
 
 

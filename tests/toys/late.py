@@ -18,7 +18,7 @@ from cosd_providers.usage import Usage
 SCALES = (0.0, 0.0, 0.02, 0.1, 0.35, 4.0)
 """Usual seconds of one kind of event, of which each order draws one."""
 JITTER = (0.0, 0.5, 1.0, 1.0, 1.5, 6.0)
-"""How many times as long one event takes."""
+"""Factors by which one event is slower."""
 
 
 @dataclass(kw_only=True)

@@ -18,7 +18,7 @@ from toys import toy_models as toys
 from toys.unsteady import Order, Unsteady
 
 Fails = Callable[[int, int, tuple[bytes, ...]], bool]
-"""Whether an assistant fails where it is asked, at a byte of the answer, about some of the draft's tokens."""
+"""Tests whether an assistant fails where it is asked, at a byte of the answer, about some of the draft's tokens."""
 WAYS: tuple[dict[str, Any], ...] = (
     {},
     {"draft_length": 1},
