@@ -233,12 +233,13 @@ class Endpoints:
         warnings = self.method.examine(named, self.unit)
         unit, everybody, shares = self.unit, len(known) == len(self.names), tuple[bool, ...]()
         cuts = (False,) * (1 + len(self.names))
-        if everybody and (self.method.compares_tokenizers or self.method.own_paths) and unit != "literal":
-            vocabularies = await self._vocabularies(infos)
-            cuts = tuple([one is not None and one.crossing == b"" for one in vocabularies])
-            if unit != "word":
+        if (self.method.compares_tokenizers or self.method.own_paths) and unit != "literal":
+            vocabularies = await self._vocabularies(known, infos)
+            by_index = dict(zip((-1, *known), vocabularies, strict=True))
+            cuts = tuple([_never_crosses(by_index.get(at)) for at in range(-1, len(self.names))])
+            if everybody and unit != "word":
                 shares = tuple([one is not None and one == vocabularies[0] for one in vocabularies[1:]])
-            if unit == "token":
+            if everybody and unit == "token":
                 self._refuse_other_tokens(named, vocabularies)
         ids = bool(shares) and all(shares)
         if unit is None and self.method.compares_tokenizers:  # words are the safe choice if a model is down
@@ -271,10 +272,10 @@ class Endpoints:
                     hint = _BY_WORDS + _LITERALLY
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
 
-    async def _vocabularies(self, infos: Sequence[ServerInfo]) -> list[Vocabulary | None]:
-        """Fetch the fingerprints of the models' vocabularies; None for a model whose server accepts no ids."""
-        everybody = zip([self.draft, *self.assistants], infos, strict=True)
-        return await concurrently([partial(vocabulary, *one) for one in everybody])
+    async def _vocabularies(self, known: Sequence[int], infos: Sequence[ServerInfo]) -> list[Vocabulary | None]:
+        """Fetch the vocabularies' fingerprints of the draft and some assistants; None if a server accepts no ids."""
+        asked = zip([self.draft, *(self.assistants[at] for at in known)], infos, strict=True)
+        return await concurrently([partial(vocabulary, *one) for one in asked])
 
     async def turns(
         self,
@@ -510,6 +511,11 @@ async def _check_start(name: str, provider: Provider, contents: Sequence[str]) -
         # A template does not separate messages by these new lines, so a token may be cut at each message.
         if await _starts_with_more(provider, "\n\n".join(contents), room, _CUT * len(contents), _Counts()):
             raise _too_long(name, info, f"more than {room}", room)
+
+
+def _never_crosses(vocabulary: Vocabulary | None) -> bool:
+    """Test whether a vocabulary is known to have no token that crosses a space between words."""
+    return vocabulary is not None and vocabulary.crossing == b""
 
 
 async def _starts_with_more(provider: Provider, text: str, room: int, cuts: int, counts: _Counts) -> bool:

@@ -39,6 +39,8 @@ class Mark:
         draft: number of the draft that wrote the token, or the text that the token replaced.
         at: time at which the token was written.
         silent: whether an assistant was asked about the token and gave no answer.
+        unanswered, unjudged, off_path: for the units that begin with the token, the counts of the same names in
+            `Report`, which are added up when the token is final.
         looked_up: whether the draft was asked for the token's probability; None while the request is in progress.
     """
 
@@ -48,6 +50,9 @@ class Mark:
     draft: int = 0
     at: float = 0.0
     silent: bool = False
+    unanswered: int = 0
+    unjudged: int = 0
+    off_path: int = 0
     looked_up: bool | None = False
 
 
@@ -208,7 +213,7 @@ class AnswerPath(JudgedPath):
         self.marks: list[Mark] = []
         self.judges: dict[int, Judge] = {}
         self.decisions: list[Recorded] = []
-        self.counts = Report(off_path=0, unjudged=0) if lookahead else Report()
+        self.counts = Report()
         self.stop_end: int | None = None
         self.draft = 0
         self.numbers, self.asks = count(1), count(1)

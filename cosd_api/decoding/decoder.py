@@ -74,13 +74,15 @@ class Decoder:
             job, encoder, by_ids=draft_ids, lookahead=0 if self._tokenwise else LOOKAHEAD
         )
         self._verdicts = verdicts = Verdicts(verifier, answer)
-        self._pacing = pacing = Pacing(pace, answer, cuts=all(self._cuts), pauses=draft_ids)
+        self._pacing = pacing = Pacing(
+            pace, answer, cuts=all(self._cuts[model] for model in (0, *models)), pauses=draft_ids
+        )
         self._hedges = Hedges(answer, self.calls, pacing, verdicts, self._tasks.start)
         self._drafting = Drafts(answer, self.calls, pacing, self._hedges, self._tasks.start)
         start = self._tasks.start
         self._judging = Judging(answer, readers, verdicts, self.calls, pacing, self._drafting, start)
         self._response = Response(job.max_tokens, job.stop)
-        self._units = 0
+        self._units = self._off_path = self._unjudged = 0
         answer.judges = {model: Judge(model) for model in models}
 
     def _reader(self, model: int, verifier: Verifier) -> Reader:
@@ -118,7 +120,10 @@ class Decoder:
     def report(self) -> Report:
         """The report on the answer so far."""
         kept = sum(one.source == DRAFT for one in self._response.tokens)
-        return replace(self._answer.counts, text=bytes(self._response.text), kept=kept, lost=self._lost)
+        found = replace(self._answer.counts, text=bytes(self._response.text), kept=kept, lost=self._lost)
+        if not self._tokenwise:
+            found.off_path, found.unjudged = self._off_path + self._drafting.off_path, self._unjudged
+        return found
 
     async def _main(self) -> None:
         answer = self._answer
@@ -198,8 +203,6 @@ class Decoder:
         assert made is not None
         unit, there = made.unit, self._token(judge)
         others = [one for one in answer.judges.values() if one is not judge]
-        if answer.counts.unjudged is not None:
-            answer.counts.unjudged += sum(one.first < there for one in others)
         # Of the other decisions about the changed token, those stay that this replacement has outvoted.
         q = made.decision.q or 0.0
         outvoted = answer.decided(
@@ -209,6 +212,9 @@ class Decoder:
         ends = [*answer.ends]
         answer.kept = answer.settled(unit.first)
         kept = self._put(judge.model - 1, made)
+        mark = answer.marks[min(there, len(answer.marks) - 1)]
+        mark.off_path += made.cut
+        mark.unjudged += sum(one.first < there for one in others)
         first = min(kept, unit.first)
         self._keep_decisions(first, ends, dropped)
         here = [Recorded(first, len(answer.tokens), one) for one in (*outvoted, made.decision)]
@@ -336,6 +342,9 @@ class Decoder:
         token, mark = answer.tokens[at], answer.marks[at]
         answer.decisions = [one for one in answer.decisions if one.last > at]
         about = sorted(answer.decided(lambda one: one.first <= at), key=lambda decision: decision.assistant)
+        counts.unanswered += mark.unanswered
+        self._off_path += mark.off_path
+        self._unjudged += mark.unjudged
         counts.replacements += bool(mark.replaced)
         counts.replaced += len(mark.replaced)
         counts.ties += mark.winner is None and any(one.decision.tied for one in answer.decisions if one.first == at)

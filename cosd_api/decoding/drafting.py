@@ -39,6 +39,7 @@ class Drafts:
         writing: whether a draft is in progress.
         end: the end of a draft after which the path cannot continue.
         error: the error of the last draft; raised only when the answer has to wait for the draft.
+        off_path: number of drafts that had to continue a cut text. It depends on timing.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Drafts:
         self.writing = False
         self.end: DraftEnd | None = None
         self.error: Exception | None = None
+        self.off_path = 0
         self._answer, self._calls, self._pacing, self._hedges, self._start = answer, calls, pacing, hedges, start
         settings = pacing.settings
         self._also: Any = {"alternatives": settings.listed, "states": settings.states}
@@ -164,7 +166,7 @@ class Drafts:
         at = resumed(answer, self._begun) if self._stuck != len(answer.tokens) else None
         if at is None:
             at = len(text)
-            answer.counts.off_path = (answer.counts.off_path or 0) + 1
+            self.off_path += 1
         self._again = text[at:]
         self._room += len(answer.tokens) - bisect_right(answer.ends, at)
         return StartDraft(number, text[:at], self._room, None, (), **self._also)

@@ -120,8 +120,9 @@ class Judging:
         if not self._is_asked(unit):
             judge.waits = False
             self._count_units(judge, reader, unit)
-            if answer.counts.unjudged is not None:
-                answer.counts.unjudged += any(map(self._verdicts.asks, range(unit.first, min(unit.last, answer.bound))))
+            answer.marks[unit.first].unjudged += any(
+                map(self._verdicts.asks, range(unit.first, min(unit.last, answer.bound)))
+            )
             judge.first = unit.last
             return True
         found = reader.compare(answer, unit, judge.said)
@@ -283,9 +284,9 @@ class Judging:
     def _keep(self, judge: Judge, unit: PathUnit, found: Walk) -> None:
         """Keep a unit with which the assistant agrees, or about which it gave no answer."""
         answer, count = self._answer, unit.last - unit.first
-        self._count_off_path(unit)
+        answer.marks[unit.first].off_path += unit.cut
         if found.silent:
-            answer.counts.unanswered += 1
+            answer.marks[unit.first].unanswered += 1
             for mark in answer.marks[unit.first : unit.last]:
                 mark.silent = True
         else:
@@ -327,16 +328,14 @@ class Judging:
                     self._watches.write(judge, more)
                 return False
             way = more
-        self._count_off_path(unit)
+        answer.marks[unit.first].off_path += unit.cut
         judge.conflict = judge.waits = False
         loud = any(map(self._verdicts.contestable, range(unit.first, min(unit.last, answer.bound))))
         following = next_start(answer, unit, found.end) if not fires and loud else unit.last
         if isinstance(way, Replacement):
             decision.fired, judge.replacement = True, way
-            if answer.counts.off_path is not None:
-                answer.counts.off_path += way.cut
         if way is Pending.UNFIT:  # leaves no record
-            answer.counts.unanswered += 1
+            answer.marks[unit.first].unanswered += 1
         else:
             self._record(judge, replace(unit, last=following), found.at + 1, decision)
         if judge.replacement is None:
@@ -409,7 +408,3 @@ class Judging:
             _, source = sources[-1]
             decision.ask, decision.strategy = source.number, "watch" if watched[-1] else source.strategy
         self._answer.decisions.append(Recorded(unit.first, unit.last, decision))
-
-    def _count_off_path(self, unit: PathUnit) -> None:
-        if self._answer.counts.off_path is not None:
-            self._answer.counts.off_path += unit.cut

@@ -131,7 +131,7 @@ ENDPOINTS: dict[str, tuple[Any, Any, tuple[bool, ...]]] = {
     "one crosses": ({}, [provider(*PLAIN), provider(*PHRASES)], (True, True, False)),
     "one takes text": ({}, [provider(*PLAIN, ids=False), provider()], (True, False, True)),
     "one normalises": ({}, [LowerCase(model(), ids=True)], (True, False)),
-    "one is down": ({"spares": True}, [Down(model(), ids=True), provider()], (False, False, False)),
+    "one is down": ({"spares": True}, [Down(model(), ids=True), provider()], (True, False, True)),
 }
 
 
