@@ -229,6 +229,7 @@ class FusionStream:
                 places=tuple(places),
                 leases=infos[-1].capabilities.places == 1,
                 watched=watches,
+                questions_only=frozenset(at for at, info in infos.items() if info.capabilities.watch is False),
                 shown=limits.alternatives,
             ),
             skip=settings.ask == "contestable",
@@ -240,6 +241,7 @@ class FusionStream:
             render=partial(endpoints.render, on_special_tokens=settings.on_special_tokens, own=limits.own),
             room=self._room,
             rate=endpoints.rate,
+            speeds=endpoints.speeds,
         )
 
     async def _fuse(self, budget: Budget, run: Run) -> None:
@@ -249,7 +251,6 @@ class FusionStream:
             if run.report().unanswered:
                 await self._find_silent(run)
         finally:
-            self._endpoints.speeds.note(self._timeline.spans)
             self._report_failures(run)
 
     async def _find_silent(self, run: Run) -> None:

@@ -148,7 +148,7 @@ async def test_an_assistant_is_watched_that_can_write_along(
     assert {one.kind for one in result.requests} == {"draft", kind}
 
 
-@pytest.mark.parametrize(("seconds", "kinds"), [(0.11, ["watch"] * 3), (0.15, ["watch", "watch", "question"])])
+@pytest.mark.parametrize(("seconds", "kinds"), [(0.11, ["watch"] * 3), (0.15, ["watch", "question", "question"])])
 async def test_an_assistant_that_writes_more_slowly_is_not_watched_once_its_speed_is_known(
     seconds: float, kinds: Sequence[str]
 ) -> None:

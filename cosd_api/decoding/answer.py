@@ -113,6 +113,8 @@ class Judge:
         replacement: its word, which is put into the path when all others have judged the text before it.
         error: the reason why it could not judge; raised only when the answer has to wait for it.
         drafts_error: whether `error` is the draft's.
+        saw: number of the last change of the answer that it has taken into account.
+        asks: whether it waits for the answer to a request.
         early: the place about which it is being asked early, if any.
         asked_early: the last place about which it was asked early.
         scope, early_scope: cancel its work, and the early question.
@@ -130,6 +132,8 @@ class Judge:
     replacement: Replacement | None = None
     error: Exception | None = None
     drafts_error: bool = False
+    saw: int = -1
+    asks: bool = False
     early: object = None
     asked_early: object = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -205,6 +209,7 @@ class AnswerPath(JudgedPath):
         numbers: counter of drafts and of continuations.
         asks: counter of questions and of open streams.
         news: event that is set when the path or the progress next changes.
+        changes: number of changes so far.
     """
 
     def __init__(self, job: AnswerJob, encoder: Encoder | None, *, by_ids: bool, lookahead: int) -> None:
@@ -217,7 +222,8 @@ class AnswerPath(JudgedPath):
         self.stop_end: int | None = None
         self.draft = 0
         self.numbers, self.asks = count(1), count(1)
-        self.news = anyio.Event()
+        self.news, self.changes = anyio.Event(), 0
+        self._look = anyio.Event()
         self._stops = StopFinder(job.stop)
         self._stop_count = 0  # number of tokens up to the stop string's end
 
@@ -225,6 +231,7 @@ class AnswerPath(JudgedPath):
 
     def tell(self) -> None:
         """Wake all tasks that wait for a change."""
+        self.changes += 1
         news, self.news = self.news, anyio.Event()
         news.set()
 
@@ -232,6 +239,19 @@ class AnswerPath(JudgedPath):
         """Wait for a change. A task that is cancelled while it waits ends here."""
         await self.news.wait()
         await anyio.lowlevel.checkpoint_if_cancelled()
+
+    def looked(self, judge: Judge, change: int, *, asks: bool = False) -> None:
+        """Note that a judge has taken the changes up to number `change` into account, or that it `asks` a question."""
+        judge.saw, judge.asks = change, asks
+        self._look.set()
+
+    async def all_looked(self, limit: float) -> None:
+        """Wait until every judge has drawn its conclusions from the last change, but at most `limit` seconds."""
+        last = self.changes
+        with anyio.move_on_after(limit):
+            while any(one.saw < last and not one.asks for one in self.judges.values()):
+                self._look = anyio.Event()
+                await self._look.wait()
 
     # ------------------------------------------------------------------------------------------------- the tokens
 

@@ -14,6 +14,7 @@ import anyio.lowlevel
 from cosd_api.budget import Budget
 from cosd_api.decoding.commands import StartDraft, Watch
 from cosd_api.decoding.paths import Path
+from cosd_api.decoding.speeds import Speeds
 from cosd_api.decoding.timeline import RequestKind, RequestSpan, Timeline
 from cosd_providers.contract import Context, DraftEnd, HiddenStates, Proposal, Provider, Question, Token
 from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
@@ -32,6 +33,7 @@ class Calls:
         timeline: the record of the requests.
         room: returns an event to wait for if the reader of the answer is too slow, else None. While a draft waits, its
             further text is not read from the server.
+        speeds: the models' speeds, which the requests measure.
 
     Attributes:
         draft_requests, assistant_requests, drafted_tokens: see `FusionResult`.
@@ -45,8 +47,10 @@ class Calls:
         timeline: Timeline,
         *,
         room: Callable[[], asyncio.Event | None] | None = None,
+        speeds: Speeds | None = None,
     ) -> None:
         self.turns = turns
+        self.speeds = speeds or Speeds()
         self.draft_requests = 0
         self.assistant_requests = 0
         self.drafted_tokens = 0
@@ -125,6 +129,7 @@ class Calls:
         turn, own = turn or self.turns[model], turn is None
         drafts = kind in ("draft", "hedge")
         last: Token | DraftEnd | None = None
+        began, before = anyio.current_time(), 0.0  # `before` is the time of the token before
         with self._timeline.request(model, kind, command.draft, at=len(command.text)) as span:
             if kind == "watch":
                 self._watches[command.draft] = span
@@ -139,8 +144,13 @@ class Calls:
                                 raise _no_probability(item.prob, turn.provider.name)
                             self.drafted_tokens += drafts
                             span.tokens += 1
+                            now = anyio.current_time()
                             if span.first is None:
                                 span.first = self._timeline.now()
+                                if command.text:  # the first request reads the prompt
+                                    self.speeds.started(kind, now - began)
+                            else:
+                                self.speeds.tokens[model].add(now - before)
                             if take(item):
                                 await anyio.lowlevel.checkpoint_if_cancelled()  # `take` may have cancelled this task
                                 return
@@ -149,6 +159,7 @@ class Calls:
                                 self._budget.check_tokens()
                             if self._room is not None and (room := self._room()) is not None and drafts and counts():
                                 await room.wait()
+                            before = anyio.current_time()
                         else:
                             _check_end(item, last, turn.provider.name)
                             span.finish = item.reason
@@ -181,6 +192,7 @@ class Calls:
         self.assistant_requests += 1
         sizes = [self._sizes[model] + question.start for question in questions]
         number = next(self._questions) if number is None else number
+        began, first = anyio.current_time(), not text[: questions[0].start]
         with self._timeline.request(model, "question", number, at=questions[0].start, places=len(sizes)) as span:
             with self._budget.spending(model, sizes) as usage:
                 span.usage = usage
@@ -200,6 +212,8 @@ class Calls:
                 raise ResponseError(words, endpoint=provider.name)
             for proposal in proposals:
                 check_probs(proposal.tokens if proposal is not None else (), provider.name)
+        if not first:  # the first question reads the prompt
+            self.speeds.questions.add(anyio.current_time() - began)
         return proposals
 
     async def score(

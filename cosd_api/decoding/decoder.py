@@ -59,7 +59,7 @@ class Decoder:
     """
 
     def __init__(self, job: AnswerJob, verifier: Verifier) -> None:
-        self.calls = Calls(job.turns, job.budget, job.timeline, room=job.room)
+        self.calls = Calls(job.turns, job.budget, job.timeline, room=job.room, speeds=job.speeds)
         self.finished: Finish | None = None
         self._job, self._tasks = job, AnswerTasks()
         self._lost = {at: Loss(0, error, before=True) for at, error in job.without.items()}

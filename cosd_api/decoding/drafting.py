@@ -57,6 +57,7 @@ class Drafts:
         self._ready = draft if isinstance(draft, Ready) else None
         self._scope, self._done = anyio.CancelScope(), anyio.Event()
         self._current = 0  # number of the draft in progress; 0 if it was given up
+        self._leaving = False  # whether a draft that was given up still writes its last token
         self._free_at = 0.0  # time at which a cancelled draft has left its server
         self._token_at, self._token_seconds = 0.0, 0.0  # time of the last token, and since the one before it
         self._room = 0  # number of tokens that the draft in progress may still write
@@ -66,13 +67,19 @@ class Drafts:
         self._stuck = -1  # number of tokens in the path when the draft failed to write the same text again
 
     def leave(self) -> None:
-        """Give up the draft in progress, if any. Its stream closes in the background."""
+        """Give up the draft in progress, if any. Its stream closes in the background.
+
+        The next draft waits until the server has left the stream, because it would read the text again otherwise. A
+        stream that has one token left ends sooner than a server notices that it was cancelled.
+        """
         if self.writing:
             settings = self._pacing.settings
-            wait = self._token_seconds if settings.leases and not settings.hedge else 0.0
-            self._free_at = anyio.current_time() + wait
+            leases = settings.leases and not settings.hedge
+            self._leaving = leases and self._token_at > 0 and self._room == 1
+            self._free_at = anyio.current_time() + self._token_seconds if leases and not self._leaving else 0.0
             self._current = 0
-            self._scope.cancel()
+            if not self._leaving:
+                self._scope.cancel()
             self._over()
 
     def restart(self) -> None:
@@ -83,15 +90,19 @@ class Drafts:
 
     async def draft(self) -> None:
         """Continue the path whenever more tokens may be drafted."""
-        answer = self._answer
+        answer, checked = self._answer, -1
         while True:
             self._room = 0 if self.error is not None else self._pacing.room()
-            if self._room <= 0:
+            if self._room <= 0 or self._leaving:
                 await answer.changed()
                 continue
             if (wait := self._free_at - anyio.current_time()) > 0:
                 await anyio.sleep(wait)
                 continue  # the path may have changed
+            if checked != answer.changes:  # what the judges find may make this draft useless
+                await answer.all_looked(self._token_seconds)
+                checked = answer.changes
+                continue
             command = self._next()
             hedge = self._hedges.adopt(command)
             self._current = answer.draft = command.draft if hedge is None else hedge.number
@@ -112,6 +123,9 @@ class Drafts:
                 await self._calls.generate(0, command, take, counts=lambda: not self._answer.ended)
             except Exception as error:  # noqa: BLE001 - raised only when the answer waits for the draft
                 self._failed(command.draft, error)
+        if self._leaving and scope is self._scope:
+            self._leaving = False
+            self._answer.tell()
         self._ended(command.draft)
 
     async def _take_over(self, hedge: Hedge, scope: anyio.CancelScope) -> None:
@@ -186,7 +200,7 @@ class Drafts:
         """Add an item of a draft to the path. Return True if no more items are needed."""
         answer = self._answer
         if number != self._current:
-            return True
+            return not self._leaving
         foreign = False
         if isinstance(item, DraftEnd):
             self._continuation = item.continuation

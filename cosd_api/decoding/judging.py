@@ -67,12 +67,13 @@ class Judging:
         answer = self._answer
         while answer.is_current(judge):
             with anyio.CancelScope() as judge.scope:
-                news = answer.news
+                news, change = answer.news, answer.changes
                 try:
                     moved = await self._move(judge)
                 except Exception as error:  # noqa: BLE001 - raised only when the answer waits for this assistant
                     model = 0 if judge.drafts_error else judge.model
                     judge.error, moved = placed(error, answer.job.turns[model].provider), True
+                answer.looked(judge, change)
                 if moved and answer.is_current(judge):
                     if self._pacing.held:
                         self._drafting.leave()
@@ -94,6 +95,7 @@ class Judging:
             if not isinstance(step, bool):
                 if moved:
                     self._answer.tell()
+                self._answer.looked(judge, judge.saw, asks=True)
                 await step()
                 return True
             if not step:
@@ -210,19 +212,19 @@ class Judging:
     async def _early(self, judge: Judge, reader: Reader) -> bool:
         """Ask about a place whose unit is not complete, if the ids before it are certain; return False."""
         answer, first = self._answer, judge.first
-        if first < len(answer.tokens) and not self._verdicts.asks(first):
+        if first < len(answer.tokens) and not any(map(self._verdicts.asks, range(first, len(answer.tokens)))):
             return False
         if judge.early is not None or ((first or answer.tokens) and not self._pacing.is_alone(judge.model)):
             return False
         if first >= answer.bound or not self._verdicts.ever:
             return False
-        place = await reader.early(answer, judge)
+        place = await reader.early(answer, judge, likely=self._pacing.runs_on(judge.model))
         if place is None or place.key == judge.asked_early or not answer.is_current(judge):
             return False
         if self._watches.comes_by(judge, place.key):
             return False
         judge.asked_early = place.key  # not asked early again, should it fail
-        if self._pacing.is_watched(judge.model) and self._watches.open_at(judge, place):
+        if self._watches.open_at(judge, place, short=self._pacing.runs_on(judge.model)):
             return False
         judge.early, judge.early_scope = place.key, anyio.CancelScope()
         self._start(self._ask_early, judge, reader, place)
@@ -260,7 +262,8 @@ class Judging:
 
     async def _ask_about(self, judge: Judge, reader: Reader, places: Sequence[KeyedPlace]) -> None:
         """Ask about places: by a new watch, or in one question."""
-        if not (reader.takes_ids and self._watches.open_at(judge, places[0])):
+        short = len(places) == 1 and self._pacing.runs_on(judge.model)
+        if not (reader.takes_ids and self._watches.open_at(judge, places[0], short=short)):
             await reader.ask(self._calls, self._answer, places, judge.said)
 
     async def _write_again(self, judge: Judge, more: UnwrittenText) -> None:

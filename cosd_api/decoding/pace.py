@@ -27,6 +27,7 @@ class Pace:
         needs: the data that the verifier needs.
         places: recommended number of places per request, for each assistant; an empty tuple means no limit.
         watched: the assistants that are asked by watches if they are sent ids.
+        questions_only: the assistants that are always asked by questions, because the user chose so.
         shown: number of alternatives to record with each token of the answer. A verdict uses only the alternatives that
             it needs.
     """
@@ -38,6 +39,7 @@ class Pace:
     needs: Needs = field(default_factory=Needs)
     places: tuple[int, ...] = ()
     watched: frozenset[int] = frozenset()
+    questions_only: frozenset[int] = frozenset()
     shown: int = 0
 
     @property

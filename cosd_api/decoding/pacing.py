@@ -44,6 +44,7 @@ class Pacing:
         if most <= 0 or answer.complete or self.held or (self.reaches() and not answer.awaited):
             return 0
         ahead, awaited = written - answer.judged, answer.awaited
+        most = min(most, self._short or most)
         if self.settings.draft_length is not None:
             return min(most, self.settings.draft_length) if self._is_idle() else 0
         window = self.window
@@ -54,6 +55,18 @@ class Pacing:
         return 0 if ahead > window // 2 else min(most, max(1, window - ahead))
 
     @property
+    def _short(self) -> int | None:
+        """The length of drafts that end by themselves before a replacement cancels them; None for longer drafts."""
+        settings = self.settings
+        chosen = settings.draft_length is not None or settings.max_ahead is not None or settings.hedge
+        return self._answer.job.speeds.short_draft(self._between) if settings.leases and not chosen else None
+
+    @property
+    def _between(self) -> float:
+        """The average number of tokens between two replacements."""
+        return self._answer.job.rate.between(self._answer.judged, self._restarts)
+
+    @property
     def window(self) -> int | None:
         """The number of tokens by which the draft may be ahead of the judged text; None means no limit.
 
@@ -61,7 +74,7 @@ class Pacing:
         """
         if self.settings.max_ahead is not None or not self._pauses:
             return self.settings.max_ahead
-        return max(LEAST, int(_SHARE * self._answer.job.rate.between(self._answer.judged, self._restarts)))
+        return max(LEAST, int(_SHARE * self._between))
 
     @property
     def held(self) -> bool:
@@ -100,6 +113,16 @@ class Pacing:
     def is_watched(self, model: int) -> bool:
         """Test whether an assistant is asked by an open stream."""
         return model - 1 in self.settings.watched
+
+    def runs_on(self, model: int) -> bool:
+        """Test whether an assistant writes some tokens more after each answer, which may answer the next places.
+
+        It does so if it is idle most of the time, because it writes faster than the draft.
+        """
+        if self.is_watched(model) or not self.is_alone(model) or model - 1 in self.settings.questions_only:
+            return False
+        slower = self._answer.job.speeds.slower(model)
+        return slower is not None and slower < 1
 
     def together(self, model: int) -> int:
         """The number of units to ask about in one request."""

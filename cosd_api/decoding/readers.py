@@ -26,7 +26,7 @@ from cosd_api.alignment import Decision, same, ties
 from cosd_api.decoding.answer import LOOKAHEAD, AnswerPath, Judge, JudgedPath, Replacement
 from cosd_api.decoding.calls import Calls
 from cosd_api.decoding.said import Ids, Said, Source, Writing
-from cosd_api.differences import Difference, Walk, asked_places, walk, walk_text
+from cosd_api.differences import Difference, Walk, asked_places, is_own, walk, walk_text
 from cosd_api.paths import Encoder, PathUnit, Restart, end_of_word, is_safe_cut, look, next_unit, restart
 from cosd_api.text_paths import next_text_unit, restart_text, unit_question
 from cosd_providers.contract import Provider, Question, Token
@@ -110,8 +110,17 @@ class Reader(ABC):
     ) -> Replacement | UnwrittenText | Pending:
         """Find the word that replaces draft tokens at a difference."""
 
-    async def early(self, answer: AnswerPath, judge: Judge) -> KeyedPlace | None:  # noqa: ARG002 - see `ByIds`
-        """A place about which the assistant can be asked now, although the unit is not complete; None by default."""
+    async def early(
+        self,
+        answer: AnswerPath,  # noqa: ARG002 - see `ByIds`
+        judge: Judge,  # noqa: ARG002
+        *,
+        likely: bool,  # noqa: ARG002
+    ) -> KeyedPlace | None:
+        """A place about which the assistant can be asked now, although the unit is not complete; None by default.
+
+        With `likely`, a place qualifies whose ids may still change.
+        """
         return None
 
     def heard(self, answer: AnswerPath, token: Token) -> Token:  # noqa: ARG002 - see `SameIds`
@@ -133,7 +142,7 @@ class ByIds(Reader):
         super().__init__(model)
         self.listed, self._tie, self._seen = alternatives, tie, seen
 
-    async def early(self, answer: AnswerPath, judge: Judge) -> KeyedPlace | None:
+    async def early(self, answer: AnswerPath, judge: Judge, *, likely: bool) -> KeyedPlace | None:  # noqa: ARG002
         """The start of the answer, before the draft has written anything."""
         return None if answer.tokens or judge.first or () in judge.said.after else KeyedPlace(0, ())
 
@@ -269,16 +278,31 @@ class OwnIds(ByIds):
         """The boundaries of the assistant's tokens in the unit."""
         return [KeyedPlace(at, ids) for at, ids in asked_places(unit, _bound(answer, unit))]
 
-    async def early(self, answer: AnswerPath, judge: Judge) -> KeyedPlace | None:
-        """The place at which the next unit starts, if it is a safe cut: nothing after it changes the ids before it."""
+    async def early(self, answer: AnswerPath, judge: Judge, *, likely: bool) -> KeyedPlace | None:
+        """The place at which the next unit starts, if it is a safe cut: nothing after it changes the ids before it.
+
+        A `likely` place is the first unanswered one in the encoding of the text so far. The ids of such a place may
+        change until the unit is complete. A question about other ids is useless, but never wrong.
+        """
         first, start = judge.first, answer.offset(judge.first)
         if first >= len(answer.tokens):
-            return await super().early(answer, judge)
-        text = answer.written
-        if not self._encoder.cuts or answer.tokens[first].end or not is_safe_cut(text, start):
+            return await super().early(answer, judge, likely=likely)
+        text, after = answer.written, judge.said.after
+        certain = self._encoder.cuts and is_safe_cut(text, start)
+        if answer.tokens[first].end or len(text) <= start or not (likely or certain):
             return None
-        encoding = await self._encoder.upto(text, start)
-        return None if encoding is None or encoding.ids in judge.said.after else KeyedPlace(start, encoding.ids)
+        encoding = await self._encoder.upto(text, len(text) if likely else start)
+        count = None if encoding is None else encoding.count(start)
+        if encoding is None or count is None:
+            return None
+        ids = encoding.ids[:count]
+        while likely and count < len(encoding.ids) and (theirs := after.get(ids)) is not None:
+            if not is_own(theirs, encoding.ids[count]):
+                return None
+            count += 1
+            ids = encoding.ids[:count]
+        known = ids in after or (likely and count == len(encoding.ids))
+        return None if known else KeyedPlace(encoding.offset(count), ids)
 
     def compare(self, answer: JudgedPath, unit: PathUnit, said: Said) -> Walk | KeyedPlace | None:
         """Compare token by token, up to the first difference."""

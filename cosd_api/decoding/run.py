@@ -12,6 +12,7 @@ from cosd_api.budget import Budget
 from cosd_api.decoding.commands import Finish, Placed, Report
 from cosd_api.decoding.pace import Pace, Rate
 from cosd_api.decoding.route import Routes
+from cosd_api.decoding.speeds import Speeds
 from cosd_api.decoding.timeline import Timeline
 from cosd_providers.messages import Message, RenderedPrompt
 
@@ -45,6 +46,7 @@ class AnswerJob:
         seed: seed of the random draws.
         room: returns an event to wait for if the reader of the answer is too slow, else None.
         rate: how often the drafts of this fusion are replaced.
+        speeds: the speeds of the models in this fusion.
     """
 
     routes: Routes
@@ -69,6 +71,7 @@ class AnswerJob:
     seed: int = 0
     room: Callable[[], asyncio.Event | None] | None = None
     rate: Rate = field(default_factory=Rate)
+    speeds: Speeds = field(default_factory=Speeds)
 
 
 class CallCounts(Protocol):

@@ -1,34 +1,78 @@
-"""The speeds of a fusion's models, measured in the fusion's answers."""
+"""The speeds of a fusion's models, measured in the fusion's answers. They affect only the cost."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable
+from dataclasses import dataclass
 
-from cosd_api.decoding.timeline import RequestSpan
+from cosd_api.decoding.timeline import RequestKind
 
-_STREAMS = ("draft", "hedge", "watch")
-_FEWEST = 8  # streams with fewer tokens are not counted
-_ENOUGH = 64  # number of tokens after which a model's speed counts as known
+_ENOUGH = 16  # number of tokens after which a model's speed counts as known
+_CANCEL = 2  # number of tokens that a server writes until it has noticed that a stream was cancelled
+
+
+@dataclass(slots=True)
+class Mean:
+    """A mean of measured times.
+
+    Attributes:
+        count: number of times.
+        seconds: their sum.
+    """
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Add a time."""
+        self.count, self.seconds = self.count + 1, self.seconds + seconds
+
+    @property
+    def value(self) -> float:
+        """The mean in seconds; 0 if nothing was measured."""
+        return self.seconds / self.count if self.count else 0.0
 
 
 class Speeds:
-    """The mean time that each model needs to write a token, over all answers so far. It affects only the cost."""
+    """The speeds of the models in all answers so far.
+
+    Attributes:
+        tokens: for each model, the draft first, the time between two tokens of a stream.
+        questions: the time until an assistant has answered a question.
+        start: the shortest time to the first token of a draft that continues an answer, in seconds.
+    """
 
     def __init__(self) -> None:
-        self._seconds: defaultdict[int, float] = defaultdict(float)
-        self._tokens: defaultdict[int, int] = defaultdict(int)
+        self.tokens = defaultdict[int, Mean](Mean)
+        self.questions = Mean()
+        self.start = math.inf
 
-    def note(self, requests: Iterable[RequestSpan]) -> None:
-        """Add the requests of a completed answer."""
-        for one in requests:
-            if one.kind in _STREAMS and one.tokens >= _FEWEST and one.first is not None and one.end is not None:
-                self._seconds[one.who] += one.end - one.first
-                self._tokens[one.who] += one.tokens - 1
+    def started(self, kind: RequestKind, seconds: float) -> None:
+        """Note the time to the first token of a request that continues an answer."""
+        if kind == "draft":
+            self.start = min(self.start, seconds)
+        elif kind != "hedge":
+            self.questions.add(seconds)
 
     def slower(self, model: int) -> float | None:
         """The model's time per token divided by the draft's; None until both are known."""
-        if min(self._tokens[model], self._tokens[0]) < _ENOUGH or not self._seconds[0]:
+        theirs, own = self.tokens[model], self.tokens[0]
+        if min(theirs.count, own.count) < _ENOUGH or not own.value:
             return None
-        theirs, own = (self._seconds[one] / self._tokens[one] for one in (model, 0))
-        return theirs / own
+        return theirs.value / own.value
+
+    def short_draft(self, between: float) -> int | None:
+        """The length of a draft that ends by itself when its first token is judged; None if a long one costs less.
+
+        A short draft costs the start of one more request. A longer one is often cancelled, after which its server is
+        busy for some tokens more.
+
+        Args:
+            between: the average number of tokens between two replacements.
+        """
+        token = self.tokens[0].value
+        if not (token and self.questions.count):
+            return None
+        length = 1 + max(1, round(self.questions.value / token))
+        return length if self.start - token < _CANCEL * token * length / between else None

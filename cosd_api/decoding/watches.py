@@ -95,6 +95,7 @@ class Watching:
         ends: byte offset of the end of each of its tokens in `text`.
         most: maximum number of tokens.
         enough: for a continuation, returns whether its tokens so far complete the word; None for a watch.
+        short: whether it ends by itself after some tokens.
         failed: whether it ended too early; if so, a request has to find out the reason.
         error: the error with which a continuation failed.
         scope: closes it.
@@ -106,6 +107,7 @@ class Watching:
     most: int
     enough: Callable[[Sequence[Token]], bool] | None = None
     ends: list[int] = field(default_factory=list[int])
+    short: bool = False
     failed: bool = False
     error: Exception | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -152,18 +154,24 @@ class Watches:
         one = self._open.get(judge.model)
         if one is not None and one.error is not None:
             raise self._open.pop(judge.model).error or one.error
-        return one is not None and one.comes_by(ids)
+        return one is not None and ((one.short and not one.failed) or one.comes_by(ids))
 
-    def open_at(self, judge: Judge, place: KeyedPlace) -> bool:
-        """Open a watch at a place. Return False if a question has to ask about it."""
+    def open_at(self, judge: Judge, place: KeyedPlace, *, short: bool) -> bool:
+        """Open a watch at a place. Return False if a question has to ask about it.
+
+        If the assistant is not watched, a `short` watch writes its word and `RUN_ON` tokens after it.
+        """
         model, one = judge.model, self.leave(judge.model)
+        short = short and model not in self._watched
         if self._failures[model] >= _FAILURES:
             self._watched.discard(model)
-        if model not in self._watched or (one is not None and one.failed):
+            return False
+        if not (short or model in self._watched) or (one is not None and one.failed):
             return False
         most = self._answer.job.max_tokens + self._answer.lookahead - judge.first
+        most = min(most, 1 + RUN_ON) if short else most
         text = bytearray(self._answer.text[: place.at])
-        self._begin(judge, Watching(len(place.key), [*place.key], text, max(1, most)))
+        self._begin(judge, Watching(len(place.key), [*place.key], text, max(1, most), short=short))
         return True
 
     def write(self, judge: Judge, more: UnwrittenText) -> None:
@@ -175,7 +183,7 @@ class Watches:
     def follow(self, judge: Judge) -> None:
         """Close an assistant's stream if the answer has left it, or if it is far ahead of the draft."""
         one, answer = self._open.get(judge.model), self._answer
-        if one is None or one.failed:
+        if one is None or one.failed or one.short:
             return
         same, judged = common(one.text, answer.text), answer.offset(judge.first)
         began = one.ends[0] if one.ends else len(one.text)
