@@ -372,13 +372,7 @@ class HiddenStates(Protocol):
     """
 
     def generate_with_states(
-        self,
-        context: Context,
-        *,
-        max_tokens: int,
-        continuation: Any = None,
-        alternatives: int = 0,
-        usage: Usage,
+        self, context: Context, *, max_tokens: int, continuation: Any = None, alternatives: int = 0, usage: Usage
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream the same tokens as a greedy `generate`, each with its `state`.
 

@@ -15,10 +15,7 @@ import anyio
 from anyio.lowlevel import current_token
 
 from cosd_providers.concurrency import Lazy
-from cosd_providers.contract import (
-    Provider,
-    Ready,
-)
+from cosd_providers.contract import Provider, Ready
 from cosd_providers.errors import (
     InvalidRequestError,
     ProviderError,

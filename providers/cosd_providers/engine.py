@@ -241,13 +241,7 @@ class Engine(Generic[_F]):
 
     @abstractmethod
     async def _draft(
-        self,
-        facts: _F,
-        context: Context,
-        continuation: Any,
-        max_tokens: int,
-        options: DraftOptions,
-        usage: Usage,
+        self, facts: _F, context: Context, continuation: Any, max_tokens: int, options: DraftOptions, usage: Usage
     ) -> DraftRequests:
         """Begin a draft that is known to be supported; the arguments are as in `contract.Provider.generate`."""
 

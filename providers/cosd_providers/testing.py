@@ -274,11 +274,7 @@ class ScriptedProvider:
     open_requests: int = 0
 
     @classmethod
-    def from_texts(
-        cls,
-        scripts: Mapping[str, Sequence[ScriptToken]],
-        **options: Any,
-    ) -> ScriptedProvider:
+    def from_texts(cls, scripts: Mapping[str, Sequence[ScriptToken]], **options: Any) -> ScriptedProvider:
         """Create a provider that follows scripts: each text is mapped to the tokens that follow it.
 
         Of several keys that fit a text, the longest is used. If the text ends inside a token, the rest of that token
@@ -349,13 +345,7 @@ class ScriptedProvider:
                 yield item
 
     async def generate_with_states(
-        self,
-        context: Context,
-        *,
-        max_tokens: int,
-        continuation: object = None,
-        alternatives: int = 0,
-        usage: Usage,
+        self, context: Context, *, max_tokens: int, continuation: object = None, alternatives: int = 0, usage: Usage
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream tokens with their states, which need additional requests; see `contract.HiddenStates`."""
         states = self._reported()

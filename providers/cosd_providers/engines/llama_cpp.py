@@ -57,13 +57,7 @@ from cosd_providers.contract import (
     Token,
 )
 from cosd_providers.drafting import IdsDraft, streamed, with_states
-from cosd_providers.engine import (
-    Engine,
-    EngineOptions,
-    Models,
-    ask_only,
-    choose,
-)
+from cosd_providers.engine import Engine, EngineOptions, Models, ask_only, choose
 from cosd_providers.engines.llama_cpp_completion import (
     FIELDS,
     LIST,
@@ -88,13 +82,7 @@ from cosd_providers.errors import (
     UnsupportedError,
 )
 from cosd_providers.forwarding import no_states
-from cosd_providers.greedy import (
-    Continuation,
-    Position,
-    answer,
-    boundaries,
-    within,
-)
+from cosd_providers.greedy import Continuation, Position, answer, boundaries, within
 from cosd_providers.http.transport import FEW_IDLE
 from cosd_providers.parsing import parse
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores, grammar
@@ -352,13 +340,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return IdsDraft(stream, start, max_tokens, alone=not context.text, raw=options.raw)
 
     async def generate_with_states(
-        self,
-        context: Context,
-        *,
-        max_tokens: int,
-        continuation: Any = None,
-        alternatives: int = 0,
-        usage: Usage,
+        self, context: Context, *, max_tokens: int, continuation: Any = None, alternatives: int = 0, usage: Usage
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream a draft, and request the states of several tokens at a time; see `contract.HiddenStates`."""
         facts, options = await self._stated(), DraftOptions(alternatives, raw=context.ids is not None)

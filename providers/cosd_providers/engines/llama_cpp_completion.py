@@ -24,26 +24,9 @@ from typing_extensions import TypedDict  # before Python 3.12, pydantic refuses 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Piece, Token
 from cosd_providers.drafting import Next, billed
-from cosd_providers.engine import (
-    ServerFacts,
-    broken_off,
-    miscounted,
-    no_probs,
-    nothing_to_continue,
-    own_stop,
-    silent,
-)
+from cosd_providers.engine import ServerFacts, broken_off, miscounted, no_probs, nothing_to_continue, own_stop, silent
 from cosd_providers.errors import ResponseError, UnsupportedError
-from cosd_providers.greedy import (
-    TIES,
-    Choice,
-    Position,
-    check_greedy,
-    check_own,
-    prob,
-    with_alternatives,
-    with_listed,
-)
+from cosd_providers.greedy import TIES, Choice, Position, check_greedy, check_own, prob, with_alternatives, with_listed
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import LogProb, checked, parse, shape
 from cosd_providers.sampling import DraftOptions
@@ -266,11 +249,7 @@ class LlamaCppClient:
         return listed
 
     async def unchecked(
-        self,
-        prompt: object,
-        usage: Usage,
-        size: Callable[[], tuple[int, bool]] = lambda: (0, True),
-        **fields: object,
+        self, prompt: object, usage: Usage, size: Callable[[], tuple[int, bool]] = lambda: (0, True), **fields: object
     ) -> list[LlamaCppAnswer]:
         """Send one request, and return the answers unchecked, in the order of the prompts.
 

@@ -75,21 +75,8 @@ from cosd_providers.engines.token_ids_client import (
     beginning_of,
     id_step,
 )
-from cosd_providers.errors import (
-    ContextLengthError,
-    InvalidRequestError,
-    ResponseError,
-    StatusError,
-    UnsupportedError,
-)
-from cosd_providers.greedy import (
-    ROUNDING,
-    TIES,
-    Position,
-    check_greedy,
-    check_own,
-    prob,
-)
+from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, StatusError, UnsupportedError
+from cosd_providers.greedy import ROUNDING, TIES, Position, check_greedy, check_own, prob
 from cosd_providers.http.transport import MANY_IDLE, Transport
 from cosd_providers.parsing import LogProb, parse
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
@@ -396,13 +383,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         return {**self._extra, **own, **adapter, "sampling_params": sampling, **fields}
 
     async def batch(
-        self,
-        prompts: Sequence[list[int]],
-        wanted: int,
-        usage: Usage,
-        *,
-        singly: bool = False,
-        **more: Any,
+        self, prompts: Sequence[list[int]], wanted: int, usage: Usage, *, singly: bool = False, **more: Any
     ) -> list[SglangAnswer]:
         """Request answers to several prompts, in order, with lists of prompts or (`singly`) a few at a time."""
         size = 1 if singly else _LIST

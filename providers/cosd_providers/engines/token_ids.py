@@ -341,12 +341,7 @@ class TokenIdsEngine(Engine[_F], Generic[_F, _C]):
         return [await texts.first(next(answers), alternatives) if client.room(path, 1) > 0 else None for path in paths]
 
     async def propose(
-        self,
-        context: Context,
-        questions: Sequence[Question] | None,
-        *,
-        alternatives: int = 0,
-        usage: Usage,
+        self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """Answer all questions, and repeat requests that may not show all ties; see `contract.Provider`."""
         prompt, text = context.prompt, context.text

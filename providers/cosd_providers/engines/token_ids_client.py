@@ -27,13 +27,7 @@ from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Context, Token
 from cosd_providers.engine import NO_TEMPLATE, ServerFacts, nothing_to_continue
-from cosd_providers.errors import (
-    ContextLengthError,
-    InvalidRequestError,
-    ResponseError,
-    StatusError,
-    UnsupportedError,
-)
+from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.greedy import TIES, Choice, Position, with_listed
 from cosd_providers.http.transport import Transport
 from cosd_providers.sampling import DraftOptions

@@ -73,10 +73,7 @@ def overcome(endpoint: str) -> None:
 
 
 async def until_answered(
-    attempt: Callable[[int], Awaitable[_T]],
-    again: Callable[[ProviderError], None] = lambda _: None,
-    *,
-    few: int = 2,
+    attempt: Callable[[int], Awaitable[_T]], again: Callable[[ProviderError], None] = lambda _: None, *, few: int = 2
 ) -> _T:
     """Make attempts until one succeeds, and return its result.
 

@@ -150,12 +150,7 @@ class OpenAICompatible(Engine[ServerFacts]):
         return Drafting(client.without_probs() if own_way else client, context, usage, options, max_tokens)
 
     async def propose(
-        self,
-        context: Context,
-        questions: Sequence[Question] | None,
-        *,
-        alternatives: int = 0,
-        usage: Usage,
+        self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """Propose with the chosen strategy; see `contract.Provider`.
 

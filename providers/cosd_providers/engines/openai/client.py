@@ -25,13 +25,7 @@ from cosd_providers.engines.openai.dialects import GREEDY, NEUTRAL, Dialect
 from cosd_providers.engines.openai.logprobs import CheckedAligner, Listing
 from cosd_providers.engines.openai.streams import StreamCheck, checked
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Conversation, steps
-from cosd_providers.errors import (
-    ContextLengthError,
-    InvalidRequestError,
-    ResponseError,
-    ServerError,
-    UnsupportedError,
-)
+from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
 from cosd_providers.greedy import TIES, Position
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse

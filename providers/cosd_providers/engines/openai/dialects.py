@@ -240,12 +240,7 @@ DIALECTS: Mapping[str, Dialect] = {
     # This row uses the API without a version in its URL (since August 2025); `model` is the name of the deployment.
     # Unverified: the API has /completions, which refuses a chat model with 400.
     "azure": replace(
-        _OPENAI,
-        engine="azure",
-        unknown=False,
-        hosts=(".openai.azure.com",),
-        base="/openai",
-        key_header="api-key",
+        _OPENAI, engine="azure", unknown=False, hosts=(".openai.azure.com",), base="/openai", key_header="api-key"
     ),
     # `logprobs` up to 20 and `echo` are in its published schema. Unverified: an echo lists alternatives, and `prompt`
     # must be a single string. With some models, `logprobs` in a stream is a bare number for each token; a draft from
