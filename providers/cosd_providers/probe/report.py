@@ -94,7 +94,7 @@ _ROWS = (
 LINES: Mapping[str, Words] = {row.name: row for row in _ROWS}
 """All lines of a report, by name, in the order of the report, which is also the order of the checks.
 
-A new check is a row here, and a function with the decorator `inquiry.check` in the list at the end of its module.
+A new check is a row here, and a function with the decorator `state.check` in the list at the end of its module.
 """
 
 UNUSABLE: Mapping[tuple[str, Value], str] = {

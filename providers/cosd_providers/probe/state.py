@@ -39,7 +39,7 @@ __all__ = [
     "TOO_SHORT",
     "Check",
     "Finding",
-    "Inquiry",
+    "ProbeRun",
     "by_start",
     "check",
     "places",
@@ -74,7 +74,7 @@ Finding = tuple[Value, str]
 
 
 @dataclass
-class Inquiry:
+class ProbeRun:
     """A provider that is being probed.
 
     Attributes:
@@ -194,11 +194,11 @@ class Check:
     """
 
     name: str
-    find: Callable[[Inquiry], Awaitable[Finding | None]]
+    find: Callable[[ProbeRun], Awaitable[Finding | None]]
     refused: Value = None
 
 
-def check(name: str, *, refused: Value = None) -> Callable[[Callable[[Inquiry], Awaitable[Finding | None]]], Check]:
+def check(name: str, *, refused: Value = None) -> Callable[[Callable[[ProbeRun], Awaitable[Finding | None]]], Check]:
     """Create a decorator that turns a function into the `Check` of a line."""
     return lambda find: Check(name, find, refused)
 
