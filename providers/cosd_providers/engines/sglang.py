@@ -40,14 +40,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
 from pydantic import BaseModel
 
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Capabilities, ServerInfo
+from cosd_providers.contract import ServerInfo
 from cosd_providers.drafting import billed
 from cosd_providers.engine import (
     NO_TEMPLATE,
@@ -64,6 +63,7 @@ from cosd_providers.engines.openai.dialects import DIALECTS
 from cosd_providers.engines.token_ids import TokenIdsEngine
 from cosd_providers.engines.token_ids_client import (
     LETTERS,
+    MOST,
     Encoding,
     IdAnswer,
     IdScoring,
@@ -72,6 +72,7 @@ from cosd_providers.engines.token_ids_client import (
     TokenIdsClient,
     TokenIdsFacts,
     TokenTexts,
+    abilities,
     beginning_of,
     id_step,
 )
@@ -83,7 +84,7 @@ from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawSc
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.usage import Usage
 
-__all__ = ["Events", "Sglang", "SglangAnswer", "SglangClient", "SglangFacts", "Triple", "scored"]
+__all__ = ["Events", "Sglang", "SglangAnswer", "SglangClient", "Triple", "scored"]
 
 _GREEDY: dict[str, object] = {
     "temperature": 0,
@@ -124,7 +125,6 @@ _OWNED = {
 _IT = {"looks": "SGLang", "url": "`sglang serve`"}
 _LIST = 64  # greatest number of prompts in one request
 _STREAMED = 256  # tokens per stream: each event repeats all earlier tokens, so traffic grows quadratically
-_MANY = 64  # limit for `top_logprobs_num`: a server crashes if it exceeds the vocabulary
 _NOTHING = -1e4  # log probabilities of a softmax are never below this value
 
 
@@ -191,17 +191,6 @@ class _DecodedRuns(BaseModel):
     """The response of `/v1/detokenize` to a list of runs of ids."""
 
     text: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class SglangFacts(TokenIdsFacts):
-    """Facts about an SGLang server.
-
-    Attributes:
-        adapter: the adapter (LoRA) to use; None for the model itself.
-    """
-
-    adapter: str | None = field(default=None, kw_only=True)
 
 
 def _checked(answer: SglangAnswer, endpoint: str, read: int) -> SglangAnswer:
@@ -357,29 +346,18 @@ class Events:
 # Requests, and the bytes of ids.
 
 
-class SglangClient(TokenIdsClient[SglangFacts]):
-    """Requests to one SGLang server.
+class SglangClient(TokenIdsClient):
+    """Requests to one SGLang server."""
 
-    Attributes:
-        lora: the adapter (LoRA) to use; None for the model itself.
-    """
-
-    lora: str | None = None
     least = 2  # two listed tokens suffice to see whether decoding is greedy
-    most = _MANY
     streamed = _STREAMED
     cut_is_full = True
-
-    def take(self, facts: SglangFacts) -> None:
-        """Use these facts about the server."""
-        super().take(facts)
-        self.lora = facts.adapter
 
     def body(self, wanted: int, *, top: int = TIES, **fields: object) -> dict[str, object]:
         """Build the body of a greedy request."""
         sampling = {**_GREEDY, "max_new_tokens": wanted, **cast("dict[str, object]", fields.pop("sampling", {}))}
         own = {"return_logprob": True, "return_text_in_logprobs": True, "top_logprobs_num": top}
-        adapter = {} if self.lora is None else {"lora_path": self.lora}
+        adapter = {} if self.adapter is None else {"lora_path": self.adapter}
         return {**self._extra, **own, **adapter, "sampling_params": sampling, **fields}
 
     async def batch(
@@ -551,7 +529,7 @@ def _drawing(options: DraftOptions) -> dict[str, object]:
 # The provider.
 
 
-class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
+class Sglang(TokenIdsEngine[SglangClient]):
     """A model served by SGLang. See `contract.Provider`.
 
     Args:
@@ -571,7 +549,6 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
     """
 
     _client_type = SglangClient
-    _facts_type = SglangFacts
     _owned = _OWNED
     _several = "echo"
     _ready_route = "/v1/models"
@@ -582,7 +559,7 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
         await self.facts()
         return SglangProbeClient(self._client)
 
-    async def _discover(self) -> SglangFacts:
+    async def _discover(self) -> TokenIdsFacts:
         transport, client = self._transport, self._client
         if not (await _card(transport)).is_generation:
             words = "the server was started with a model that writes no text (--is-embedding)"
@@ -605,22 +582,13 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
             model=name.id,
             build=running.version,
             context=name.max_model_len or next((one.max_model_len for one in listed.data if one.max_model_len), None),
-            capabilities=Capabilities(
-                token_ids=True,
-                end_prob=True,
-                tokenize=True,
-                score=True,
-                top_k=_MANY - 1,  # the list includes the server's own token
-                score_top_k=_MANY - 1,
-                sampling=running.enable_deterministic_inference,
-                ids=True,
-            ),
+            capabilities=abilities(MOST, sampling=running.enable_deterministic_inference),
             longest_prompt=None if running.max_req_input_len is None else running.max_req_input_len - 1,
             answer_cue=await answer_cue(client.template),
         )
         adapter = None if name.parent is None else name.id
         spaced = await client.spaces(plain, shown)
-        facts = SglangFacts(info, beginning, plain[-1], anchored, spaced=spaced, adapter=adapter)
+        facts = TokenIdsFacts(info, beginning, plain[-1], anchored, spaced=spaced, adapter=adapter)
         return await client.with_ends(facts)
 
 

@@ -5,7 +5,7 @@ An engine supplies a client (`TokenIdsClient`), which builds the requests and re
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from copy import copy
@@ -72,7 +72,7 @@ class _IdsRounds(Rounds):
 
     def __init__(
         self,
-        client: TokenIdsClient[Any],
+        client: TokenIdsClient,
         context: Context,
         usage: Usage,
         *,
@@ -161,7 +161,7 @@ class _IdsRounds(Rounds):
         if not doubts:
             return
         prompts = [[*one.prompt, *(step.id for step in one.found[:at])] for one, at in doubts]
-        top = self._client.most
+        top = self._client.facts.most
         answers = await self._client.written(prompts, 1, self._usage, singly=self._singly, top=top)
         for (one, at), answer in zip(doubts, answers, strict=True):
             [again] = answer.steps
@@ -213,16 +213,16 @@ def _best(listed: Sequence[ListedId]) -> tuple[int, float] | None:
 # The provider.
 
 
-_F = TypeVar("_F", bound=TokenIdsFacts)
-_C = TypeVar("_C", bound=TokenIdsClient[Any])
+_C = TypeVar("_C", bound=TokenIdsClient)
 
 
-class TokenIdsEngine(Engine[_F], Generic[_F, _C]):
+class TokenIdsEngine(Engine[TokenIdsFacts], Generic[_C]):
     """An engine whose requests contain only ids. See `contract.Provider`. Each subclass documents its arguments."""
 
     strategies = ("echo", "list", "singles")
     by_ids = True
 
+    _facts_type = TokenIdsFacts
     _client: _C
     _client_type: type[_C]
     _owned: AbstractSet[str]
@@ -243,11 +243,10 @@ class TokenIdsEngine(Engine[_F], Generic[_F, _C]):
         super().__init__(url, owned=self._owned, strategy=strategy, tokenizer=tokenizer, **options)
         self._client = self._client_type(self._transport, self._extra, add_special_tokens, self._tokenizer)
 
-    async def facts(self) -> _F:
+    async def facts(self) -> TokenIdsFacts:
         """Return the facts about the server, and pass them to the client of this view."""
         self._client.take(await self.discovered())
-        facts: _F = self._client.facts
-        return facts
+        return self._client.facts
 
     async def _render(self, messages: list[dict[str, str]]) -> str:
         await self.facts()
@@ -273,7 +272,7 @@ class TokenIdsEngine(Engine[_F], Generic[_F, _C]):
 
     async def _draft(
         self,
-        facts: _F,  # noqa: ARG002 - the client has them
+        facts: TokenIdsFacts,  # noqa: ARG002 - the client has them
         context: Context,
         continuation: Any,
         max_tokens: int,
@@ -410,11 +409,10 @@ class TokenIdsEngine(Engine[_F], Generic[_F, _C]):
 
     def _end(self, scored: IdScoring, others: Sequence[Sequence[Choice]]) -> Position:
         """The most probable end of sequence after a text, with the other tokens listed at the same position."""
-        facts: Mapping[int, str] = self._client.facts.specials
-        ends = self._client.facts.ends
+        specials, ends = self._client.facts.specials, self._client.facts.ends
         known = {token_id: value for token_id, value, _ in (*scored.ends, *scored.behind) if token_id in ends}
         token_id = max(known, key=lambda n: known[n], default=-1)
-        token = Token(b"", known.get(token_id), end=True, name=facts.get(token_id) or None)
+        token = Token(b"", known.get(token_id), end=True, name=specials.get(token_id) or None)
         return Position(Choice(token_id, token), others[-1])
 
     async def encode(self, text: str) -> list[Piece]:

@@ -19,13 +19,13 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Field
 
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Context, Token
+from cosd_providers.contract import Capabilities, Context, Token
 from cosd_providers.engine import NO_TEMPLATE, ServerFacts, nothing_to_continue
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.greedy import TIES, Choice, Position, with_listed
@@ -40,6 +40,7 @@ from cosd_providers.vocabulary import ENDS, is_plain, looks_special
 __all__ = [
     "LETTERS",
     "MARKER",
+    "MOST",
     "Encoding",
     "Head",
     "IdAnswer",
@@ -50,6 +51,7 @@ __all__ = [
     "TokenIdsClient",
     "TokenIdsFacts",
     "TokenTexts",
+    "abilities",
     "beginning_of",
     "id_step",
     "others_than",
@@ -66,6 +68,9 @@ ListedId = tuple[int, float, str | None]
 
 Run = tuple[int, ...]
 """Ids to decode together: a token's id, preceded by the ids of earlier tokens that leave its character unfinished."""
+
+MOST = 64
+"""The number of most probable tokens to request at one position at most, if the server has no limit of its own."""
 
 _LONGEST = 6  # greatest number of tokens to decode together, to finish a character
 _LONG = 16  # a text with more characters may contain more than the text of the answer's own tokens
@@ -195,6 +200,12 @@ def beginning_of(read: Sequence[int], plain: Sequence[Sequence[int]]) -> list[in
     return None
 
 
+def abilities(most: int, *, sampling: bool) -> Capabilities:
+    """Return the abilities of a server that lists at most `most` tokens at a position, including its own token."""
+    able = Capabilities(token_ids=True, end_prob=True, tokenize=True, score=True, sampling=sampling, ids=True)
+    return replace(able, top_k=most - 1, score_top_k=most - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class TokenIdsFacts(ServerFacts):
     """Facts about a server whose requests contain ids.
@@ -204,31 +215,38 @@ class TokenIdsFacts(ServerFacts):
         anchor: the id of a plain token; tokens that are decoded after it keep the space before a word.
         anchored: the text of `anchor`, decoded after other tokens.
         spaced: whether the tokenizer puts a space before every text, as SentencePiece tokenizers do.
+        most: the largest number of most probable tokens that a request may ask for at one position.
+        between: a separator between runs of ids that are decoded together (vLLM): its ids and its text.
+        adapter: the adapter (LoRA) to name in each request (SGLang); None for the model itself.
         spelt: the bytes of runs of ids; None for a run that leaves a character unfinished. Not part of a snapshot.
         begun: for each run that leaves a character unfinished, the number of bytes before that character.
         lossy: ids of tokens whose bytes do not form a complete character, so the server does not show their text.
         specials: the ids of tokens without text, with the names of these tokens.
         ends: the ids in `specials` that end a sequence.
+        forced: for each id that was forced, the text of the answer, and whether it ended there. Not part of a snapshot.
     """
 
     beginning: list[int]
     anchor: int
     anchored: str
     spaced: bool = field(kw_only=True)
+    most: int = MOST
+    between: tuple[Sequence[int], str] = ((), "")
+    adapter: str | None = None
     spelt: Annotated[dict[Run, bytes | None], Field(exclude=True)] = field(default_factory=dict[Run, "bytes | None"])
     begun: Annotated[dict[Run, int], Field(exclude=True)] = field(default_factory=dict[Run, int])
     lossy: Annotated[set[int], Field(exclude=True)] = field(default_factory=set[int])
     specials: dict[int, str] = field(default_factory=dict[int, str])
     ends: set[int] = field(default_factory=set[int])
+    forced: Annotated[dict[int, tuple[str, bool]], Field(exclude=True)] = field(
+        default_factory=dict[int, "tuple[str, bool]"]
+    )
 
 
 # Requests, and the bytes of ids.
 
 
-_F = TypeVar("_F", bound=TokenIdsFacts)
-
-
-class TokenIdsClient(ABC, Generic[_F]):
+class TokenIdsClient(ABC):
     """Requests to one server.
 
     Args:
@@ -240,17 +258,17 @@ class TokenIdsClient(ABC, Generic[_F]):
     Attributes:
         facts: known facts about the server, available after discovery.
         model: the model's name.
+        adapter: see `TokenIdsFacts`.
         head: the start of all prompts, which is sent as fixed ids and never encoded by the server.
         is_chat: whether texts are rendered conversations.
         least: the smallest number of most probable tokens to request in a draft.
         streamed: the largest number of tokens to request in one stream.
         cut_is_full: whether a shortened answer always means that the context is full.
-        most: the largest number of most probable tokens that a request may ask for at one position.
     """
 
-    facts: _F
+    facts: TokenIdsFacts
     model: str
-    most: int
+    adapter: str | None = None
     head = Head()
     is_chat = False
     least = 1
@@ -271,10 +289,10 @@ class TokenIdsClient(ABC, Generic[_F]):
         kept = {name: value for name, value in self.__dict__.items() if name != "facts"}
         return {**kept, "_ids": Recent[str, list[int]](_REMEMBERED)}
 
-    def take(self, facts: _F) -> None:
+    def take(self, facts: TokenIdsFacts) -> None:
         """Use these facts about the server."""
         self.facts = replace(facts, beginning=[]) if self.is_chat else facts
-        self.model = facts.info.model
+        self.model, self.adapter = facts.info.model, facts.adapter
 
     def of_chat(self, head: Head) -> Self:
         """Return a view of this client for rendered conversations, whose start is sent as ids."""
@@ -472,7 +490,7 @@ class TokenIdsClient(ABC, Generic[_F]):
         beginning = self.facts.beginning if self._special_tokens else []
         return [[*beginning, *ids] for ids in await self.ids(texts)]
 
-    async def with_ends(self, facts: _F) -> _F:
+    async def with_ends(self, facts: TokenIdsFacts) -> TokenIdsFacts:
         """Use these facts, find out which tokens end an answer, and return the facts with these tokens.
 
         A server that decodes speculatively may refuse to force a token. An end is then known once it has ended an
@@ -485,11 +503,11 @@ class TokenIdsClient(ABC, Generic[_F]):
 
     def listed(self, alternatives: int) -> int:
         """The number of most probable tokens to request, which allows for ties and alternatives."""
-        return max(TIES, min(1 + alternatives, self.most))
+        return max(TIES, min(1 + alternatives, self.facts.most))
 
     def drafted(self, alternatives: int) -> int:
         """The number of most probable tokens to request in a draft, which does not need to show ties."""
-        return max(self.least, min(1 + alternatives, self.most))
+        return max(self.least, min(1 + alternatives, self.facts.most))
 
     def room(self, ids: Sequence[int], wanted: int) -> int:
         """The number of tokens that fit after a prompt, up to `wanted`; 0 or less if none fits."""
@@ -533,7 +551,7 @@ class TokenTexts:
         quiet: the number of tokens without text at the end of a draft.
     """
 
-    def __init__(self, client: TokenIdsClient[Any], usage: Usage) -> None:
+    def __init__(self, client: TokenIdsClient, usage: Usage) -> None:
         self.usage = usage
         self.open_run: Run = ()
         self.quiet = 0

@@ -32,14 +32,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Capabilities, Piece, ServerInfo, Token
+from cosd_providers.contract import Piece, ServerInfo, Token
 from cosd_providers.drafting import billed
 from cosd_providers.engine import (
     NO_TEMPLATE,
@@ -66,6 +65,7 @@ from cosd_providers.engines.token_ids_client import (
     ListedId,
     TokenIdsClient,
     TokenIdsFacts,
+    abilities,
     beginning_of,
     id_step,
 )
@@ -78,7 +78,7 @@ from cosd_providers.sampling import DraftOptions
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import ENDS, looks_special, spell
 
-__all__ = ["Vllm", "VllmClient", "VllmFacts"]
+__all__ = ["Vllm", "VllmClient"]
 
 _GREEDY: dict[str, object] = {
     "temperature": 0,
@@ -155,21 +155,6 @@ class _Decoded(BaseModel):
     prompt: str
 
 
-@dataclass(frozen=True, slots=True)
-class VllmFacts(TokenIdsFacts):
-    """Facts about a vLLM server.
-
-    Attributes:
-        most: the largest number of probabilities that the server reports at one position.
-        between: the ids of a separator between runs of ids to decode, and the separator's text.
-        forced: for each id that was forced, the answer, which consists of that token only.
-    """
-
-    most: int = field(default=_MOST, kw_only=True)
-    between: tuple[list[int], str] = field(kw_only=True)
-    forced: Annotated[dict[int, Completion], Field(exclude=True)] = field(default_factory=dict[int, Completion])
-
-
 def _checked(answer: Completion, endpoint: str) -> Completion:
     """Check that an answer, or an event of a stream, has probabilities and has not ended improperly.
 
@@ -217,15 +202,10 @@ def _ranked(entry: Mapping[int, Ranked] | None, most: int) -> list[ListedId]:
 # Requests.
 
 
-class VllmClient(TokenIdsClient[VllmFacts]):
+class VllmClient(TokenIdsClient):
     """Requests to one vLLM server."""
 
     _most_prompts = 2**31  # the largest number of prompts in one request; lowered if the server refuses
-
-    def take(self, facts: VllmFacts) -> None:
-        """Use these facts about the server."""
-        super().take(facts)
-        self.most = facts.most
 
     def body(self, prompt: object, wanted: int, **fields: object) -> dict[str, object]:
         """Build the body of a greedy request."""
@@ -386,21 +366,22 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         texts, anchored = await self.decode_runs(runs), self.facts.anchored
         looks = [looks_special(text.removeprefix(anchored)) for text in texts]
         special = [at for at, run in enumerate(runs) if looks[at] and len(run) == 2]  # single tokens after the anchor
-        for at, answer in zip(special, await self._force([runs[at][-1] for at in special]), strict=True):
-            texts[at] = anchored + answer.text
+        for at, (text, _) in zip(special, await self._force([runs[at][-1] for at in special]), strict=True):
+            texts[at] = anchored + text
         return texts
 
     async def ends(self, token_id: int, usage: Usage) -> bool:  # noqa: ARG002 - not billed, like discovery
         """Force a token, and return True if it ends the answer."""
-        [answer] = await self._force([token_id])
-        return answer.finish_reason == "stop"
+        [(_, ended)] = await self._force([token_id])
+        return ended
 
-    async def _force(self, ids: Sequence[int]) -> list[Completion]:
+    async def _force(self, ids: Sequence[int]) -> list[tuple[str, bool]]:
         """Force each token in a separate request that is not billed. Special tokens have no text in these answers."""
 
         async def one(token_id: int) -> None:
             fields = {"logit_bias": {str(token_id): _FORCE}, "skip_special_tokens": True}
-            [self.facts.forced[token_id]] = await self.batch([[self.facts.anchor]], 1, Usage(), **fields)
+            [answer] = await self.batch([[self.facts.anchor]], 1, Usage(), **fields)
+            self.facts.forced[token_id] = answer.text, answer.finish_reason == "stop"
 
         await concurrently([partial(one, n) for n in ids if n not in self.facts.forced])
         return [self.facts.forced[n] for n in ids]
@@ -439,7 +420,7 @@ def _twice(event: Answer, billed: Billed | None) -> bool:
 # The provider.
 
 
-class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
+class Vllm(TokenIdsEngine[VllmClient]):
     """A model served by vLLM. See `contract.Provider`.
 
     Args:
@@ -460,7 +441,6 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
     """
 
     _client_type = VllmClient
-    _facts_type = VllmFacts
     _owned = _OWNED
     _several = "list"
     _ready_route = "/health"
@@ -484,7 +464,7 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
         await self.facts()
         return VllmProbeClient(self._client, self.tokenize)
 
-    async def _discover(self) -> VllmFacts:
+    async def _discover(self) -> TokenIdsFacts:
         ask = partial(ask_only, self._transport, looks="vLLM", url="`vllm serve`")
         version = (await ask(_Version, "/version")).version
         chosen = choose((await ask(Models, "/v1/models")).data, self._model, self._transport.endpoint)
@@ -502,29 +482,19 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
             words = f"this version of vLLM ({version}) does not show token ids, as 0.10.2 and newer do"
             raise UnsupportedError(words, endpoint=endpoint, hint=_OLD)
         most = await _limit(client, plain[-1:])
-        able = Capabilities(
-            token_ids=True,
-            end_prob=True,
-            tokenize=True,
-            score=True,
-            top_k=most - 1,  # the list includes the server's own token
-            score_top_k=most - 1,
-            sampling=True,
-            ids=True,
-        )
         info = ServerInfo(
             endpoint=endpoint,
             engine="vllm",
             model=client.model,
             build=version,
             context=chosen.max_model_len or encoded.max_model_len,
-            capabilities=able,
+            capabilities=abilities(most, sampling=True),
             answer_cue=await answer_cue(client.template),
         )
         shown = await client.decode(plain)
         anchored = (await client.decode([*plain, plain[-1]])).removeprefix(shown)
         spaced = await client.spaces(plain, shown)
-        facts = VllmFacts(info, beginning, plain[-1], anchored, spaced=spaced, most=most, between=(plain, shown))
+        facts = TokenIdsFacts(info, beginning, plain[-1], anchored, spaced=spaced, most=most, between=(plain, shown))
         return await client.with_ends(facts)
 
 
