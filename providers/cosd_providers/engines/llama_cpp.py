@@ -70,7 +70,14 @@ from cosd_providers.engines.llama_cpp_completion import (
     sent_prompt,
     speculative,
 )
-from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
+from cosd_providers.engines.openai.probe_client import (
+    CompletionsProbeClient,
+    ProbeClient,
+    RawReply,
+    RawRequest,
+    RawScores,
+    grammar,
+)
 from cosd_providers.engines.token_ids_client import Head
 from cosd_providers.errors import (
     AuthenticationError,
@@ -85,7 +92,6 @@ from cosd_providers.forwarding import no_states
 from cosd_providers.greedy import Continuation, Position, answer, boundaries, within
 from cosd_providers.http.transport import FEW_IDLE
 from cosd_providers.parsing import parse
-from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores, grammar
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy, counted, marked
 from cosd_providers.text import sendable

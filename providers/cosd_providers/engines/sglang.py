@@ -60,6 +60,7 @@ from cosd_providers.engine import (
     own_stop,
 )
 from cosd_providers.engines.openai.dialects import DIALECTS
+from cosd_providers.engines.openai.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.engines.token_ids import TokenIdsEngine
 from cosd_providers.engines.token_ids_client import (
     LETTERS,
@@ -80,7 +81,6 @@ from cosd_providers.errors import ContextLengthError, InvalidRequestError, Respo
 from cosd_providers.greedy import ROUNDING, TIES, Position, check_greedy, check_own, prob
 from cosd_providers.http.transport import MANY_IDLE, Transport
 from cosd_providers.parsing import LogProb, parse
-from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.usage import Usage
 

@@ -58,6 +58,7 @@ from cosd_providers.engine import (
     own_stop,
     silent,
 )
+from cosd_providers.engines.openai.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.engines.tgi_wire import (
     OWNED,
     EncodedText,
@@ -90,7 +91,6 @@ from cosd_providers.greedy import (
 from cosd_providers.http.retries import until_answered
 from cosd_providers.http.transport import MANY_IDLE, Transport
 from cosd_providers.parsing import parse
-from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.proposing import Rounds
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.text import LOST, readable, sendable

@@ -53,7 +53,7 @@ from cosd_providers.engine import (
     silent,
 )
 from cosd_providers.engines.openai.dialects import DIALECTS
-from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
+from cosd_providers.engines.openai.probe_client import CompletionsProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Ranked, steps
 from cosd_providers.engines.token_ids import TokenIdsEngine
 from cosd_providers.engines.token_ids_client import (
@@ -73,7 +73,6 @@ from cosd_providers.errors import InvalidRequestError, ResponseError, StatusErro
 from cosd_providers.greedy import TIES, Choice, Position, check_greedy, check_own, prob
 from cosd_providers.http.transport import MANY_IDLE
 from cosd_providers.parsing import parse
-from cosd_providers.probe_client import RawReply, RawRequest, RawScores
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import ENDS, looks_special, spell

@@ -12,6 +12,7 @@ from cosd_providers.contract import Provider
 from cosd_providers.detection import DetectedProvider
 from cosd_providers.engine import Engine
 from cosd_providers.engines.openai import OpenAICompatible
+from cosd_providers.engines.openai.probe_client import ProbeClient
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.greedy import TIES
 from cosd_providers.probe.contract_checks import CONTRACT, ways
@@ -19,7 +20,6 @@ from cosd_providers.probe.distribution_checks import DISTRIBUTIONS
 from cosd_providers.probe.report import LINES, UNTRUSTED, UNUSABLE, Line, ProbeReport, Spent, Way
 from cosd_providers.probe.state import DRAFTED, PROBE_PROMPT, STOPPING, ProbeRun, reason
 from cosd_providers.probe.wire_checks import WIRE
-from cosd_providers.probe_client import ProbeClient
 from cosd_providers.tokenizers import fingerprint
 
 __all__ = ["run"]

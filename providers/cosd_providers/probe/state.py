@@ -13,6 +13,7 @@ from typing import Any
 
 from cosd_providers.contract import Context, DraftEnd, Provider, ServerInfo, Token
 from cosd_providers.engine import no_probs
+from cosd_providers.engines.openai.probe_client import ProbeClient, Prompt, RawReply, RawRequest
 from cosd_providers.errors import (
     AuthenticationError,
     BudgetError,
@@ -25,7 +26,6 @@ from cosd_providers.errors import (
 )
 from cosd_providers.greedy import TIES
 from cosd_providers.probe.report import LINES, Line, Value
-from cosd_providers.probe_client import ProbeClient, Prompt, RawReply, RawRequest
 from cosd_providers.same_ids import Vocabulary
 from cosd_providers.usage import Usage
 

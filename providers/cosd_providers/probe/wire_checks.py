@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from cosd_providers.distributions import agree, cuts, listed, power_of
+from cosd_providers.engines.openai.probe_client import REPLY_WAYS, Prompt, RawReply, RawScores
 from cosd_providers.errors import ServerError, UnsupportedError
 from cosd_providers.greedy import Position
 from cosd_providers.probe.state import REFUSALS, Finding, ProbeRun, check, reason
-from cosd_providers.probe_client import REPLY_WAYS, Prompt, RawReply, RawScores
 
 __all__ = ["WIRE"]
 
