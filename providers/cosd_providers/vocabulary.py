@@ -33,31 +33,10 @@ Kind = Literal["bytes", "spaces"]
 (`"▁the"`, `"<0xC3>"`). Plain ASCII without spaces looks the same in both."""
 
 ENDS = (
-    "</s>",
-    "<|endoftext|>",
-    "<|im_end|>",
-    "<|end_of_text|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|eot|>",
-    "<|eom|>",
-    "<eos>",
-    "<end_of_turn>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|calls|>",
-    "<|flush|>",
-    "<end_of_utterance>",
-    "<EOT>",
-    "_<EOT>",
-    "<|user|>",
-    "<|observation|>",
-    "<\uff5cend\u2581of\u2581sentence\uff5c>",
-    "<|END_OF_TURN_TOKEN|>",
-    "<EOS_TOKEN>",
-    "[EOS]",
-    "[|endofturn|]",
+    *("</s>", "<|endoftext|>", "<|im_end|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>"),
+    *("<eos>", "<end_of_turn>", "<|end|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<end_of_utterance>"),
+    *("<EOT>", "_<EOT>", "<|user|>", "<|observation|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
+    *("<|END_OF_TURN_TOKEN|>", "<EOS_TOKEN>", "[EOS]", "[|endofturn|]"),
 )
 """Names that end a sequence or a turn in common vocabularies. The server shows which of them its model uses as ends."""
 

@@ -102,20 +102,8 @@ _BANNED = ["generation_settings/logit_bias"]  # the field of an answer with the 
 
 OWNED = {
     *_GREEDY,
-    "json_schema",
-    "logit_bias",
-    "logprobs",
-    "max_tokens",
-    "model",
-    "n",
-    "n_cmpl",
-    "n_predict",
-    "n_probs",
-    "prompt",
-    "response_fields",
-    "return_tokens",
-    "seed",
-    "stream",
+    *("json_schema", "logit_bias", "logprobs", "max_tokens", "model", "n", "n_cmpl", "n_predict"),
+    *("n_probs", "prompt", "response_fields", "return_tokens", "seed", "stream"),
 }
 """Fields that a user's `extra_body` may not set."""
 

@@ -106,18 +106,8 @@ _GREEDY: dict[str, object] = {
 """Fields for greedy decoding. Missing fields fall back to the server's `--preferred-sampling-params`."""
 
 _OWNED = {
-    "custom_logit_processor",
-    "input_embeds",
-    "input_ids",
-    "logprob_start_len",
-    "lora_path",
-    "return_logprob",
-    "return_text_in_logprobs",
-    "sampling_params",
-    "session_params",
-    "stream",
-    "text",
-    "token_ids_logprob",
+    *("custom_logit_processor", "input_embeds", "input_ids", "logprob_start_len", "lora_path", "return_logprob"),
+    *("return_text_in_logprobs", "sampling_params", "session_params", "stream", "text", "token_ids_logprob"),
     "top_logprobs_num",
 }
 """Fields that a user's `extra_body` may not set."""
