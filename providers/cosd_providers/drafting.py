@@ -163,7 +163,6 @@ class IdsDraft:
         raw: whether the draft follows a context by ids. If so, its tokens are yielded unchanged, with their ids.
 
     Attributes:
-        start: the argument `start`.
         draft: the tokens so far.
     """
 

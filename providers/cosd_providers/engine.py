@@ -499,7 +499,6 @@ class ListedModel(BaseModel):
     """An entry in the response of `/v1/models`: a name of the model itself, or of an adapter (LoRA) on top of it.
 
     Attributes:
-        id: the name.
         aliases: other names of the model.
         root: the model itself, which may have several names; None if the server does not show it.
         parent: the model that the adapter is for; None for the model itself.

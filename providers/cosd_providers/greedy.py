@@ -137,11 +137,8 @@ class Continuation:
 
     Args:
         question: the question to answer.
-        alternatives: the number of other tokens to list with each token.
 
     Attributes:
-        question: the argument `question`.
-        alternatives: the argument `alternatives`.
         ids: the raw ids so far; the next request continues from them.
         tokens: the whole-character tokens so far.
         enough: whether the question is answered or the continuation cannot be extended.

@@ -24,10 +24,6 @@ __all__ = ["Rounds"]
 class Rounds(ABC):
     """The rounds of one `propose` call.
 
-    Args:
-        context: the prompt, and the response so far.
-        alternatives: the number of other tokens to list with each token.
-
     Attributes:
         from_text: the places whose answers were read from the scored text.
     """

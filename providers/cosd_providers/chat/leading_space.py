@@ -65,7 +65,6 @@ class WithoutLeadingSpace(Forwarding):
     """A view of a provider for contexts by text, in which answers begin after the space.
 
     Args:
-        provider: the provider for the model.
         space: the white space; not empty.
         prompt: the prompt that the model answers, for `tokenize`.
     """
@@ -219,7 +218,6 @@ class AfterLead(WithoutLeadingSpace):
     model begins without the space, its tokens remain unchanged. Contexts by text work as in `WithoutLeadingSpace`.
 
     Args:
-        provider: the provider for the model.
         space: the white space; not empty.
         prompt: the prompt that the model answers, for `tokenize`.
     """

@@ -96,11 +96,7 @@ class ChatAdapter(Protocol):
 
 
 class ChatRenderer:
-    """Renderer of conversations for one endpoint. It remembers which kinds of conversations the template refuses.
-
-    Args:
-        endpoint: the server's URL, for error messages.
-    """
+    """Renderer of conversations for one endpoint. It remembers which kinds of conversations the template refuses."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint

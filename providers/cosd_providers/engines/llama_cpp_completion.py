@@ -187,9 +187,6 @@ class LlamaCppClient:
     """Requests to the `/completion` route of one server, and its answers.
 
     Args:
-        transport: the server.
-        facts: known facts about the server.
-        extra: fields merged into every request.
         counts: the known token counts of texts.
         parts: a function that returns the raw tokens of some characters, for drafts of raw tokens.
     """

@@ -297,7 +297,6 @@ class Events:
     `--incremental-streaming-output`.
 
     Args:
-        endpoint: the server's URL, for error messages.
         read: number of tokens in the prompt.
         sampled: whether tokens are drawn at random; a drawn token is not always the most probable one.
 
@@ -626,11 +625,7 @@ async def _read(client: SglangClient) -> list[int]:
 
 
 class SglangProbeClient(ProbeClient):
-    """The probe's client for an SGLang server.
-
-    Args:
-        client: requests to the server.
-    """
+    """The probe's client for an SGLang server."""
 
     forcing = (lambda text: {"regex": re.escape(text)},)
 

@@ -146,13 +146,10 @@ class TgiClient:
     """Requests to one TGI server.
 
     Args:
-        transport: the server.
         extra: fields merged into the `parameters` of every generation.
         tokenizer: a local tokenizer, which encodes and counts text if the server does not.
 
     Attributes:
-        endpoint: the server's URL.
-        facts: known facts about the server.
         shows: whether special tokens in an answer count as text, as they do in the answer to a conversation.
     """
 
@@ -697,7 +694,6 @@ class Tgi(Engine[TgiFacts]):
     """A model served by TGI. See `contract.Provider`.
 
     Args:
-        url: the server's URL.
         tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts. It is needed only if the server
             has no fast tokenizer and prompts come near the limit.
         options: as in `engine.Engine`. `model` is compared with the server's model. `extra_body` is merged into the

@@ -62,10 +62,6 @@ class _IdsRounds(Rounds):
     """The rounds of requests for one `propose` call; see `Rounds`.
 
     Args:
-        client: requests to the server.
-        context: the prompt, and the response so far.
-        usage: the ledger that counts the requests.
-        alternatives: the number of other tokens to list with each token.
         echo: whether the text is scored first.
         singly: whether each prompt is sent in a separate request.
     """

@@ -86,7 +86,6 @@ class Encoding(BaseModel):
     """A text encoded as ids, in the format of the server's response.
 
     Attributes:
-        tokens: the ids.
         token_strs: the vocabulary entries for the ids; None if the server does not show them.
         max_model_len: size of the model's context in tokens.
     """
@@ -117,8 +116,6 @@ class IdStep:
     """A token that the server chose.
 
     Attributes:
-        id: its id.
-        prob: its probability.
         text: its text, decoded separately; None if the server does not show it.
         best: the probability of the most probable token.
         tied: the ids of all listed tokens with the probability `best`.
@@ -250,15 +247,11 @@ class TokenIdsClient(ABC):
     """Requests to one server.
 
     Args:
-        transport: the server.
-        extra: fields merged into every generation request.
         special_tokens: whether to put the model's special tokens before a text, if it has any.
         tokenizer: the model's own tokenizer, which replaces the server's; None if the user gave none.
 
     Attributes:
         facts: known facts about the server, available after discovery.
-        model: the model's name.
-        adapter: see `TokenIdsFacts`.
         head: the start of all prompts, which is sent as fixed ids and never encoded by the server.
         is_chat: whether texts are rendered conversations.
         least: the smallest number of most probable tokens to request in a draft.
@@ -541,10 +534,6 @@ def _unspaced(text: str, names: Iterable[str]) -> str:
 
 class TokenTexts:
     """Finder of the bytes that a server's ids represent. Known bytes are kept in `TokenIdsFacts`.
-
-    Args:
-        client: requests to the server.
-        usage: the ledger that counts the requests.
 
     Attributes:
         open_run: the ids at the end of a draft that leave a character unfinished.

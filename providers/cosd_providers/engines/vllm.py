@@ -490,7 +490,6 @@ class VllmProbeClient(CompletionsProbeClient):
     """The probe's client for a vLLM server.
 
     Args:
-        client: requests to the server.
         encode: a function that returns the tokens of a text.
     """
 

@@ -62,8 +62,6 @@ class HttpClients:
     """The HTTP clients for one server, one for each event loop. A client is closed when its last user leaves.
 
     Args:
-        url: the server's URL.
-        timeout: the time limits.
         idle: maximum number of idle connections to keep.
     """
 
@@ -210,7 +208,6 @@ class _HttpxTransport(httpx.AsyncBaseTransport):
 
     Args:
         idle: function that returns the maximum number of idle connections to keep.
-        verify: the certificates to trust.
     """
 
     def __init__(self, idle: Callable[[], int], verify: ssl.SSLContext) -> None:

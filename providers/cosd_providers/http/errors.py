@@ -86,7 +86,6 @@ class Errors:
     """A factory for the errors of one server. The error messages contain no secrets.
 
     Args:
-        endpoint: the server's URL.
         headers: the headers sent to the server. Their values are removed from every message.
     """
 

@@ -53,7 +53,6 @@ class AiohttpClient:
     Args:
         idle: function that returns the maximum number of idle connections to keep. If more requests are in progress,
             the connections of the later ones are closed after use.
-        verify: the certificates to trust.
         headers: headers that are sent with every request.
 
     Attributes:

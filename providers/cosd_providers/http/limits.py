@@ -75,7 +75,6 @@ class Limiter:
         limits: the limits; None means no limits.
 
     Attributes:
-        limits: the limits.
         sent: number of generation requests so far.
 
     Raises:

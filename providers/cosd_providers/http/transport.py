@@ -80,7 +80,6 @@ class Transport:
         idle: maximum number of idle connections to keep.
 
     Attributes:
-        endpoint: the server's URL.
         http_client: the user's own client, if one was given. An httpx2 client is wrapped in httpx's interface.
 
     Raises:
@@ -310,8 +309,6 @@ class _Call:
     """A request.
 
     Attributes:
-        method: GET or POST.
-        path: the route.
         body: the data to send, as JSON.
         usage: the record that counts the request; None if the model generates nothing.
         headers: further headers of this request.

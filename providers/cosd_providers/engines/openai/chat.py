@@ -47,11 +47,7 @@ _SAME = 1e-3  # smaller differences between two probabilities count as rounding
 
 
 class ChatRouteRenderer(ChatRenderer):
-    """Renderer of conversations for the route for messages, which remembers what the template accepts.
-
-    Args:
-        client: requests to the server.
-    """
+    """Renderer of conversations for the route for messages, which remembers what the template accepts."""
 
     def __init__(self, client: OpenAIClient) -> None:
         super().__init__(client.endpoint)

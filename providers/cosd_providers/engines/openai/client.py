@@ -144,19 +144,13 @@ class OpenAIClient:
     """Requests to one server.
 
     Args:
-        transport: the server.
         dialect: the server's variant of the protocol.
         api: the route to use.
         tokenizer: a local tokenizer, which counts tokens; None if there is none.
-        extra: fields merged into every request.
         partial: whether the route for messages continues a partial answer.
 
     Attributes:
-        endpoint: the server's URL.
         api: the route in use.
-        partial: the argument `partial`.
-        facts: the known facts about the server; requests add further facts.
-        tokenizer: the local tokenizer.
         conversation: the messages around the prompt and the text, for the route for messages.
     """
 

@@ -43,9 +43,6 @@ class Drafting:
     continue the longer text; if it cannot, the draft ends after the requested number of the server's own tokens.
 
     Args:
-        client: requests to the server.
-        context: the prompt, and the response so far.
-        usage: the ledger that counts the requests.
         options: how tokens are chosen, and the number of alternatives to list for each, as far as the server can.
         max_tokens: the largest number of whole-character tokens to return.
     """
@@ -214,7 +211,6 @@ class _Stream:
     """Reader of one stream, which adds its tokens to a draft.
 
     Args:
-        client: requests to the server.
         draft: the draft that receives the new tokens.
         known: the bytes of each raw token in earlier answers to the same text; new tokens are appended.
         options: how tokens are chosen, and the number of alternatives to list for each.

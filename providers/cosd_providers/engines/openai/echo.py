@@ -79,11 +79,7 @@ class Scored:
 
 
 class Echo:
-    """Scorer of texts on one server.
-
-    Args:
-        client: requests to the server.
-    """
+    """Scorer of texts on one server."""
 
     def __init__(self, client: OpenAIClient) -> None:
         self._client = client

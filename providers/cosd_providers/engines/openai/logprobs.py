@@ -61,7 +61,6 @@ class TokenAligner:
     """Aligner that finds the bytes of each token of an answer in the answer's text, event by event.
 
     Args:
-        endpoint: the server's URL, for error messages.
         ends: known strings and ids of ends of sequence; newly found ones are added.
         bare: whether the strings lack one space at their front; None if this is unknown and must be found out.
         listing: properties of the lists of tokens. If given, a listed token is `sure` only if its text is known and no
@@ -399,7 +398,6 @@ class CheckedAligner(TokenAligner):
     """An aligner that refuses answers that a fusion cannot use.
 
     Args:
-        endpoint: the server's URL, for error messages.
         ends: known strings and ids of ends of sequence; newly found ones are added.
         listing: as in `TokenAligner`.
         proxied: whether the answer is a stream that a proxy may have stripped of its log probabilities.

@@ -41,7 +41,6 @@ class EventReader:
     """Reader of the events of one answer, whose tokens have no probabilities.
 
     Args:
-        endpoint: the server's URL, for error messages.
         repeated: text that the server repeats at the front of the answer, although the model did not write it.
 
     Attributes:
@@ -95,13 +94,7 @@ class EventReader:
 
 
 class Agreement:
-    """The answers to the questions of one `propose` call, with words as tokens.
-
-    Args:
-        client: requests to the server.
-        context: the prompt, and the response so far.
-        usage: the ledger that counts the requests.
-    """
+    """The answers to the questions of one `propose` call, with words as tokens."""
 
     def __init__(self, client: OpenAIClient, context: Context, usage: Usage) -> None:
         self._client = client

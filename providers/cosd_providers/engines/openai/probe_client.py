@@ -76,7 +76,6 @@ class RawReply:
     """An unchecked answer.
 
     Attributes:
-        text: the text.
         positions: the tokens of the answer, each with the most probable tokens at its position, as far as the server
             showed them.
         read: number of tokens in the prompt; None if the server does not report it.
@@ -114,8 +113,6 @@ class ProbeClient(ABC):
     """Requests to a server without an adapter's checks. A request that the server refuses raises `UnsupportedError`.
 
     Args:
-        transport: sends the requests.
-        model: the model's id.
         chat: the route for messages; None if the server has no such route.
         models: the route that lists the models; None if the server has no such route.
 
@@ -212,12 +209,9 @@ class CompletionsProbeClient(ProbeClient):
     """The probe's client for a server that speaks OpenAI's protocol.
 
     Args:
-        transport: the server.
-        path: the route for requests.
         body: a function that builds the body of a request from one or more prompts, a limit of tokens, and a number of
             alternatives.
         ends: strings and ids of known ends of sequence.
-        model: the model's id.
         chat: the route for messages; None if there is no such route.
         models: the route of the list of models; None if there is no list.
     """

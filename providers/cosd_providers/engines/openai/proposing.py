@@ -30,12 +30,8 @@ class Proposing(Rounds):
     which places the echo answers.
 
     Args:
-        client: requests to the server.
-        context: the prompt, and the response so far.
-        usage: the ledger that counts the requests.
         echo: the scorer of texts; None if the server cannot score.
         strategy: the kind of request; None for the default.
-        alternatives: the number of other tokens to list with each token.
     """
 
     def __init__(

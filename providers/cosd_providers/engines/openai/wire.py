@@ -89,8 +89,6 @@ class Step:
     """One token of an answer, and the most probable tokens at its position, in any order.
 
     Attributes:
-        pick: the server's own token.
-        top: the most probable tokens.
         hides: whether the server left out earlier tokens and their probabilities, and added their bytes to this token.
         sure: whether the token's string is complete. If not, the token may have further bytes: the first bytes of a
             character.
