@@ -240,9 +240,7 @@ class Engine(Generic[_F]):
         return await self._kept(facts, facts.info.model)
 
     @abstractmethod
-    async def _draft(
-        self, facts: _F, context: Context, continuation: Any, max_tokens: int, options: DraftOptions, usage: Usage
-    ) -> DraftRequests:
+    async def _draft(self, context: Context, max_tokens: int, options: DraftOptions, usage: Usage) -> DraftRequests:
         """Begin a draft that is known to be supported; the arguments are as in `contract.Provider.generate`."""
 
     def generate(
@@ -259,9 +257,9 @@ class Engine(Generic[_F]):
         """Stream a draft; see `contract.Provider`."""
 
         async def begin() -> DraftRequests:
-            options = DraftOptions(alternatives, temperature, seed, raw=context.ids is not None)
-            facts = await self.facts()
-            able = facts.info.capabilities
+            raw = context.ids is not None
+            options = DraftOptions(alternatives, temperature, seed, continuation=continuation, raw=raw)
+            able = (await self.facts()).info.capabilities
             if options.raw and not able.ids:
                 words = "the endpoint takes no token ids for a partial answer, or does not show those that it writes"
                 raise self._unsupported(words, "Give it a Context without ids.")
@@ -269,7 +267,9 @@ class Engine(Generic[_F]):
                 words = "the endpoint is not known to draw tokens from the model's own distribution (temperature=1)"
                 hint = "Use a method that drafts greedily, or a server that samples: docs/servers.md lists them."
                 raise self._unsupported(words, hint)
-            return await self._draft(facts, context, continuation, max_tokens, options, usage)
+            if continuation is not None and not able.token_ids:
+                raise self._unsupported("a draft cannot continue from token ids: the server takes text only")
+            return await self._draft(context, max_tokens, options, usage)
 
         return streamed(begin)
 

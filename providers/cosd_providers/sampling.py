@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["DraftOptions", "other_seed"]
 
@@ -18,6 +19,7 @@ class DraftOptions:
         alternatives: the number of other tokens to list.
         temperature: 0 selects the most probable token, 1 draws from the model's distribution.
         seed: the random seed; None lets the server choose.
+        continuation: the continuation of an earlier draft; None unless the endpoint has `Capabilities.token_ids`.
         states: whether each token comes with its hidden state.
         raw: whether the context has ids. If so, tokens are returned exactly as the model wrote them, with their ids.
 
@@ -28,6 +30,7 @@ class DraftOptions:
     alternatives: int = 0
     temperature: float = 0
     seed: int | None = None
+    continuation: Any = None
     states: bool = False
     raw: bool = False
 

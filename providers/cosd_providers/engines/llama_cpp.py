@@ -332,25 +332,18 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             found = self._characters[data] = await self._encode(data.decode(), special=False)
         return found
 
-    async def _draft(
-        self,
-        facts: LlamaCppFacts,
-        context: Context,
-        continuation: Any,
-        max_tokens: int,
-        options: DraftOptions,
-        usage: Usage,
-    ) -> IdsDraft:
-        start = self._path(context) if continuation is None else [*continuation]
-        stream = partial(self._client(facts).stream, usage, options, len(start))
+    async def _draft(self, context: Context, max_tokens: int, options: DraftOptions, usage: Usage) -> IdsDraft:
+        start = self._path(context) if options.continuation is None else [*options.continuation]
+        stream = partial(self._client(await self.facts()).stream, usage, options, len(start))
         return IdsDraft(stream, start, max_tokens, alone=not context.text, raw=options.raw)
 
     async def generate_with_states(
         self, context: Context, *, max_tokens: int, continuation: Any = None, alternatives: int = 0, usage: Usage
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream a draft, and request the states of several tokens at a time; see `contract.HiddenStates`."""
-        facts, options = await self._stated(), DraftOptions(alternatives, raw=context.ids is not None)
-        draft = await self._draft(facts, context, continuation, max_tokens, options, usage)
+        await self._stated()
+        options = DraftOptions(alternatives, continuation=continuation, raw=context.ids is not None)
+        draft = await self._draft(context, max_tokens, options, usage)
 
         async def begin() -> IdsDraft:
             return draft

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isclose
-from typing import Any, TypeVar, Unpack, cast
+from typing import TypeVar, Unpack, cast
 
 from pydantic import BaseModel
 
@@ -259,17 +259,7 @@ class Ollama(Engine[ServerFacts]):
         able = replace(found.info.capabilities, tokenize=self._tokenizer is not None, texts=facts.texts)
         return replace(found, info=replace(found.info, capabilities=able))
 
-    async def _draft(
-        self,
-        facts: ServerFacts,  # noqa: ARG002 - the client has them
-        context: Context,
-        continuation: Any,
-        max_tokens: int,
-        options: DraftOptions,
-        usage: Usage,
-    ) -> Drafting:
-        if continuation is not None:
-            raise self._unsupported("a draft cannot continue from token ids: the server takes text only")
+    async def _draft(self, context: Context, max_tokens: int, options: DraftOptions, usage: Usage) -> Drafting:
         return Drafting(self._client, context, usage, options, max_tokens)
 
     async def propose(

@@ -774,15 +774,7 @@ class Tgi(Engine[TgiFacts]):
     async def _discover(self) -> TgiFacts:
         return await self._client.discover(await self._info())
 
-    async def _draft(
-        self,
-        facts: TgiFacts,  # noqa: ARG002 - the client has them
-        context: Context,
-        continuation: Any,  # noqa: ARG002 - the server accepts only text
-        max_tokens: int,
-        options: DraftOptions,
-        usage: Usage,
-    ) -> IdsDraft:
+    async def _draft(self, context: Context, max_tokens: int, options: DraftOptions, usage: Usage) -> IdsDraft:
         stream = _TgiStream(self._client, context, usage, options.alternatives)
         return IdsDraft(stream, (), max_tokens, alone=not context.text, repeats=True)
 

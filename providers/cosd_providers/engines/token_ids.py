@@ -266,22 +266,14 @@ class TokenIdsEngine(Engine[TokenIdsFacts], Generic[_C]):
         head = await self._client.headed(pieces)
         return None if head is None else cast("Provider", self._continuing(head))
 
-    async def _draft(
-        self,
-        facts: TokenIdsFacts,  # noqa: ARG002 - the client has them
-        context: Context,
-        continuation: Any,
-        max_tokens: int,
-        options: DraftOptions,
-        usage: Usage,
-    ) -> IdsDraft:
+    async def _draft(self, context: Context, max_tokens: int, options: DraftOptions, usage: Usage) -> IdsDraft:
         prompt, text = context.prompt, context.text
         if options.raw:
             start = await self._client.path(context)
-        elif continuation is None:
+        elif options.continuation is None:
             [start] = await self._client.prompts([prompt + sendable(text)])
         else:
-            start = [*continuation]
+            start = [*options.continuation]
         self._client.check_something(start)
         stream = partial(self._stream, TokenTexts(self._client, usage), options, len(start))
         return IdsDraft(stream, start, max_tokens, alone=not (context.ids or text), raw=options.raw)

@@ -132,20 +132,10 @@ class OpenAICompatible(Engine[ServerFacts]):
         able = replace(info.capabilities, score=scores, top_k=listed, score_top_k=score_top_k, texts=texts)
         return replace(info, capabilities=able)
 
-    async def _draft(
-        self,
-        facts: ServerFacts,  # noqa: ARG002 - the client has them
-        context: Context,
-        continuation: Any,
-        max_tokens: int,
-        options: DraftOptions,
-        usage: Usage,
-    ) -> Drafting:
+    async def _draft(self, context: Context, max_tokens: int, options: DraftOptions, usage: Usage) -> Drafting:
         client = self._client
         if context.text and not client.partial:
             raise no_partial(client.endpoint)
-        if continuation is not None:
-            raise self._unsupported("a draft cannot continue from token ids: the server takes text only")
         own_way = options.sampled and not client.samples
         return Drafting(client.without_probs() if own_way else client, context, usage, options, max_tokens)
 
