@@ -341,6 +341,7 @@ class SglangClient(TokenIdsClient):
     least = 2  # two listed tokens suffice to see whether decoding is greedy
     streamed = _STREAMED
     cut_is_full = True
+    keeps_seed = True
 
     def body(self, wanted: int, *, top: int = TIES, **fields: object) -> dict[str, object]:
         """Build the body of a greedy request."""
@@ -472,19 +473,12 @@ class SglangClient(TokenIdsClient):
         return finish is not None and finish.type == "stop" and answer.meta_info.completion_tokens == 1
 
     async def events(
-        self,
-        ids: Sequence[int],
-        wanted: int,
-        options: DraftOptions,
-        *,
-        top: int,
-        drawn: int,  # noqa: ARG002 - all requests of a draft have the same seed: the server draws by seed and position
-        attempt: int,
-        usage: Usage,
+        self, ids: Sequence[int], wanted: int, options: DraftOptions, usage: Usage, attempt: int
     ) -> AsyncGenerator[IdAnswer, None]:
         """See `TokenIdsClient.events`."""
         more: dict[str, Any] = {"sampling": _drawing(options)} if options.sampled else {}
-        body = self.body(wanted, top=top, input_ids=[*ids], logprob_start_len=-1, stream=True, **more)
+        more |= {"input_ids": [*ids], "logprob_start_len": -1, "stream": True}
+        body = self.body(wanted, top=self.drafted(options.alternatives), **more)
         events = Events(self.transport.endpoint, len(ids), sampled=options.sampled)
         with billed(usage, lambda: (len(ids), False)) as bill:
             async with self.transport.stream("/generate", body, usage=usage, attempt=attempt) as answers:

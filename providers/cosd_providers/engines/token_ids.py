@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, islice
-from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast
+from typing import Generic, Literal, Self, TypeVar, Unpack, cast
 
 from cosd_providers.contract import Context, Piece, Proposal, Provider, Question, Token
 from cosd_providers.drafting import IdsDraft, Next
@@ -59,28 +59,16 @@ class _Round:
 
 
 class _IdsRounds(Rounds):
-    """The rounds of requests for one `propose` call; see `Rounds`.
-
-    Args:
-        echo: whether the text is scored first.
-        singly: whether each prompt is sent in a separate request.
-    """
+    """The rounds of requests for one `propose` call; see `Rounds`."""
 
     def __init__(
-        self,
-        client: TokenIdsClient,
-        context: Context,
-        usage: Usage,
-        *,
-        alternatives: int = 0,
-        echo: bool = False,
-        singly: bool = False,
+        self, client: TokenIdsClient, context: Context, usage: Usage, strategy: Strategy, alternatives: int
     ) -> None:
         super().__init__(context, alternatives)
         self._client = client
         self._usage = usage
-        self._echo = echo
-        self._singly = singly
+        self._echo = strategy == "echo"
+        self._singly = strategy == "singles"
         self._texts = TokenTexts(client, usage)
         self._top = client.listed(alternatives)
         self._heads: dict[int, list[int]] = {}  # the ids that the model reads before each place
@@ -103,7 +91,7 @@ class _IdsRounds(Rounds):
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
         """Use the scored text to answer each place whose preceding ids are a prefix of the whole text's ids."""
-        if not self._echo:
+        if not self._echo or len(open_) < 2:
             return {}
         whole = await self.encode(len(self._text))
         heads = {one.question.start: self._heads[one.question.start] for one in open_}
@@ -288,8 +276,8 @@ class TokenIdsEngine(Engine[TokenIdsFacts], Generic[_C]):
         wanted, spaced, run = client.room(ids, min(left, client.streamed)), False, texts.open_run
         if wanted < 1:
             raise client.too_long(ids)
-        more: dict[str, Any] = {"top": client.drafted(alternatives), "attempt": attempt, "usage": texts.usage}
-        async with aclosing(client.events(ids, wanted, options, drawn=len(ids) - start, **more)) as events:
+        asked = options if client.keeps_seed else replace(options, seed=options.seed_after(len(ids) - start))
+        async with aclosing(client.events(ids, wanted, asked, texts.usage, attempt)) as events:
             async for event in events:
                 seen += len(event.steps)
                 await texts.learn(event, run)
@@ -340,8 +328,7 @@ class TokenIdsEngine(Engine[TokenIdsFacts], Generic[_C]):
         several = len(questions) > 1
         usual: Strategy = "echo" if everywhere else self._several if several else "singles"
         way = self._strategy or usual
-        more: dict[str, Any] = {"singly": way == "singles", "echo": way == "echo" and several}
-        rounds = _IdsRounds(self._client, context, usage, alternatives=alternatives, **more)
+        rounds = _IdsRounds(self._client, context, usage, way, alternatives)
         return await rounds.propose(questions, way, usage)
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:

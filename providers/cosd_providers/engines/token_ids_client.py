@@ -257,6 +257,7 @@ class TokenIdsClient(ABC):
         least: the smallest number of most probable tokens to request in a draft.
         streamed: the largest number of tokens to request in one stream.
         cut_is_full: whether a shortened answer always means that the context is full.
+        keeps_seed: whether all requests of a draft have the same seed, because the server draws by seed and position.
     """
 
     facts: TokenIdsFacts
@@ -267,6 +268,7 @@ class TokenIdsClient(ABC):
     least = 1
     streamed = 2**31
     cut_is_full = False
+    keeps_seed = False
 
     def __init__(
         self, transport: Transport, extra: Mapping[str, object], special_tokens: bool, tokenizer: Tokenizer | None
@@ -310,26 +312,12 @@ class TokenIdsClient(ABC):
 
     @abstractmethod
     def events(
-        self,
-        ids: Sequence[int],
-        wanted: int,
-        options: DraftOptions,
-        *,
-        top: int,
-        drawn: int,
-        attempt: int,
-        usage: Usage,
+        self, ids: Sequence[int], wanted: int, options: DraftOptions, usage: Usage, attempt: int
     ) -> AsyncGenerator[IdAnswer, None]:
-        """Stream one answer; each token is yielded once.
+        """Stream an answer of at most `wanted` tokens to ids; each token is yielded once.
 
-        Args:
-            ids: the prompt, and the draft so far.
-            wanted: the largest number of tokens.
-            options: the settings that determine how the tokens are chosen.
-            top: the number of most probable tokens to list.
-            drawn: the number of tokens in the draft so far.
-            attempt: number of this attempt, from 1.
-            usage: the ledger, in which the answer is billed however the stream ends.
+        The answer is billed however the stream ends. The seed in `options` is for this request, unless the server
+        `keeps_seed`. `attempt` is the number of this attempt, from 1.
 
         Raises:
             ResponseError: the stream ended before the answer was complete.

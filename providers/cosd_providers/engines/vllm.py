@@ -225,20 +225,13 @@ class VllmClient(TokenIdsClient):
         return [_checked(one, self.transport.endpoint) for one in answers]
 
     async def events(
-        self,
-        ids: Sequence[int],
-        wanted: int,
-        options: DraftOptions,
-        *,
-        top: int,
-        drawn: int,
-        attempt: int,
-        usage: Usage,
+        self, ids: Sequence[int], wanted: int, options: DraftOptions, usage: Usage, attempt: int
     ) -> AsyncGenerator[IdAnswer, None]:
         """See `TokenIdsClient.events`. Tokens without text are held back until a token with text arrives."""
         sampling: dict[str, object] = {"temperature": 1} if options.sampled else {}
-        if options.sampled and (seed := options.seed_after(drawn)) is not None:
-            sampling["seed"] = seed
+        if options.sampled and options.seed is not None:
+            sampling["seed"] = options.seed
+        top = self.drafted(options.alternatives)
         told = {"include_usage": True, "continuous_usage_stats": True}
         body = self.body([[*ids]], wanted, logprobs=top, stream=True, stream_options=told, **sampling)
         endpoint, done, last = self.transport.endpoint, False, None
