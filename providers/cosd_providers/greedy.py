@@ -168,6 +168,11 @@ class Continuation:
             return _MORE if self.ids else 1
         return max(len(self.question.tokens) + 2 - len(self.ids), 2)
 
+    @property
+    def again(self) -> int:
+        """The number of raw tokens that a text-only server has to write again, after the bytes `turned`."""
+        return len(self.ids) - self.turned[0]
+
     def feed(self, positions: Iterable[Position]) -> None:
         """Add the next positions of the server's generation.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
+from typing import ClassVar
 
 from cosd_providers.contract import Context, Proposal, Question
 from cosd_providers.errors import ContextLengthError
@@ -25,8 +26,11 @@ class Rounds(ABC):
     """The rounds of one `propose` call.
 
     Attributes:
+        by_text: whether the server accepts only text, so that it writes some tokens of a continuation again.
         from_text: the places whose answers were read from the scored text.
     """
+
+    by_text: ClassVar[bool] = False
 
     def __init__(self, context: Context, alternatives: int = 0) -> None:
         self._prompt = context.prompt
@@ -68,10 +72,6 @@ class Rounds(ABC):
     async def _written(self, open_: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
         """Request the new positions after each continuation, in answers of at most `count` tokens."""
 
-    def _skipped(self, one: Continuation) -> int:  # noqa: ARG002 - a hook
-        """The number of a continuation's tokens that the server has to write again."""
-        return 0
-
     def _before(self, place: int) -> str:
         """The prompt and the text up to a place."""
         return self._prompt + sendable(self._text[:place])
@@ -105,7 +105,8 @@ class Rounds(ABC):
 
     async def _generated(self, open_: Sequence[Continuation]) -> list[Sequence[Position]]:
         """Request the positions after each continuation, in as few requests as the context allows."""
-        wanted = max((one.wanted + self._skipped(one) for one in open_), default=0)
+        again = {id(one): one.again if self.by_text else 0 for one in open_}
+        wanted = max((one.wanted + again[id(one)] for one in open_), default=0)
         rooms: dict[int, int] = {}
         for one in sorted(open_, key=lambda one: -one.question.start):  # if the longest text fits, all texts fit
             rooms[id(one)] = min(wanted, await self._room(one, wanted))
@@ -113,7 +114,7 @@ class Rounds(ABC):
         found: dict[int, Sequence[Position]] = {}
         for one in open_:
             room = rooms[id(one)]
-            if room > self._skipped(one):
+            if room > again[id(one)]:
                 groups.setdefault(room, []).append(one)
             elif one.ids:  # the answer itself has filled the context
                 found[id(one)] = ()

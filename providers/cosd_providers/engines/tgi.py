@@ -592,6 +592,8 @@ class _TgiStream:
 class _TgiRounds(Rounds):
     """The rounds of requests for one `propose` call, with one request for each place."""
 
+    by_text = True
+
     def __init__(self, client: TgiClient, context: Context, usage: Usage) -> None:
         super().__init__(context)
         self._client = client
@@ -606,9 +608,6 @@ class _TgiRounds(Rounds):
     def _asked(self, one: Continuation) -> str:
         """The text to send, which ends with the last token for which the continuation overrode the server's choice."""
         return self._prompt + sendable(self._text[: one.question.start] + one.turned[1])
-
-    def _skipped(self, one: Continuation) -> int:
-        return len(one.ids) - one.turned[0]
 
     async def _written(self, open_: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
         return await concurrently([partial(self._new, one, count) for one in open_])

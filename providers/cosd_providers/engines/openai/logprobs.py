@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from cosd_providers.contract import Token
-from cosd_providers.engine import no_probs, own_stop
-from cosd_providers.engines.openai.wire import FINISHES, Candidate, Completion, Step, steps
+from cosd_providers.engine import no_probs
+from cosd_providers.engines.openai.wire import Candidate, Completion, Step, check_finish, steps
 from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.greedy import Choice, Position, check_greedy, check_own
 from cosd_providers.text import LOST, first_character, readable, sendable, whole
@@ -432,11 +432,7 @@ class CheckedAligner(TokenAligner):
             self._check_position(position)
             yield position
             self._first = False
-        if isinstance(answer.stop_reason, str) and answer.stop_reason:
-            raise own_stop(self._endpoint, hint="Start it without stop strings, in its generation settings too.")
-        if answer.finish_reason is not None and answer.finish_reason not in FINISHES:
-            words = f"the answer ended for an unknown reason: {answer.finish_reason[:40]!r}"
-            raise ResponseError(words, endpoint=self._endpoint)
+        check_finish(answer, self._endpoint)
 
     def _check_probs(self, answer: Completion) -> None:
         """Refuse text without probabilities, and text from which the model's reasoning was removed."""

@@ -15,10 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from cosd_providers.contract import Context, Question, Token
-from cosd_providers.engine import own_stop
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
-from cosd_providers.engines.openai.wire import FINISHES, Completion
-from cosd_providers.errors import ResponseError
+from cosd_providers.engines.openai.wire import Completion, check_finish
 from cosd_providers.greedy import Choice, Continuation, Position
 from cosd_providers.text import LOST, sendable
 from cosd_providers.usage import Usage
@@ -58,22 +56,13 @@ class EventReader:
         self._cut = ""
 
     def feed(self, answer: Completion) -> Iterator[Position]:
-        """Read an event, and yield its text as a token, followed by the end of sequence if the model ended.
-
-        Raises:
-            UnsupportedError: the server ended the answer at a stop string from its own settings.
-            ResponseError: the answer ended for an unknown reason.
-        """
+        """Read an event, and yield its text as a token, followed by the end of sequence if the model ended."""
         new = self._cut + self._new(answer.written, last=answer.finish_reason is not None)
         text = new.rstrip(LOST)  # U+FFFD at the end is a character that was cut off
         self._cut = new[len(text) :]
         if text:
             yield self._position(Token(text.encode(), None))
-        if isinstance(answer.stop_reason, str) and answer.stop_reason:
-            raise own_stop(self._endpoint, hint="Start it without stop strings, in its generation settings too.")
-        if answer.finish_reason is not None and answer.finish_reason not in FINISHES:
-            words = f"the answer ended for an unknown reason: {answer.finish_reason[:40]!r}"
-            raise ResponseError(words, endpoint=self._endpoint)
+        check_finish(answer, self._endpoint)
         if answer.finish_reason == "stop":
             yield self._position(Token(b"", None, end=True))
 

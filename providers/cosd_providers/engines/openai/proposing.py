@@ -34,6 +34,8 @@ class Proposing(Rounds):
         strategy: the kind of request; None for the default.
     """
 
+    by_text = True
+
     def __init__(
         self,
         client: OpenAIClient,
@@ -131,14 +133,10 @@ class Proposing(Rounds):
     async def _too_long(self, one: Continuation) -> ContextLengthError:  # noqa: ARG002
         return ContextLengthError("the text does not fit into the model's context", endpoint=self._client.endpoint)
 
-    def _skipped(self, one: Continuation) -> int:
-        """The number of tokens after the last override, which the server generates again."""
-        return len(one.ids) - one.turned[0]
-
     async def _written(self, open_: Sequence[Continuation], count: int) -> list[Sequence[Position]]:
         """Request the new positions after each continuation; fewer if the server refuses an answer of this length."""
         prefixes = [Prefix(self._prompt, sendable(self._text[: one.question.start] + one.turned[1])) for one in open_]
-        skipped = [self._skipped(one) for one in open_]
+        skipped = [one.again for one in open_]
         try:
             found = await self._many(prefixes, skipped, count)
         except (ContextLengthError, InvalidRequestError) as error:
@@ -180,7 +178,7 @@ class Proposing(Rounds):
         Raises:
             ContextLengthError: the text alone is too long.
         """
-        least = len(one.ids) - one.turned[0] + 1
+        least = one.again + 1
         while wanted > least:
             wanted = max(wanted // 2, least)
             try:

@@ -17,17 +17,19 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 
 from cosd_providers.drafting import RequestBill
+from cosd_providers.engine import own_stop
+from cosd_providers.errors import ResponseError
 from cosd_providers.greedy import prob
 from cosd_providers.messages import Message
 from cosd_providers.parsing import LogProb, unless_none
 
 __all__ = [
-    "FINISHES",
     "Answer",
     "Candidate",
     "Completion",
     "Conversation",
     "Step",
+    "check_finish",
     "marks",
     "rest_of",
     "steps",
@@ -221,6 +223,15 @@ class Answer(BaseModel):
             bill.written += sum(len(steps(choice)) for choice in self.choices)
         else:
             bill.written = usage.completion_tokens
+
+
+def check_finish(answer: Completion, endpoint: str) -> None:
+    """Raise an error if an answer ended at a stop string from the server's settings, or for an unknown reason."""
+    if isinstance(answer.stop_reason, str) and answer.stop_reason:
+        raise own_stop(endpoint, hint="Start it without stop strings, in its generation settings too.")
+    if answer.finish_reason is not None and answer.finish_reason not in FINISHES:
+        words = f"the answer ended for an unknown reason: {answer.finish_reason[:40]!r}"
+        raise ResponseError(words, endpoint=endpoint)
 
 
 def steps(answer: Completion) -> list[Step]:
