@@ -8,8 +8,6 @@ from typing import Any, Generic, TypeVar
 import anyio
 from anyio.lowlevel import current_token
 
-__all__ = ["Lazy", "concurrently"]
-
 _AT_ONCE = 8  # the default limit on requests in progress
 
 _T = TypeVar("_T")

@@ -18,30 +18,6 @@ from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from cosd_providers.usage import Usage
 
-__all__ = [
-    "Alive",
-    "Capabilities",
-    "Context",
-    "DraftEnd",
-    "HiddenStates",
-    "IdContexts",
-    "IdScores",
-    "KnownVocabulary",
-    "Piece",
-    "Proposal",
-    "Provider",
-    "Question",
-    "Ready",
-    "ServerInfo",
-    "State",
-    "Token",
-    "TokenCounts",
-    "WordEnds",
-    "WordSplitter",
-    "token_count",
-]
-
-
 State: TypeAlias = Sequence[float]
 """A model's last hidden state at one position, from which the model computes the next token's probabilities."""
 

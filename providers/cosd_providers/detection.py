@@ -28,8 +28,6 @@ from cosd_providers.forwarding import ForwardingProvider
 from cosd_providers.http.transport import Transport
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
 
-__all__ = ["DetectedProvider", "detect"]
-
 _OWNERS = {"llamacpp": "llama.cpp", "vllm": "vllm", "sglang": "sglang", "library": "ollama"}
 """The engine for each value of the `owned_by` field of a model."""
 

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 from cosd_providers.greedy import Position
 from cosd_providers.text import whole
 
-__all__ = ["agree", "cuts", "listed", "near", "power_of"]
-
 # A 16-bit logit above 16 is a multiple of 1/8, and may be rounded differently in two answers. Such a difference changes
 # a probability by up to 28 %.
 _RELATIVE, _ABSOLUTE = 0.3, 2e-2

@@ -19,20 +19,6 @@ from cosd_providers.greedy import Choice, Draft
 from cosd_providers.http.retries import resumed
 from cosd_providers.usage import Usage
 
-__all__ = [
-    "SEARCH",
-    "STRETCH",
-    "DraftRequests",
-    "IdsDraft",
-    "IdsStream",
-    "Next",
-    "RequestBill",
-    "StatesAfter",
-    "billed",
-    "streamed",
-    "with_states",
-]
-
 STRETCH = 16
 """The greatest number of a draft's tokens whose states are requested together.
 

@@ -50,26 +50,6 @@ from cosd_providers.text import sendable
 from cosd_providers.tokenizers import Tokenizer, beside, crossing, encoded, length, load_tokenizer, word_ends
 from cosd_providers.usage import Usage
 
-__all__ = [
-    "NO_TEMPLATE",
-    "Engine",
-    "EngineOptions",
-    "ListedModel",
-    "Models",
-    "ServerFacts",
-    "answer_cue",
-    "ask_only",
-    "broken_off",
-    "checked_extra",
-    "choose",
-    "miscounted",
-    "no_model",
-    "no_probs",
-    "nothing_to_continue",
-    "own_stop",
-    "silent",
-]
-
 _LASTING = ("id", "root", "parent", "max_model_len", "meta")
 """Fields of a listed model that stay the same as long as the same model is served."""
 

@@ -32,8 +32,6 @@ from cosd_providers.errors import UnsupportedError
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, OwnMessages, RenderedPrompt
 from cosd_providers.usage import Usage
 
-__all__ = ["Forwarding", "ForwardingProvider", "by_given_ids", "by_ids", "by_states", "no_states"]
-
 
 def by_ids(provider: Provider) -> IdContexts:
     """Return the provider if it accepts contexts by ids; otherwise raise `UnsupportedError`."""

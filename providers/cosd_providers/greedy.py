@@ -18,24 +18,6 @@ from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.text import Merger, continues_word, join, last_character, sendable, whole
 
-__all__ = [
-    "ROUNDING",
-    "TIES",
-    "Choice",
-    "Continuation",
-    "Draft",
-    "Position",
-    "along",
-    "answer",
-    "boundaries",
-    "check_greedy",
-    "check_own",
-    "prob",
-    "with_alternatives",
-    "with_listed",
-    "within",
-]
-
 TIES = 5
 """The number of most probable tokens to request at each position, so that ties are visible."""
 

@@ -10,8 +10,6 @@ from pydantic_core import PydanticCustomError
 
 from cosd_providers.errors import ResponseError
 
-__all__ = ["RAW", "LogProb", "checked", "parse", "shape", "unless_none"]
-
 RAW = "Is there a setting by which the server shows the model's own log probabilities?"
 """The hint of an error if the numbers that a server shows are not the model's log probabilities."""
 

@@ -19,8 +19,6 @@ from cosd_providers.strategies import Strategy, counted, marked
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 
-__all__ = ["Rounds"]
-
 
 class Rounds(ABC):
     """The rounds of one `propose` call.

@@ -14,8 +14,6 @@ from cosd_providers.text import LOST
 from cosd_providers.tokenizers import TEST_TEXT
 from cosd_providers.vocabulary import crosses_space
 
-__all__ = ["Vocabulary", "vocabulary"]
-
 _PHRASES = """
 By the way, it is one of the best in the world, and at the end of the day I have to be there, as well as you.
 for i in range(10): return self.x if x is not None else a + b

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DraftOptions", "other_seed"]
-
 _SEEDS = 2**32
 _STEP = 0x9E3779B1  # odd, so that no seed repeats; large, so that no seed equals a seed that the user chooses next
 

@@ -13,8 +13,6 @@ from typing import Literal
 from cosd_providers.contract import Proposal
 from cosd_providers.usage import Usage
 
-__all__ = ["Strategy", "checked_strategy", "counted", "marked"]
-
 Strategy = Literal["echo", "list", "singles", "watch"]
 """The kind of request that asks an assistant about several places.
 

@@ -11,8 +11,6 @@ import string
 from collections import OrderedDict
 from typing import Self, TypeVar
 
-__all__ = ["Counts", "Recent"]
-
 _REMEMBERED = 64
 _SPECIAL = 8  # allowance for special tokens around a text, and for changed tokens where two texts join
 _CUT = 24  # allowance in tokens for a text that is cut inside a token

@@ -25,23 +25,6 @@ if TYPE_CHECKING:
     import tiktoken
     import tokenizers
 
-__all__ = [
-    "TEST_TEXT",
-    "CountingTokenizer",
-    "ListingTokenizer",
-    "Tokenizer",
-    "WordTokenizer",
-    "beside",
-    "count",
-    "crossing",
-    "encoded",
-    "fingerprint",
-    "length",
-    "load_tokenizer",
-    "word_ends",
-    "words_of",
-]
-
 TEST_TEXT = (
     "The quick brown fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve café — “quoted”\n"
     "Übergrößenträger Привет мир 東京都に住んでいます 한국어 🙂👩‍🚀 <|im_start|> </s>"

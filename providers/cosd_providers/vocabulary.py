@@ -15,19 +15,6 @@ from typing import Literal
 from cosd_providers.contract import Piece
 from cosd_providers.text import LOST
 
-__all__ = [
-    "ENDS",
-    "SURE_ENDS",
-    "Kind",
-    "crosses_space",
-    "decode_token",
-    "is_plain",
-    "keeps_spaces",
-    "kind_of",
-    "looks_special",
-    "spell",
-]
-
 Kind = Literal["bytes", "spaces"]
 """The notation of a vocabulary: `"bytes"` as in byte-level BPE (`"Ġthe"`, `"Ã¼"`), or `"spaces"` as in SentencePiece
 (`"▁the"`, `"<0xC3>"`). Plain ASCII without spaces looks the same in both."""

@@ -36,8 +36,6 @@ from cosd_providers.sampling import other_seed
 from cosd_providers.text import join
 from cosd_providers.usage import Usage
 
-__all__ = ["AfterLead", "TakesIds", "WithoutLeadingSpace", "led"]
-
 _ANYTHING = b"\0"
 """A placeholder for any token, in a question about the token that follows the space."""
 

@@ -26,8 +26,6 @@ from cosd_providers.contract import Piece, Provider
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 
-__all__ = ["ChatAdapter", "ChatRenderer", "Render", "folded", "joined", "leading_space", "rendered"]
-
 _T = TypeVar("_T")
 
 Render = Callable[[list[dict[str, str]]], Awaitable[str]]

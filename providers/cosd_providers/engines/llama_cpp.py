@@ -100,8 +100,6 @@ from cosd_providers.tokenizers import TEST_TEXT, Tokenizer, encoded
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import ENDS
 
-__all__ = ["LlamaCpp"]
-
 _CHATML = "<|im_start|>"
 _MANY = 1000  # number of alternatives to offer if the vocabulary's size is unknown
 _LINE = "\n"

@@ -34,19 +34,6 @@ from cosd_providers.text import sendable, whole
 from cosd_providers.token_counts import Counts
 from cosd_providers.usage import Usage
 
-__all__ = [
-    "FIELDS",
-    "LIST",
-    "OWNED",
-    "LlamaCppAnswer",
-    "LlamaCppClient",
-    "LlamaCppFacts",
-    "OneByte",
-    "PromptParts",
-    "sent_prompt",
-    "speculative",
-]
-
 LIST = 64
 """The largest number of prompts in one request."""
 

@@ -42,8 +42,6 @@ from cosd_providers.sampling import DraftOptions
 from cosd_providers.tokenizers import Tokenizer
 from cosd_providers.usage import Usage
 
-__all__ = ["Ollama"]
-
 _GREEDY: Mapping[str, object] = {
     "temperature": 0,
     "top_k": 0,

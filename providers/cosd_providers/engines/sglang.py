@@ -84,8 +84,6 @@ from cosd_providers.parsing import LogProb, parse
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.usage import Usage
 
-__all__ = ["Events", "Sglang", "SglangAnswer", "SglangClient", "Triple", "scored"]
-
 _GREEDY: dict[str, object] = {
     "temperature": 0,
     "top_p": 1.0,

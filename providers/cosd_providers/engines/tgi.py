@@ -99,8 +99,6 @@ from cosd_providers.tokenizers import Tokenizer, beside, count, encoded
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import SURE_ENDS, is_plain, keeps_spaces
 
-__all__ = ["Tgi"]
-
 _TOP = re.compile(r"`top_n_tokens` must be >= 0 and <= (\d+)")
 
 _REMEMBERED = 4  # number of encodings to cache; they may be long

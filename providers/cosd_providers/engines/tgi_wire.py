@@ -13,21 +13,6 @@ from cosd_providers.greedy import prob
 from cosd_providers.parsing import LogProb, unless_none
 from cosd_providers.vocabulary import looks_special
 
-__all__ = [
-    "OWNED",
-    "EncodedText",
-    "TgiAnswer",
-    "TgiDetails",
-    "TgiEncoding",
-    "TgiEnd",
-    "TgiEvent",
-    "TgiInfo",
-    "TgiPrompt",
-    "TgiToken",
-    "TokenSpan",
-    "parameters",
-]
-
 _GREEDY: Mapping[str, object] = {"do_sample": False, "watermark": False, "return_full_text": False, "details": True}
 """Fields for greedy decoding. TGI refuses a temperature of 0, so the sampling fields are left out."""
 

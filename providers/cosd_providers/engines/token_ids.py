@@ -40,8 +40,6 @@ from cosd_providers.tokenizers import encoded
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import keeps_spaces
 
-__all__ = ["TokenIdsEngine"]
-
 _ANCHORS = ("\n", ",")  # never merged with the next text by tokenizers that put a space before every text
 _QUIET = 6  # a draft that ends with more tokens without text asks for more tokens per request
 

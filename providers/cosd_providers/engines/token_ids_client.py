@@ -37,26 +37,6 @@ from cosd_providers.tokenizers import Tokenizer, encoded
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import ENDS, is_plain, looks_special
 
-__all__ = [
-    "LETTERS",
-    "MARKER",
-    "MOST",
-    "Encoding",
-    "Head",
-    "IdAnswer",
-    "IdScoring",
-    "IdStep",
-    "ListedId",
-    "Run",
-    "TokenIdsClient",
-    "TokenIdsFacts",
-    "TokenTexts",
-    "abilities",
-    "beginning_of",
-    "id_step",
-    "others_than",
-]
-
 LETTERS = "a \u00e9 a"
 """A text whose last token is plain, i.e. consists of whole characters and is not special."""
 

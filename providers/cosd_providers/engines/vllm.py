@@ -77,8 +77,6 @@ from cosd_providers.sampling import DraftOptions
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import ENDS, looks_special, spell
 
-__all__ = ["Vllm", "VllmClient"]
-
 _GREEDY: dict[str, object] = {
     "temperature": 0,
     "top_p": 1.0,

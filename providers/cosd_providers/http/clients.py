@@ -23,8 +23,6 @@ from cosd_providers.http.answers import HttpAnswer
 if TYPE_CHECKING:
     from cosd_providers.http.fast import AiohttpClient
 
-__all__ = ["EventLoop", "HttpClients", "ask", "carrier", "event_loop", "http_stack"]
-
 EventLoop: TypeAlias = Literal["asyncio", "uvloop"]
 
 _FAST = "cosd_providers.http.fast"  # imported only if needed, because this module imports aiohttp

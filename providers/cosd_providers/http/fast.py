@@ -35,8 +35,6 @@ from yarl import URL
 
 from cosd_providers.http.answers import HttpAnswer
 
-__all__ = ["AiohttpClient"]
-
 _IDLE_SECONDS = 5.0  # seconds for which an idle connection is kept, as httpx does
 _LONGEST_HEADER = 1 << 16  # maximum length of a header, in bytes
 _SMALL = 1 << 15  # size, in bytes, up to which the operating system accepts a body in one call

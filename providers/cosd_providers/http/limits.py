@@ -18,8 +18,6 @@ from aiolimiter import AsyncLimiter
 
 from cosd_providers.usage import Usage
 
-__all__ = ["Limiter", "Limits", "Slot", "checked_limits"]
-
 _MINUTE = 60.0
 
 

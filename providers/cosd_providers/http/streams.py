@@ -21,8 +21,6 @@ from cosd_providers.http.errors import BROKEN, Errors
 from cosd_providers.http.limits import Slot
 from cosd_providers.usage import Usage
 
-__all__ = ["EventSplitter", "LineSplitter", "events", "read"]
-
 _LONGEST = 64 << 20  # maximum number of bytes in an answer, or in one event
 _LONGEST_ERROR = 64 << 10  # maximum number of bytes that are read from an error answer
 _LAST_SECONDS = 0.05  # time within which a stream must end after `[DONE]`, so that its connection can be kept

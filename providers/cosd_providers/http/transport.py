@@ -33,8 +33,6 @@ from cosd_providers.http.retries import overcome, until_answered
 from cosd_providers.http.streams import events, read
 from cosd_providers.usage import Usage
 
-__all__ = ["DEFAULT_TIMEOUT", "FEW_IDLE", "MANY_IDLE", "HttpClient", "Timeout", "Transport"]
-
 HttpClient = httpx.AsyncClient
 Timeout = float | httpx.Timeout
 

@@ -31,8 +31,6 @@ from cosd_providers.text import readable
 from cosd_providers.tokenizers import TEST_TEXT
 from cosd_providers.usage import Usage
 
-__all__ = ["CONTRACT", "ways"]
-
 _LEAST = 3  # minimum number of tokens for a meaningful comparison
 _OWN = (PROBE_PROMPT, "One, two, three, four, five, six, seven,")
 """Further prompts to try, in this order, if the answer to the given prompt is too short."""

@@ -19,8 +19,6 @@ from cosd_providers.probe.report import in_digits
 from cosd_providers.probe.state import DRAFTED, NO_IDS, TOO_SHORT, Finding, ProbeRun, by_start, check, places, text_of
 from cosd_providers.usage import Usage
 
-__all__ = ["DISTRIBUTIONS"]
-
 _WRITTEN = 24  # number of tokens in each draft by ids
 _PROMPTS = (
     "The old lighthouse stood on a cliff above the sea. Every evening",

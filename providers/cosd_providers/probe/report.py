@@ -13,21 +13,6 @@ from pydantic import BaseModel, ConfigDict
 
 from cosd_providers.connect import Snapshot
 
-__all__ = [
-    "EXAMPLE",
-    "LINES",
-    "UNTRUSTED",
-    "UNUSABLE",
-    "Definition",
-    "Line",
-    "ProbeReport",
-    "Spent",
-    "Value",
-    "Way",
-    "definition_of",
-    "in_digits",
-]
-
 Value = bool | int | float | str | tuple[str, ...] | None
 """The value of a line; None means that it is unknown."""
 

@@ -22,8 +22,6 @@ from cosd_providers.probe.state import DRAFTED, PROBE_PROMPT, STOPPING, ProbeRun
 from cosd_providers.probe.wire_checks import WIRE
 from cosd_providers.tokenizers import fingerprint
 
-__all__ = ["run"]
-
 _NO_WIRE = "a provider of this kind can only be checked through its contract"
 
 _ADVICE: dict[str, Sequence[tuple[str, str]]] = {

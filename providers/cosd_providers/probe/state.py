@@ -29,24 +29,6 @@ from cosd_providers.probe.report import LINES, Line, Value
 from cosd_providers.same_ids import Vocabulary
 from cosd_providers.usage import Usage
 
-__all__ = [
-    "ASKED",
-    "DRAFTED",
-    "NO_IDS",
-    "PROBE_PROMPT",
-    "REFUSALS",
-    "STOPPING",
-    "TOO_SHORT",
-    "Check",
-    "Finding",
-    "ProbeRun",
-    "by_start",
-    "check",
-    "places",
-    "reason",
-    "text_of",
-]
-
 PROBE_PROMPT = "Q: What is the capital of France?\nA:"
 """Default prompt for the short draft."""
 

@@ -13,8 +13,6 @@ from cosd_providers.errors import ServerError, UnsupportedError
 from cosd_providers.greedy import Position
 from cosd_providers.probe.state import REFUSALS, Finding, ProbeRun, check, reason
 
-__all__ = ["WIRE"]
-
 _OPENING = "The capital of France is Paris, and the"
 _SENTENCE = f"{_OPENING} capital of Spain is Madrid."
 """A text in which a model is confident of some tokens and unsure of others."""

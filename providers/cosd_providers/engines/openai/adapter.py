@@ -51,8 +51,6 @@ from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import counted
 from cosd_providers.usage import Usage
 
-__all__ = ["OpenAICompatible"]
-
 
 class OpenAICompatible(Engine[ServerFacts]):
     """A model served by an API like OpenAI's. See `contract.Provider`.

@@ -25,8 +25,6 @@ from cosd_providers.greedy import Position
 from cosd_providers.messages import Message, OnSpecialTokens
 from cosd_providers.usage import Usage
 
-__all__ = ["ChatRouteRenderer", "no_partial"]
-
 _Kind = Literal["system", "systems", "neighbours"]
 
 _PROBES: Mapping[_Kind, tuple[Message, ...]] = {

@@ -35,8 +35,6 @@ from cosd_providers.tokenizers import Tokenizer, beside, count
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import SURE_ENDS
 
-__all__ = ["OWNED", "EchoProof", "OpenAIClient", "OpenAIFacts", "Prefix", "is_too_long"]
-
 OWNED = {
     *("add_generation_prompt", "continue_final_message", "echo", "logit_bias", "logprobs", "max_completion_tokens"),
     *("max_tokens", "messages", "model", "n", "prompt", "stop", "stream", "stream_options", "suffix", "temperature"),

@@ -14,8 +14,6 @@ from typing import Literal
 from cosd_providers.parsing import RAW
 from cosd_providers.suggestions import suggestion
 
-__all__ = ["DIALECTS", "Dialect", "Refusal", "dialect_at", "dialect_of"]
-
 GREEDY: Mapping[str, object] = {"temperature": 0, "top_p": 1, "n": 1}
 """Fields for greedy decoding that every server understands. (Hosted services refuse unknown fields.)"""
 

@@ -25,8 +25,6 @@ from cosd_providers.parsing import parse
 from cosd_providers.tokenizers import Tokenizer, count
 from cosd_providers.usage import Usage
 
-__all__ = ["check_tokenizer", "choose", "discover", "unbegun"]
-
 _STARTED = "4711 and 0815"  # several tokens, which no model repeats by chance
 _SURE = 1 - 1e-6
 _BARE = 4  # greatest plausible number of tokens for one letter, including special tokens

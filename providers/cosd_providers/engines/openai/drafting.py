@@ -23,8 +23,6 @@ from cosd_providers.sampling import DraftOptions
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 
-__all__ = ["Drafting"]
-
 _AGAIN = 2  # attempts that resume from the same text; later attempts resume from the text received so far
 _MARGIN = 8  # number of special tokens that the server may add to a prompt
 _MORE = 3  # number of further raw tokens that may be needed to finish a character

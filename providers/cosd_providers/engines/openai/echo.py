@@ -23,8 +23,6 @@ from cosd_providers.greedy import Choice, Position, with_alternatives
 from cosd_providers.text import LOST, join, sendable
 from cosd_providers.usage import Usage
 
-__all__ = ["Echo", "Scored", "cannot_score", "end_at", "hidden_tokens", "spelt"]
-
 _GROWN = 4  # the echo is tested again for a text more than this many times as long as tested texts
 _PLACES = 3  # number of positions to compare
 _AGREEING = 2  # number of positions that must agree

@@ -23,8 +23,6 @@ from cosd_providers.greedy import Choice, Position, check_greedy, check_own
 from cosd_providers.text import LOST, first_character, readable, sendable, whole
 from cosd_providers.vocabulary import is_plain, keeps_spaces
 
-__all__ = ["CheckedAligner", "Listing", "TokenAligner", "ranked", "spells"]
-
 _LOST = LOST.encode()
 
 _OPEN = 3  # the greatest number of bytes in an unfinished character

@@ -21,8 +21,6 @@ from cosd_providers.greedy import Choice, Continuation, Position
 from cosd_providers.text import LOST, sendable
 from cosd_providers.usage import Usage
 
-__all__ = ["AGREE", "Agreement", "EventReader", "words"]
-
 AGREE = (
     "So it cannot draft. As an assistant it can be asked whether it agrees, word by word: give"
     " verifier=AgreementVerifier(alpha=0.5). Or is there another server for this model, such as vLLM or llama.cpp's?"

@@ -23,19 +23,6 @@ from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
 from cosd_providers.usage import Usage
 
-__all__ = [
-    "REPLY_WAYS",
-    "CompletionsProbeClient",
-    "Forcing",
-    "ProbeClient",
-    "Prompt",
-    "RawReply",
-    "RawRequest",
-    "RawScores",
-    "grammar",
-    "probe_client",
-]
-
 REPLY_WAYS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
     "": ({}, {}),
     "continue_final_message": ({"continue_final_message": True, "add_generation_prompt": False}, {}),

@@ -17,8 +17,6 @@ from cosd_providers.text import LOST, sendable
 from cosd_providers.tokenizers import encoded
 from cosd_providers.usage import Usage
 
-__all__ = ["Proposing"]
-
 _MORE = 3  # number of further raw tokens that may be needed to finish a character
 
 

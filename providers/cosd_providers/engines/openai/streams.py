@@ -15,8 +15,6 @@ from cosd_providers.engines.openai.wire import Answer, marks, rest_of, steps, st
 from cosd_providers.errors import ResponseError
 from cosd_providers.usage import Usage
 
-__all__ = ["RestOfAnswer", "StreamCheck", "checked"]
-
 
 class RestOfAnswer(Answer):
     """The rest of an answer that was requested once more, without a stream; that request has a bill of its own."""

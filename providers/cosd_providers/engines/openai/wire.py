@@ -23,19 +23,6 @@ from cosd_providers.greedy import prob
 from cosd_providers.messages import Message
 from cosd_providers.parsing import LogProb, unless_none
 
-__all__ = [
-    "Answer",
-    "Candidate",
-    "Completion",
-    "Conversation",
-    "Step",
-    "check_finish",
-    "marks",
-    "rest_of",
-    "steps",
-    "strings",
-]
-
 _ID = re.compile(r"token_id:(\d+)")
 """A token that is written as an id, as vLLM and other servers do if the request asks for ids."""
 
