@@ -37,18 +37,12 @@ StatesAfter: TypeAlias = Callable[[Sequence[int], int], Awaitable[Sequence[State
 
 @dataclass(slots=True)
 class RequestBill:
-    """The tokens of one request, as far as they are known.
+    """The tokens of one request, as far as they are known."""
 
-    Attributes:
-        read: number of prompt tokens that the server reported; 0 if it has not reported any.
-        written: number of tokens written: as reported, or else the number received.
-        cached: number of prompt tokens from the server's cache, as reported.
-        final: whether no report can come any more: the answer was read to its end, or the server refuses to report.
-    """
-
-    read: int = 0
-    written: int = 0
-    cached: int = 0
+    read: int = 0  # number of prompt tokens that the server reported; 0 if it has not reported any
+    written: int = 0  # number of tokens written: as reported, or else the number received
+    cached: int = 0  # number of prompt tokens from the server's cache, as reported
+    # whether no report can come any more: the answer was read to its end, or the server refuses to report
     final: bool = False
 
 
@@ -147,9 +141,6 @@ class IdsDraft:
             engine skips the repeated ids; the draft closes its stream as soon as it is complete, and has no
             continuation.
         raw: whether the draft follows a context by ids. If so, its tokens are yielded unchanged, with their ids.
-
-    Attributes:
-        draft: the tokens so far.
     """
 
     def __init__(
@@ -167,7 +158,7 @@ class IdsDraft:
         self._alone = alone
         self._repeats = repeats
         self._raw = raw
-        self.draft = Draft(max_tokens, raw=raw)
+        self.draft = Draft(max_tokens, raw=raw)  # the tokens so far
         self._last: Next | None = None  # last step of the latest stream, if it was not a token
 
     async def answer(self, attempt: int) -> AsyncGenerator[Token, None]:

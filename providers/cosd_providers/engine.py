@@ -70,13 +70,9 @@ _M = TypeVar("_M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """Facts about a server. Engines add their own fields.
+    """Facts about a server. Engines add their own fields."""
 
-    Attributes:
-        info: the result of `describe`.
-    """
-
-    info: ServerInfo
+    info: ServerInfo  # the result of `describe`
 
 
 _F = TypeVar("_F", bound=ServerFacts)
@@ -476,25 +472,19 @@ def checked_extra(extra_body: Mapping[str, object] | None, owned: AbstractSet[st
 
 
 class ListedModel(BaseModel):
-    """An entry in the response of `/v1/models`: a name of the model itself, or of an adapter (LoRA) on top of it.
-
-    Attributes:
-        aliases: other names of the model.
-        root: the model itself, which may have several names; None if the server does not show it.
-        parent: the model that the adapter is for; None for the model itself.
-        max_model_len: size of the context in tokens.
-        trained: size of the context for which the model was trained, in tokens.
-        vocabulary: number of tokens in the vocabulary.
-    """
+    """An entry in the response of `/v1/models`: a name of the model itself, or of an adapter (LoRA) on top of it."""
 
     id: str
-    aliases: list[str] | None = None
-    root: str | None = None
-    parent: str | None = None
+    aliases: list[str] | None = None  # other names of the model
+    root: str | None = None  # the model itself, which may have several names; None if the server does not show it
+    parent: str | None = None  # the model that the adapter is for; None for the model itself
+    # size of the context in tokens
     max_model_len: int | None = Field(
         None, validation_alias=AliasChoices("max_model_len", AliasPath("meta", "n_ctx"), "context_length")
     )
+    # size of the context for which the model was trained, in tokens
     trained: int | None = Field(default=None, validation_alias=AliasPath("meta", "n_ctx_train"))
+    # number of tokens in the vocabulary
     vocabulary: int | None = Field(default=None, validation_alias=AliasPath("meta", "n_vocab"))
 
 

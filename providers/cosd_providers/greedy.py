@@ -37,32 +37,22 @@ _SILENT = 64  # a continuation ends after this number of consecutive raw tokens 
 
 @dataclass(slots=True)  # not frozen, as this would make creation four times slower: each raw token needs a choice
 class Choice:
-    """A raw token that a model could choose.
+    """A raw token that a model could choose."""
 
-    Attributes:
-        id: its id; a number unique within its position if the server shows no ids.
-        token: its bytes and probability.
-        open: whether the token leaves a character unfinished, and the server does not show the token's bytes. The bytes
-            are then shown as part of the token that completes the character.
-        sure: whether its bytes are known to be complete.
-    """
-
-    id: int
-    token: Token
+    id: int  # its id; a number unique within its position if the server shows no ids
+    token: Token  # its bytes and probability
+    # whether the token leaves a character unfinished, and the server does not show the token's bytes. The bytes are
+    # then shown as part of the token that completes the character
     open: bool = False
-    sure: bool = True
+    sure: bool = True  # whether its bytes are known to be complete
 
 
 @dataclass(slots=True)
 class Position:
-    """One step of a generation.
+    """One step of a generation."""
 
-    Attributes:
-        pick: the token that the server chose.
-        top: the most probable tokens, in descending order; empty if the endpoint does not list them.
-    """
-
-    pick: Choice
+    pick: Choice  # the token that the server chose
+    # the most probable tokens, in descending order; empty if the endpoint does not list them
     top: Sequence[Choice] = ()
 
 
@@ -72,22 +62,17 @@ class Draft:
     Args:
         limit: the largest number of tokens.
         raw: whether to return raw tokens unchanged, with their ids, and count each of them.
-
-    Attributes:
-        ids: the ids of the returned tokens and of a character that is still unfinished; a later request continues from
-            these ids. Tokens beyond the limit are left out.
-        starts: for each returned token, the index of its first raw token in `ids`.
-        left: the number of tokens that may still be added.
-        ended: whether the end of sequence has been added.
     """
 
     __slots__ = ("_merger", "_raw", "ended", "ids", "left", "starts")
 
     def __init__(self, limit: int, *, raw: bool = False) -> None:
+        # the ids of the returned tokens and of a character that is still unfinished; a later request continues from
+        # these ids. Tokens beyond the limit are left out
         self.ids: list[int] = []
-        self.starts: list[int] = []
-        self.left = limit
-        self.ended = False
+        self.starts: list[int] = []  # for each returned token, the index of its first raw token in `ids`
+        self.left = limit  # the number of tokens that may still be added
+        self.ended = False  # whether the end of sequence has been added
         self._merger = Merger()
         self._raw = raw
 
@@ -119,21 +104,16 @@ class Continuation:
 
     Args:
         question: the question to answer.
-
-    Attributes:
-        ids: the raw ids so far; the next request continues from them.
-        tokens: the whole-character tokens so far.
-        enough: whether the question is answered or the continuation cannot be extended.
-        turned: the number of ids, and the bytes, up to and including the last token that differs from the server's
-            choice. A text-only server resumes after these bytes and generates the rest again.
     """
 
     def __init__(self, question: Question, alternatives: int = 0) -> None:
         self.question = question
         self.alternatives = alternatives
-        self.ids: list[int] = []
-        self.tokens: list[Token] = []
-        self.enough = False
+        self.ids: list[int] = []  # the raw ids so far; the next request continues from them
+        self.tokens: list[Token] = []  # the whole-character tokens so far
+        self.enough = False  # whether the question is answered or the continuation cannot be extended
+        # the number of ids, and the bytes, up to and including the last token that differs from the server's choice. A
+        # text-only server resumes after these bytes and generates the rest again
         self.turned: tuple[int, bytes] = (0, b"")
         self._merger = Merger()
         self._begun = 0  # number of raw tokens since the start of an unfinished character

@@ -21,20 +21,16 @@ from cosd_providers.usage import Usage
 
 
 class Rounds(ABC):
-    """The rounds of one `propose` call.
+    """The rounds of one `propose` call."""
 
-    Attributes:
-        by_text: whether the server accepts only text, so that it writes some tokens of a continuation again.
-        from_text: the places whose answers were read from the scored text.
-    """
-
+    # whether the server accepts only text, so that it writes some tokens of a continuation again
     by_text: ClassVar[bool] = False
 
     def __init__(self, context: Context, alternatives: int = 0) -> None:
         self._prompt = context.prompt
         self._text = context.text
         self._alternatives = alternatives
-        self.from_text: set[int] = set()
+        self.from_text: set[int] = set()  # the places whose answers were read from the scored text
 
     async def propose(self, questions: Sequence[Question], way: Strategy, usage: Usage) -> list[Proposal | None]:
         """Answer all questions; mark each answer with the strategy that found it, and count it in the ledger."""

@@ -325,13 +325,10 @@ def _rest(left: bytes, token: Token) -> bytes:
 
 
 class _Strip:
-    """A filter that removes the space from a stream of tokens.
-
-    Attributes:
-        held: number of tokens that are waiting to be joined to the next token, because they consist only of the space.
-    """
+    """A filter that removes the space from a stream of tokens."""
 
     def __init__(self, space: bytes) -> None:
+        # number of tokens that are waiting to be joined to the next token, because they consist only of the space
         self.held = 0
         self._space = space
         self._parts: list[Token] = []

@@ -158,16 +158,11 @@ class _Cached(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class LlamaCppFacts(ServerFacts):
-    """Facts about a llama.cpp server.
+    """Facts about a llama.cpp server."""
 
-    Attributes:
-        ends: the ids that end a sequence, with their names; an end that was not found in advance is added when it is
-            first seen.
-        visible: the id of a token that consists of whole characters, so that the server never hides it.
-    """
-
+    # the ids that end a sequence, with their names; an end that was not found in advance is added when it is first seen
     ends: dict[int, str | None]
-    visible: int
+    visible: int  # the id of a token that consists of whole characters, so that the server never hides it
 
 
 class LlamaCppClient:

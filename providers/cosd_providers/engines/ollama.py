@@ -90,22 +90,17 @@ DIALECT = Dialect(
 
 
 class OllamaEvent(BaseModel):
-    """An answer, or an event of a stream; the last event has `done` and the usage.
-
-    Attributes:
-        thinking: text that the server has moved out of the answer.
-        done_reason: `"stop"` (the end of sequence, which is not shown), `"length"` (the limit, or the end of the
-            context), or `"load"` if the model has written nothing.
-        prompt_eval_cached_count: number of cached tokens in the prompt. If this field is present, `prompt_eval_count`
-            includes them.
-    """
+    """An answer, or an event of a stream; the last event has `done` and the usage."""
 
     response: str = ""
-    thinking: str | None = None
+    thinking: str | None = None  # text that the server has moved out of the answer
     done: bool = False
+    # `"stop"` (the end of sequence, which is not shown), `"length"` (the limit, or the end of the context), or `"load"`
+    # if the model has written nothing
     done_reason: str | None = None
     logprobs: list[Named] | None = None
     prompt_eval_count: int | None = None
+    # number of cached tokens in the prompt. If this field is present, `prompt_eval_count` includes them
     prompt_eval_cached_count: int | None = None
     eval_count: int | None = None
 

@@ -123,13 +123,10 @@ Triple = tuple[LogProb | None, int, str | None]
 
 
 class SglangFinish(BaseModel):
-    """The reason for an answer's end: `"stop"` or `"length"`.
-
-    Attributes:
-        matched: if the reason is `"stop"`, the id, the ids or the text that ended the answer.
-    """
+    """The reason for an answer's end: `"stop"` or `"length"`."""
 
     type: str
+    # if the reason is `"stop"`, the id, the ids or the text that ended the answer
     matched: int | str | list[int] | None = None
 
 
@@ -297,15 +294,11 @@ class Events:
     Args:
         read: number of tokens in the prompt.
         sampled: whether tokens are drawn at random; a drawn token is not always the most probable one.
-
-    Attributes:
-        seen: number of tokens so far.
-        finish: the reason for the answer's end; None before the end.
     """
 
     def __init__(self, endpoint: str, read: int, *, sampled: bool = False) -> None:
-        self.seen = 0
-        self.finish: str | None = None
+        self.seen = 0  # number of tokens so far
+        self.finish: str | None = None  # the reason for the answer's end; None before the end
         self._endpoint = endpoint
         self._read = read
         self._sampled = sampled

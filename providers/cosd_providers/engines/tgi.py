@@ -121,23 +121,14 @@ def _before(letter: TgiEncoding) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class TgiFacts(ServerFacts):
-    """Facts about a TGI server.
+    """Facts about a TGI server."""
 
-    Attributes:
-        longest: the largest number of tokens in a prompt.
-        before: the special tokens before every text; None if the server does not encode text.
-        prefill: whether the server reports the probabilities of a prompt's tokens.
-        top: the number of most probable tokens that the server lists, up to `TIES`.
-        ends: ids that have ended an answer.
-        others: ids of tokens that looked like ends, but do not end an answer.
-    """
-
-    longest: int
-    before: tuple[int, ...] | None
-    prefill: bool
-    top: int
-    ends: set[int] = field(default_factory=set[int])
-    others: set[int] = field(default_factory=set[int])
+    longest: int  # the largest number of tokens in a prompt
+    before: tuple[int, ...] | None  # the special tokens before every text; None if the server does not encode text
+    prefill: bool  # whether the server reports the probabilities of a prompt's tokens
+    top: int  # the number of most probable tokens that the server lists, up to `TIES`
+    ends: set[int] = field(default_factory=set[int])  # ids that have ended an answer
+    others: set[int] = field(default_factory=set[int])  # ids of tokens that looked like ends, but do not end an answer
 
 
 class TgiClient:
@@ -146,14 +137,12 @@ class TgiClient:
     Args:
         extra: fields merged into the `parameters` of every generation.
         tokenizer: a local tokenizer, which encodes and counts text if the server does not.
-
-    Attributes:
-        shows: whether special tokens in an answer count as text, as they do in the answer to a conversation.
     """
 
     facts: TgiFacts
 
     def __init__(self, transport: Transport, extra: Mapping[str, object], tokenizer: Tokenizer | None) -> None:
+        # whether special tokens in an answer count as text, as they do in the answer to a conversation
         self.shows = False
         self._transport = transport
         self.endpoint = transport.endpoint

@@ -115,18 +115,12 @@ def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, obje
 
 @dataclass(frozen=True, slots=True)
 class EncodedText:
-    """An encoded text.
+    """An encoded text."""
 
-    Attributes:
-        ids: the ids of the text's own tokens.
-        data: the bytes of each token; if several tokens share a character, the last token has all of the character's
-            bytes.
-        all: the ids that the model reads, including special tokens before the text.
-    """
-
-    ids: list[int]
+    ids: list[int]  # the ids of the text's own tokens
+    # the bytes of each token; if several tokens share a character, the last token has all of the character's bytes
     data: list[bytes]
-    all: list[int]
+    all: list[int]  # the ids that the model reads, including special tokens before the text
 
     @property
     def special(self) -> int:

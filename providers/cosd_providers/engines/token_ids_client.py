@@ -63,29 +63,19 @@ _TALK = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}
 
 
 class Encoding(BaseModel):
-    """A text encoded as ids, in the format of the server's response.
-
-    Attributes:
-        token_strs: the vocabulary entries for the ids; None if the server does not show them.
-        max_model_len: size of the model's context in tokens.
-    """
+    """A text encoded as ids, in the format of the server's response."""
 
     tokens: list[int]
-    token_strs: list[str] | None = None
-    max_model_len: int | None = None
+    token_strs: list[str] | None = None  # the vocabulary entries for the ids; None if the server does not show them
+    max_model_len: int | None = None  # size of the model's context in tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The start of a prompt, whose ids are fixed; empty if the whole prompt is encoded as text.
+    """The start of a prompt, whose ids are fixed; empty if the whole prompt is encoded as text."""
 
-    Attributes:
-        text: the text of the start.
-        ids: the ids of the start.
-    """
-
-    text: str = ""
-    ids: Sequence[int] = ()
+    text: str = ""  # the text of the start
+    ids: Sequence[int] = ()  # the ids of the start
 
 
 # Answers.
@@ -93,57 +83,35 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class IdStep:
-    """A token that the server chose.
-
-    Attributes:
-        text: its text, decoded separately; None if the server does not show it.
-        best: the probability of the most probable token.
-        tied: the ids of all listed tokens with the probability `best`.
-        more: whether unlisted tokens may have the probability `best`, too.
-        others: the other tokens listed at the position.
-    """
+    """A token that the server chose."""
 
     id: int
     prob: float
-    text: str | None
-    best: float
-    tied: tuple[int, ...]
-    more: bool
-    others: tuple[ListedId, ...] = ()
+    text: str | None  # its text, decoded separately; None if the server does not show it
+    best: float  # the probability of the most probable token
+    tied: tuple[int, ...]  # the ids of all listed tokens with the probability `best`
+    more: bool  # whether unlisted tokens may have the probability `best`, too
+    others: tuple[ListedId, ...] = ()  # the other tokens listed at the position
 
 
 @dataclass(frozen=True, slots=True)
 class IdAnswer:
-    """Tokens that the server wrote: an answer, or an event of a stream.
+    """Tokens that the server wrote: an answer, or an event of a stream."""
 
-    Attributes:
-        steps: the tokens.
-        text: the text of the tokens.
-        stopped: whether the last token ended the answer; it is then not in the text.
-        whole: whether the last token in the text is the only one that completes a character or has any text.
-    """
-
-    steps: Sequence[IdStep]
-    text: str
-    stopped: bool
-    whole: bool = False
+    steps: Sequence[IdStep]  # the tokens
+    text: str  # the text of the tokens
+    stopped: bool  # whether the last token ended the answer; it is then not in the text
+    whole: bool = False  # whether the last token in the text is the only one that completes a character or has any text
 
 
 @dataclass(frozen=True, slots=True)
 class IdScoring:
-    """The probabilities of given ids.
+    """The probabilities of given ids."""
 
-    Attributes:
-        own: the tokens of the given ids; an unknown probability is 0.
-        listed: the most probable tokens at the position of each given id.
-        after: the most probable token after the last id; None if it is unknown.
-        ends: ends of sequence at the position after the last id.
-    """
-
-    own: Sequence[ListedId] = ()
-    listed: Sequence[Sequence[ListedId]] = ()
-    after: IdStep | None = None
-    ends: Sequence[ListedId] = ()
+    own: Sequence[ListedId] = ()  # the tokens of the given ids; an unknown probability is 0
+    listed: Sequence[Sequence[ListedId]] = ()  # the most probable tokens at the position of each given id
+    after: IdStep | None = None  # the most probable token after the last id; None if it is unknown
+    ends: Sequence[ListedId] = ()  # ends of sequence at the position after the last id
 
     @property
     def behind(self) -> list[ListedId]:
@@ -185,36 +153,27 @@ def abilities(most: int, *, sampling: bool) -> Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class TokenIdsFacts(ServerFacts):
-    """Facts about a server whose requests contain ids.
+    """Facts about a server whose requests contain ids."""
 
-    Attributes:
-        beginning: the special tokens that the server puts before every text.
-        anchor: the id of a plain token; tokens that are decoded after it keep the space before a word.
-        anchored: the text of `anchor`, decoded after other tokens.
-        spaced: whether the tokenizer puts a space before every text, as SentencePiece tokenizers do.
-        most: the largest number of most probable tokens that a request may ask for at one position.
-        between: a separator between runs of ids that are decoded together (vLLM): its ids and its text.
-        adapter: the adapter (LoRA) to name in each request (SGLang); None for the model itself.
-        spelt: the bytes of runs of ids; None for a run that leaves a character unfinished. Not part of a snapshot.
-        begun: for each run that leaves a character unfinished, the number of bytes before that character.
-        lossy: ids of tokens whose bytes do not form a complete character, so the server does not show their text.
-        specials: the ids of tokens without text, with the names of these tokens.
-        ends: the ids in `specials` that end a sequence.
-        forced: for each id that was forced, the text of the answer, and whether it ended there. Not part of a snapshot.
-    """
-
-    beginning: list[int]
-    anchor: int
-    anchored: str
+    beginning: list[int]  # the special tokens that the server puts before every text
+    anchor: int  # the id of a plain token; tokens that are decoded after it keep the space before a word
+    anchored: str  # the text of `anchor`, decoded after other tokens
+    # whether the tokenizer puts a space before every text, as SentencePiece tokenizers do
     spaced: bool = field(kw_only=True)
-    most: int = MOST
+    most: int = MOST  # the largest number of most probable tokens that a request may ask for at one position
+    # a separator between runs of ids that are decoded together (vLLM): its ids and its text
     between: tuple[Sequence[int], str] = ((), "")
-    adapter: str | None = None
+    adapter: str | None = None  # the adapter (LoRA) to name in each request (SGLang); None for the model itself
+    # the bytes of runs of ids; None for a run that leaves a character unfinished. Not part of a snapshot
     spelt: Annotated[dict[Run, bytes | None], Field(exclude=True)] = field(default_factory=dict[Run, "bytes | None"])
+    # for each run that leaves a character unfinished, the number of bytes before that character
     begun: Annotated[dict[Run, int], Field(exclude=True)] = field(default_factory=dict[Run, int])
+    # ids of tokens whose bytes do not form a complete character, so the server does not show their text
     lossy: Annotated[set[int], Field(exclude=True)] = field(default_factory=set[int])
+    # the ids of tokens without text, with the names of these tokens
     specials: dict[int, str] = field(default_factory=dict[int, str])
-    ends: set[int] = field(default_factory=set[int])
+    ends: set[int] = field(default_factory=set[int])  # the ids in `specials` that end a sequence
+    # for each id that was forced, the text of the answer, and whether it ended there. Not part of a snapshot
     forced: Annotated[dict[int, tuple[str, bool]], Field(exclude=True)] = field(
         default_factory=dict[int, "tuple[str, bool]"]
     )
@@ -229,25 +188,17 @@ class TokenIdsClient(ABC):
     Args:
         special_tokens: whether to put the model's special tokens before a text, if it has any.
         tokenizer: the model's own tokenizer, which replaces the server's; None if the user gave none.
-
-    Attributes:
-        facts: known facts about the server, available after discovery.
-        head: the start of all prompts, which is sent as fixed ids and never encoded by the server.
-        is_chat: whether texts are rendered conversations.
-        least: the smallest number of most probable tokens to request in a draft.
-        streamed: the largest number of tokens to request in one stream.
-        cut_is_full: whether a shortened answer always means that the context is full.
-        keeps_seed: whether all requests of a draft have the same seed, because the server draws by seed and position.
     """
 
-    facts: TokenIdsFacts
+    facts: TokenIdsFacts  # known facts about the server, available after discovery
     model: str
     adapter: str | None = None
-    head = Head()
-    is_chat = False
-    least = 1
-    streamed = 2**31
-    cut_is_full = False
+    head = Head()  # the start of all prompts, which is sent as fixed ids and never encoded by the server
+    is_chat = False  # whether texts are rendered conversations
+    least = 1  # the smallest number of most probable tokens to request in a draft
+    streamed = 2**31  # the largest number of tokens to request in one stream
+    cut_is_full = False  # whether a shortened answer always means that the context is full
+    # whether all requests of a draft have the same seed, because the server draws by seed and position
     keeps_seed = False
 
     def __init__(
@@ -501,17 +452,12 @@ def _unspaced(text: str, names: Iterable[str]) -> str:
 
 
 class TokenTexts:
-    """Finder of the bytes that a server's ids represent. Known bytes are kept in `TokenIdsFacts`.
-
-    Attributes:
-        open_run: the ids at the end of a draft that leave a character unfinished.
-        quiet: the number of tokens without text at the end of a draft.
-    """
+    """Finder of the bytes that a server's ids represent. Known bytes are kept in `TokenIdsFacts`."""
 
     def __init__(self, client: TokenIdsClient, usage: Usage) -> None:
         self.usage = usage
-        self.open_run: Run = ()
-        self.quiet = 0
+        self.open_run: Run = ()  # the ids at the end of a draft that leave a character unfinished
+        self.quiet = 0  # the number of tokens without text at the end of a draft
         self._client = client
         self._facts: TokenIdsFacts = client.facts
         self._heard: dict[Run, bytes | None] = {}  # bytes from texts that may begin with some of the prompt's text

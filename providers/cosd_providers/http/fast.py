@@ -52,13 +52,10 @@ class AiohttpClient:
         idle: function that returns the maximum number of idle connections to keep. If more requests are in progress,
             the connections of the later ones are closed after use.
         headers: headers that are sent with every request.
-
-    Attributes:
-        is_closed: whether `aclose` has been called.
     """
 
     def __init__(self, idle: Callable[[], int], verify: ssl.SSLContext, headers: Mapping[str, str]) -> None:
-        self.is_closed = False
+        self.is_closed = False  # whether `aclose` has been called
         resolver = aiohttp.ThreadedResolver()
         connector = aiohttp.TCPConnector(limit=0, ssl=verify, resolver=resolver, keepalive_timeout=_IDLE_SECONDS)
         self._session = aiohttp.ClientSession(

@@ -72,16 +72,13 @@ class Limiter:
     Args:
         limits: the limits; None means no limits.
 
-    Attributes:
-        sent: number of generation requests so far.
-
     Raises:
         TypeError: `limits` is not a `Limits` object.
     """
 
     def __init__(self, limits: Limits | None) -> None:
         self.limits = checked_limits(limits) or Limits()
-        self.sent = 0
+        self.sent = 0  # number of generation requests so far
         self._limited = self.limits != Limits()
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
 

@@ -91,51 +91,36 @@ def _is_unspelt(answer: Completion) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EchoProof:
-    """The result of testing a server's `echo`.
+    """The result of testing a server's `echo`."""
 
-    Attributes:
-        shift: the shift of the echo's entries, in tokens; None if the echo cannot be used.
-        lists: whether the echo lists the most probable tokens at each position, as well as the text's own token.
-    """
-
-    shift: int | None
+    shift: int | None  # the shift of the echo's entries, in tokens; None if the echo cannot be used
+    # whether the echo lists the most probable tokens at each position, as well as the text's own token
     lists: bool = False
 
 
 @dataclass
 class OpenAIFacts:
-    """Facts about a server that speaks OpenAI's protocol.
+    """Facts about a server that speaks OpenAI's protocol."""
 
-    Attributes:
-        model: id of the model.
-        context: size of the context in tokens, prompt and answer together; None if unknown.
-        probs: whether the server returns log probabilities.
-        lists: whether the server accepts a list of prompts in one request; None before the test.
-        repeats: whether the answer to a continued message repeats that message.
-        trims: whether the server strips white space from the start of its answers; None before the test.
-        ends: strings and ids of the known ends of sequence.
-        echo: the result of testing `echo`; None before the test.
-        tokenizer: name of the local tokenizer that was checked against the server; None if there is none.
-        most: the largest number of tokens that the server lists at a position; None unless the server has refused a
-            larger number.
-        spaced: whether strings of listed tokens keep the space before a word.
-        refused: names of dispensable fields that the server has refused.
-        texts: whether tokens come with their strings; False once an answer had only empty ones.
-    """
-
-    model: str
-    context: int | None
-    probs: bool
-    lists: bool | None
-    repeats: bool
+    model: str  # id of the model
+    context: int | None  # size of the context in tokens, prompt and answer together; None if unknown
+    probs: bool  # whether the server returns log probabilities
+    lists: bool | None  # whether the server accepts a list of prompts in one request; None before the test
+    repeats: bool  # whether the answer to a continued message repeats that message
+    # whether the server strips white space from the start of its answers; None before the test
     trims: bool | None = None
+    # strings and ids of the known ends of sequence
     ends: Annotated[set[str | int], PlainSerializer(_sorted)] = field(default_factory=lambda: {*SURE_ENDS})
-    echo: EchoProof | None = None
+    echo: EchoProof | None = None  # the result of testing `echo`; None before the test
+    # name of the local tokenizer that was checked against the server; None if there is none
     tokenizer: str | None = None
+    # the largest number of tokens that the server lists at a position; None unless the server has refused a larger
+    # number
     most: int | None = None
-    spaced: bool = False
+    spaced: bool = False  # whether strings of listed tokens keep the space before a word
+    # names of dispensable fields that the server has refused
     refused: Annotated[set[str], PlainSerializer(sorted)] = field(default_factory=set[str])
-    texts: bool = True
+    texts: bool = True  # whether tokens come with their strings; False once an answer had only empty ones
 
 
 class OpenAIClient:
@@ -146,10 +131,6 @@ class OpenAIClient:
         api: the route to use.
         tokenizer: a local tokenizer, which counts tokens; None if there is none.
         partial: whether the route for messages continues a partial answer.
-
-    Attributes:
-        api: the route in use.
-        conversation: the messages around the prompt and the text, for the route for messages.
     """
 
     def __init__(
@@ -163,7 +144,7 @@ class OpenAIClient:
         partial: bool = True,
     ) -> None:
         self.partial = partial
-        self.api: Literal["completions", "chat"] = api
+        self.api: Literal["completions", "chat"] = api  # the route in use
         self.endpoint = transport.endpoint
         self.dialect = dialect
         self.facts = OpenAIFacts(
@@ -174,7 +155,7 @@ class OpenAIClient:
             repeats=dialect.repeats,
             spaced=dialect.spaced,
         )
-        self.conversation = Conversation()
+        self.conversation = Conversation()  # the messages around the prompt and the text, for the route for messages
         self._transport = transport
         self.tokenizer = tokenizer
         self._extra = extra

@@ -213,19 +213,14 @@ class _Stream:
         known: the bytes of each raw token in earlier answers to the same text; new tokens are appended.
         options: how tokens are chosen, and the number of alternatives to list for each.
         repeated: the answer so far, if the server repeats it; otherwise empty.
-
-    Attributes:
-        finish: the reason for the answer's end; None before the end.
-        billed: the usage of the answer; None until the server reports it.
-        differs: whether a token differs from an earlier answer; this and all later tokens are ignored.
     """
 
     def __init__(
         self, client: OpenAIClient, draft: Draft, known: list[bytes], options: DraftOptions, repeated: str
     ) -> None:
-        self.finish: str | None = None
-        self.billed: Billed | None = None
-        self.differs = False
+        self.finish: str | None = None  # the reason for the answer's end; None before the end
+        self.billed: Billed | None = None  # the usage of the answer; None until the server reports it
+        self.differs = False  # whether a token differs from an earlier answer; this and all later tokens are ignored
         self._client = client
         self._options = options
         self._draft = draft

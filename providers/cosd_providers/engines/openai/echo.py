@@ -33,22 +33,16 @@ _SHIFTS = (0, 1)  # an entry belongs to the position of its own token, or of the
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A text with the model's distribution at each of its tokens.
+    """A text with the model's distribution at each of its tokens."""
 
-    Attributes:
-        specials: number of special tokens before the text.
-        positions: a position for each token of the text; its pick is the text's own token.
-        after: the position after the text; None if the server does not show it.
-        all_told: whether no unlisted token is more probable than the listed tokens. (A hidden end of sequence may be
-            more probable.)
-        shifted: whether the echo is shifted. If so, the probability of an unlisted token of the text is unknown, but is
-            less than that of the listed tokens.
-    """
-
-    specials: int
-    positions: Sequence[Position]
-    after: Position | None
+    specials: int  # number of special tokens before the text
+    positions: Sequence[Position]  # a position for each token of the text; its pick is the text's own token
+    after: Position | None  # the position after the text; None if the server does not show it
+    # whether no unlisted token is more probable than the listed tokens. (A hidden end of sequence may be more
+    # probable.)
     all_told: bool
+    # whether the echo is shifted. If so, the probability of an unlisted token of the text is unknown, but is less than
+    # that of the listed tokens
     shifted: bool = False
 
     def tokens(self, alternatives: int = 0) -> list[Token]:

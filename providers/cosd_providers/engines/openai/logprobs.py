@@ -40,19 +40,12 @@ _NOISE = 1e-3  # allowance for rounding in a sum of probabilities
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The properties of the lists of most probable tokens in a server's answer.
+    """The properties of the lists of most probable tokens in a server's answer."""
 
-    Attributes:
-        asked: the number of tokens requested at each position.
-        ranked: whether the server is known to list the most probable tokens; see `Dialect.ranked`.
-        ends: whether the end of sequence is listed if it is probable enough.
-        spaced: whether the listed strings are known to keep the space before a word.
-    """
-
-    asked: int
-    ranked: bool
-    ends: bool
-    spaced: bool = False
+    asked: int  # the number of tokens requested at each position
+    ranked: bool  # whether the server is known to list the most probable tokens; see `Dialect.ranked`
+    ends: bool  # whether the end of sequence is listed if it is probable enough
+    spaced: bool = False  # whether the listed strings are known to keep the space before a word
 
 
 class TokenAligner:
@@ -63,16 +56,13 @@ class TokenAligner:
         bare: whether the strings lack one space at their front; None if this is unknown and must be found out.
         listing: properties of the lists of tokens. If given, a listed token is `sure` only if its text is known and no
             unlisted token can be more probable.
-
-    Attributes:
-        count: number of tokens received.
-        spaced: whether the listed tokens keep the space before a word.
     """
 
     def __init__(
         self, endpoint: str, ends: set[str | int], *, bare: bool | None = None, listing: Listing | None = None
     ) -> None:
-        self.count = 0
+        self.count = 0  # number of tokens received
+        # whether the listed tokens keep the space before a word
         self.spaced = bare is False or bool(listing and listing.spaced)
         self._listing = listing
         self._endpoint = endpoint

@@ -38,16 +38,12 @@ class EventReader:
 
     Args:
         repeated: text that the server repeats at the front of the answer, although the model did not write it.
-
-    Attributes:
-        count: number of tokens so far.
-        spaced: always False, because no tokens are listed.
     """
 
-    spaced = False
+    spaced = False  # always False, because no tokens are listed
 
     def __init__(self, endpoint: str, repeated: str = "") -> None:
-        self.count = 0
+        self.count = 0  # number of tokens so far
         self._endpoint = endpoint
         self._repeated = repeated
         self._held = ""

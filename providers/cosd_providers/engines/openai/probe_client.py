@@ -41,59 +41,36 @@ _FORCED = 48  # the greatest number of tokens in a forced text
 
 @dataclass(frozen=True, slots=True)
 class RawRequest:
-    """A request to continue one or more prompts.
+    """A request to continue one or more prompts."""
 
-    Attributes:
-        prompts: texts, or the ids of texts.
-        limit: the greatest number of tokens in each answer.
-        top: the number of alternatives at each position.
-        temperature: the sampling temperature.
-        fields: further fields of the request.
-    """
-
-    prompts: Sequence[Prompt]
-    limit: int = 1
-    top: int = TIES
-    temperature: float = 0.0
-    fields: Mapping[str, object] = field(default_factory=dict[str, object])
+    prompts: Sequence[Prompt]  # texts, or the ids of texts
+    limit: int = 1  # the greatest number of tokens in each answer
+    top: int = TIES  # the number of alternatives at each position
+    temperature: float = 0.0  # the sampling temperature
+    fields: Mapping[str, object] = field(default_factory=dict[str, object])  # further fields of the request
 
 
 @dataclass(frozen=True, slots=True)
 class RawReply:
-    """An unchecked answer.
-
-    Attributes:
-        positions: the tokens of the answer, each with the most probable tokens at its position, as far as the server
-            showed them.
-        read: number of tokens in the prompt; None if the server does not report it.
-        cached: number of prompt tokens from the server's cache; None if the server does not report it.
-        written: number of tokens in the answer; None if the server does not report it.
-        ended: whether the server reports that the model ended its answer.
-    """
+    """An unchecked answer."""
 
     text: str
+    # the tokens of the answer, each with the most probable tokens at its position, as far as the server showed them
     positions: Sequence[Position] = ()
-    read: int | None = None
-    cached: int | None = None
-    written: int | None = None
-    ended: bool = False
+    read: int | None = None  # number of tokens in the prompt; None if the server does not report it
+    cached: int | None = None  # number of prompt tokens from the server's cache; None if the server does not report it
+    written: int | None = None  # number of tokens in the answer; None if the server does not report it
+    ended: bool = False  # whether the server reports that the model ended its answer
 
 
 @dataclass(frozen=True, slots=True)
 class RawScores:
-    """Unchecked distributions at the tokens of a given text.
+    """Unchecked distributions at the tokens of a given text."""
 
-    Attributes:
-        way: the kind of request that returned the distributions, e.g. `"echo"`.
-        own: a position for each token of the text; a token's `prob` is None if it is unknown.
-        specials: number of special tokens that the answer shows before the text.
-        after: the position after the text, if the answer includes it.
-    """
-
-    way: str
-    own: Sequence[Position]
-    specials: int = 0
-    after: Position | None = None
+    way: str  # the kind of request that returned the distributions, e.g. `"echo"`
+    own: Sequence[Position]  # a position for each token of the text; a token's `prob` is None if it is unknown
+    specials: int = 0  # number of special tokens that the answer shows before the text
+    after: Position | None = None  # the position after the text, if the answer includes it
 
 
 class ProbeClient(ABC):
@@ -102,11 +79,9 @@ class ProbeClient(ABC):
     Args:
         chat: the route for messages; None if the server has no such route.
         models: the route that lists the models; None if the server has no such route.
-
-    Attributes:
-        forcing: functions that return, for a text, request fields that may force the server to write this text and end.
     """
 
+    # functions that return, for a text, request fields that may force the server to write this text and end
     forcing: Forcing = ()
 
     def __init__(

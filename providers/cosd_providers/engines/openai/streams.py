@@ -34,12 +34,10 @@ class StreamCheck:
     Args:
         hides: whether the server may hide parts of characters.
         probs: whether probabilities were requested; without them, an event that comes twice is not noticed.
-
-    Attributes:
-        broken: whether the stream hides or repeats something, so that the rest of the answer must be requested.
     """
 
     def __init__(self, *, hides: bool, probs: bool) -> None:
+        # whether the stream hides or repeats something, so that the rest of the answer must be requested
         self.broken = False
         self._hides = hides
         self._probs = probs

@@ -54,38 +54,29 @@ Number = Annotated[int, unless_none(0)]
 
 @dataclass(slots=True)  # not frozen, for speed: each listed token needs an object
 class Candidate:
-    """A token in a server's answer, with its probability.
+    """A token in a server's answer, with its probability."""
 
-    Attributes:
-        text: the server's string for the token. If the token leaves a character unfinished, the string is empty or
-            contains U+FFFD. The token's leading space may be missing.
-        prob: its probability; None if unknown.
-        data: its bytes; None if unknown. The end of sequence has none (and no string), but neither has a part of a
-            character on some servers.
-        id: its id; None if unknown.
-        logprob: the logarithm that the server shows; None if there is none.
-    """
-
+    # the server's string for the token. If the token leaves a character unfinished, the string is empty or contains
+    # U+FFFD. The token's leading space may be missing
     text: str
-    prob: float | None
+    prob: float | None  # its probability; None if unknown
+    # its bytes; None if unknown. The end of sequence has none (and no string), but neither has a part of a character on
+    # some servers
     data: bytes | None = None
-    id: int | None = None
+    id: int | None = None  # its id; None if unknown
+    # the logarithm that the server shows; None if there is none
     logprob: float | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
 class Step:
-    """One token of an answer, and the most probable tokens at its position, in any order.
-
-    Attributes:
-        hides: whether the server left out earlier tokens and their probabilities, and added their bytes to this token.
-        sure: whether the token's string is complete. If not, the token may have further bytes: the first bytes of a
-            character.
-    """
+    """One token of an answer, and the most probable tokens at its position, in any order."""
 
     pick: Candidate
     top: Sequence[Candidate] = ()
+    # whether the server left out earlier tokens and their probabilities, and added their bytes to this token
     hides: bool = False
+    # whether the token's string is complete. If not, the token may have further bytes: the first bytes of a character
     sure: bool = True
 
 
@@ -130,19 +121,12 @@ class ChatDelta(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The messages around the prompt and the text of a request.
+    """The messages around the prompt and the text of a request."""
 
-    Attributes:
-        earlier: the messages before the prompt.
-        role: the role of the prompt.
-        started: the partial answer before the text.
-        lead: white space that the server writes before a partial answer; the model's own answer begins with it.
-    """
-
-    earlier: tuple[Message, ...] = ()
-    role: str = "user"
-    started: str = ""
-    lead: str = ""
+    earlier: tuple[Message, ...] = ()  # the messages before the prompt
+    role: str = "user"  # the role of the prompt
+    started: str = ""  # the partial answer before the text
+    lead: str = ""  # white space that the server writes before a partial answer; the model's own answer begins with it
 
     def answer(self, text: str) -> str:
         """Return the partial answer to send for continuation; `text` begins with the model's leading white space."""
