@@ -158,7 +158,7 @@ class IdsDraft:
         self._alone = alone
         self._repeats = repeats
         self._raw = raw
-        self.draft = Draft(max_tokens, raw=raw)  # the tokens so far
+        self.draft = Draft(max_tokens, raw=raw)
         self._last: Next | None = None  # last step of the latest stream, if it was not a token
 
     async def answer(self, attempt: int) -> AsyncGenerator[Token, None]:

@@ -100,11 +100,7 @@ class Draft:
 
 
 class Continuation:
-    """The greedy continuation for one question, position by position, until the question is answered.
-
-    Args:
-        question: the question to answer.
-    """
+    """The greedy continuation for one question, position by position, until the question is answered."""
 
     def __init__(self, question: Question, alternatives: int = 0) -> None:
         self.question = question

@@ -26,15 +26,11 @@ _V = TypeVar("_V")
 
 
 class Recent(OrderedDict[_K, _V]):
-    """A cache of the most recently stored values. Copies start empty, so that they contain no prompt.
-
-    Args:
-        most: the greatest number of values.
-    """
+    """A cache of the most recently stored values. Copies start empty, so that they contain no prompt."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
-        self._most = most
+        self._most = most  # the greatest number of values
 
     def __reduce__(self) -> tuple[type[Self], tuple[int]]:
         return type(self), (self._most,)
@@ -49,15 +45,11 @@ class Recent(OrderedDict[_K, _V]):
 
 
 class Counts:
-    """The token counts of recent texts.
-
-    Args:
-        special: the largest expected number of special tokens around a text.
-    """
+    """The token counts of recent texts."""
 
     def __init__(self, special: int = _SPECIAL) -> None:
         self._known = Recent[str, int](_REMEMBERED)
-        self._special = special
+        self._special = special  # the largest expected number of special tokens around a text
         self._densest = 0.0  # largest number of tokens per weight (`_weight`) in a counted text
 
     def exact(self, text: str) -> int | None:

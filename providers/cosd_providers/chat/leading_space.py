@@ -60,17 +60,12 @@ def led(provider: Provider, lead: str, prompt: str, warnings: tuple[str, ...] = 
 
 
 class WithoutLeadingSpace(Forwarding):
-    """A view of a provider for contexts by text, in which answers begin after the space.
-
-    Args:
-        space: the white space; not empty.
-        prompt: the prompt that the model answers, for `tokenize`.
-    """
+    """A view of a provider for contexts by text, in which answers begin after the space."""
 
     def __init__(self, provider: Provider, space: bytes, prompt: str = "") -> None:
         super().__init__(provider)
-        self._space = space
-        self._prompt = prompt
+        self._space = space  # the white space; not empty
+        self._prompt = prompt  # the prompt that the model answers, for `tokenize`
 
     def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.Provider`. If the first token consists only of the space, it is joined to the next token."""

@@ -166,12 +166,7 @@ class LlamaCppFacts(ServerFacts):
 
 
 class LlamaCppClient:
-    """Requests to the `/completion` route of one server, and its answers.
-
-    Args:
-        counts: the known token counts of texts.
-        parts: a function that returns the raw tokens of some characters, for drafts of raw tokens.
-    """
+    """Requests to the `/completion` route of one server, and its answers."""
 
     def __init__(
         self,
@@ -185,7 +180,7 @@ class LlamaCppClient:
         self.facts = facts
         self._extra = extra
         self._counts = counts
-        self._parts = parts
+        self._parts = parts  # a function that returns the raw tokens of some characters, for drafts of raw tokens
 
     def body(self, prompt: object, **fields: object) -> dict[str, object]:
         """Build the body of a greedy request."""

@@ -290,18 +290,14 @@ class Events:
 
     Each event contains all tokens so far, or only the new tokens if the server runs with
     `--incremental-streaming-output`.
-
-    Args:
-        read: number of tokens in the prompt.
-        sampled: whether tokens are drawn at random; a drawn token is not always the most probable one.
     """
 
     def __init__(self, endpoint: str, read: int, *, sampled: bool = False) -> None:
         self.seen = 0  # number of tokens so far
         self.finish: str | None = None  # the reason for the answer's end; None before the end
         self._endpoint = endpoint
-        self._read = read
-        self._sampled = sampled
+        self._read = read  # number of tokens in the prompt
+        self._sampled = sampled  # whether tokens are drawn at random; a drawn token is not always the most probable one
         self._text = ""
 
     def feed(self, answer: SglangAnswer) -> tuple[list[IdStep], str]:

@@ -132,12 +132,7 @@ class TgiFacts(ServerFacts):
 
 
 class TgiClient:
-    """Requests to one TGI server.
-
-    Args:
-        extra: fields merged into the `parameters` of every generation.
-        tokenizer: a local tokenizer, which encodes and counts text if the server does not.
-    """
+    """Requests to one TGI server."""
 
     facts: TgiFacts
 
@@ -146,8 +141,8 @@ class TgiClient:
         self.shows = False
         self._transport = transport
         self.endpoint = transport.endpoint
-        self._extra = extra
-        self._tokenizer = tokenizer
+        self._extra = extra  # fields merged into the `parameters` of every generation
+        self._tokenizer = tokenizer  # a local tokenizer, which encodes and counts text if the server does not
         self._encodings = Recent[str, EncodedText](_REMEMBERED)
         self._counts = Counts()
 

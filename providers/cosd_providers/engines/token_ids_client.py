@@ -74,8 +74,8 @@ class Encoding(BaseModel):
 class Head:
     """The start of a prompt, whose ids are fixed; empty if the whole prompt is encoded as text."""
 
-    text: str = ""  # the text of the start
-    ids: Sequence[int] = ()  # the ids of the start
+    text: str = ""
+    ids: Sequence[int] = ()
 
 
 # Answers.
@@ -98,8 +98,8 @@ class IdStep:
 class IdAnswer:
     """Tokens that the server wrote: an answer, or an event of a stream."""
 
-    steps: Sequence[IdStep]  # the tokens
-    text: str  # the text of the tokens
+    steps: Sequence[IdStep]
+    text: str
     stopped: bool  # whether the last token ended the answer; it is then not in the text
     whole: bool = False  # whether the last token in the text is the only one that completes a character or has any text
 
@@ -183,12 +183,7 @@ class TokenIdsFacts(ServerFacts):
 
 
 class TokenIdsClient(ABC):
-    """Requests to one server.
-
-    Args:
-        special_tokens: whether to put the model's special tokens before a text, if it has any.
-        tokenizer: the model's own tokenizer, which replaces the server's; None if the user gave none.
-    """
+    """Requests to one server."""
 
     facts: TokenIdsFacts  # known facts about the server, available after discovery
     model: str
@@ -205,9 +200,9 @@ class TokenIdsClient(ABC):
         self, transport: Transport, extra: Mapping[str, object], special_tokens: bool, tokenizer: Tokenizer | None
     ) -> None:
         self.transport = transport
-        self.tokenizer = tokenizer
+        self.tokenizer = tokenizer  # the model's own tokenizer, which replaces the server's; None if the user gave none
         self._extra = extra
-        self._special_tokens = special_tokens
+        self._special_tokens = special_tokens  # whether to put the model's special tokens before a text, if it has any
         self._ids = Recent[str, list[int]](_REMEMBERED)  # ids of recent texts, without added special tokens
 
     def __getstate__(self) -> dict[str, Any]:

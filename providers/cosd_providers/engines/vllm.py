@@ -478,11 +478,7 @@ async def _limit(client: VllmClient, ids: list[int]) -> int:
 
 
 class VllmProbeClient(CompletionsProbeClient):
-    """The probe's client for a vLLM server.
-
-    Args:
-        encode: a function that returns the tokens of a text.
-    """
+    """The probe's client for a vLLM server."""
 
     def __init__(self, client: VllmClient, encode: Callable[[str], Awaitable[list[Piece]]]) -> None:
         def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:

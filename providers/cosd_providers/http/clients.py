@@ -57,14 +57,10 @@ def event_loop() -> EventLoop:
 
 
 class HttpClients:
-    """The HTTP clients for one server, one for each event loop. A client is closed when its last user leaves.
-
-    Args:
-        idle: maximum number of idle connections to keep.
-    """
+    """The HTTP clients for one server, one for each event loop. A client is closed when its last user leaves."""
 
     def __init__(self, url: str, timeout: httpx.Timeout, idle: int) -> None:
-        self.idle = idle
+        self.idle = idle  # maximum number of idle connections to keep
         self._secure = url.lower().startswith("https:")
         self._timeout = timeout
         self._clients: dict[object, AiohttpClient | httpx.AsyncClient] = {}
@@ -203,13 +199,10 @@ class _HttpxTransport(httpx.AsyncBaseTransport):
 
     One transport for all would check all its connections for each request. With 64 connections, a request would take
     three times as long.
-
-    Args:
-        idle: function that returns the maximum number of idle connections to keep.
     """
 
     def __init__(self, idle: Callable[[], int], verify: ssl.SSLContext) -> None:
-        self._idle = idle
+        self._idle = idle  # function that returns the maximum number of idle connections to keep
         self._verify = verify
         self._all = set[httpx.AsyncHTTPTransport]()
         self._free = deque[tuple[float, httpx.AsyncHTTPTransport]]()  # with times of release; last in, first out

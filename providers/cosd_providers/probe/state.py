@@ -59,7 +59,7 @@ Finding = tuple[Value, str]
 class ProbeRun:
     """A provider that is being probed."""
 
-    provider: Provider  # the provider, called through its contract
+    provider: Provider
     info: ServerInfo  # the provider's description of itself
     # client that sends requests to the same server without checking the answers; None if the provider has no such
     # client

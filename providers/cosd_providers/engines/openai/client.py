@@ -102,7 +102,7 @@ class EchoProof:
 class OpenAIFacts:
     """Facts about a server that speaks OpenAI's protocol."""
 
-    model: str  # id of the model
+    model: str
     context: int | None  # size of the context in tokens, prompt and answer together; None if unknown
     probs: bool  # whether the server returns log probabilities
     lists: bool | None  # whether the server accepts a list of prompts in one request; None before the test

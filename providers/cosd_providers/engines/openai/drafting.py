@@ -206,14 +206,7 @@ class Drafting:
 
 
 class _Stream:
-    """Reader of one stream, which adds its tokens to a draft.
-
-    Args:
-        draft: the draft that receives the new tokens.
-        known: the bytes of each raw token in earlier answers to the same text; new tokens are appended.
-        options: how tokens are chosen, and the number of alternatives to list for each.
-        repeated: the answer so far, if the server repeats it; otherwise empty.
-    """
+    """Reader of one stream, which adds its tokens to a draft."""
 
     def __init__(
         self, client: OpenAIClient, draft: Draft, known: list[bytes], options: DraftOptions, repeated: str
@@ -222,15 +215,15 @@ class _Stream:
         self.billed: Billed | None = None  # the usage of the answer; None until the server reports it
         self.differs = False  # whether a token differs from an earlier answer; this and all later tokens are ignored
         self._client = client
-        self._options = options
-        self._draft = draft
-        self._known = known
+        self._options = options  # how tokens are chosen, and the number of alternatives to list for each
+        self._draft = draft  # the draft that receives the new tokens
+        self._known = known  # the bytes of each raw token in earlier answers to the same text; new tokens are appended
         self._at = 0
         self._written = 0  # number of tokens with text, and an end that is shown
         self._again = 0  # how many of them came in events that repeat the text of the event before
         self._last = ""
         self._streamed: int | None = None  # number of raw tokens of a stream that was closed for another request
-        self._repeated = repeated
+        self._repeated = repeated  # the answer so far, if the server repeats it; otherwise empty
         self._begun: CheckedAligner | EventReader | None = None
         self._ended: str | None = None  # the end of an answer whose probabilities may still follow
 

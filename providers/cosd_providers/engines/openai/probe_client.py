@@ -46,8 +46,8 @@ class RawRequest:
     prompts: Sequence[Prompt]  # texts, or the ids of texts
     limit: int = 1  # the greatest number of tokens in each answer
     top: int = TIES  # the number of alternatives at each position
-    temperature: float = 0.0  # the sampling temperature
-    fields: Mapping[str, object] = field(default_factory=dict[str, object])  # further fields of the request
+    temperature: float = 0.0
+    fields: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,7 @@ class RawScores:
 
 
 class ProbeClient(ABC):
-    """Requests to a server without an adapter's checks. A request that the server refuses raises `UnsupportedError`.
-
-    Args:
-        chat: the route for messages; None if the server has no such route.
-        models: the route that lists the models; None if the server has no such route.
-    """
+    """Requests to a server without an adapter's checks. A request that the server refuses raises `UnsupportedError`."""
 
     # functions that return, for a text, request fields that may force the server to write this text and end
     forcing: Forcing = ()
@@ -94,8 +89,8 @@ class ProbeClient(ABC):
     ) -> None:
         self._transport = transport
         self._model = model
-        self._chat = chat
-        self._models = models
+        self._chat = chat  # the route for messages; None if the server has no such route
+        self._models = models  # the route that lists the models; None if the server has no such route
 
     @abstractmethod
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:

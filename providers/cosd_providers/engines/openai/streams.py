@@ -30,16 +30,13 @@ class StreamCheck:
       event arrives.
     - If an event comes twice, its tokens have the same strings and the same probabilities both times, which hardly
       happens otherwise. If it does happen, the whole answer has these tokens twice, too.
-
-    Args:
-        hides: whether the server may hide parts of characters.
-        probs: whether probabilities were requested; without them, an event that comes twice is not noticed.
     """
 
     def __init__(self, *, hides: bool, probs: bool) -> None:
         # whether the stream hides or repeats something, so that the rest of the answer must be requested
         self.broken = False
-        self._hides = hides
+        self._hides = hides  # whether the server may hide parts of characters
+        # whether probabilities were requested; without them, an event that comes twice is not noticed
         self._probs = probs
         self._strings: list[str] = []  # tokens of the events that have been returned
         self._text = ""

@@ -124,7 +124,7 @@ class Conversation:
     """The messages around the prompt and the text of a request."""
 
     earlier: tuple[Message, ...] = ()  # the messages before the prompt
-    role: str = "user"  # the role of the prompt
+    role: str = "user"
     started: str = ""  # the partial answer before the text
     lead: str = ""  # white space that the server writes before a partial answer; the model's own answer begins with it
 
