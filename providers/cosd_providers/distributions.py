@@ -59,12 +59,8 @@ def power_of(pairs: Iterable[tuple[Position, Position]]) -> float | None:
     The ratios are taken between tokens at the same position. If the server used different temperatures for generated
     and given tokens, the exponent is the same at every position. A single position is too noisy to show it, so the
     estimate uses all positions.
-
-    Args:
-        pairs: given positions, each with the generated position at the same place.
-
-    Returns:
-        The exponent; None if it cannot be distinguished from 1.
+    Each given position is paired with the generated position at the same place. The result is None if the exponent
+    cannot be distinguished from 1.
     """
     apart = along = 0.0
     for one, other in pairs:
@@ -81,11 +77,7 @@ def power_of(pairs: Iterable[tuple[Position, Position]]) -> float | None:
 
 
 def cuts(positions: Sequence[Position]) -> list[tuple[int, bytes]]:
-    """Find the positions, from the third on, at which a new character begins.
-
-    Returns:
-        The index of each position, and the text before it, which can be sent as a prompt.
-    """
+    """Find the index of each position, from the third on, at which a new character begins, and the text before it."""
     found: list[tuple[int, bytes]] = []
     before = b""
     for at, position in enumerate(positions):

@@ -497,12 +497,7 @@ class Models(BaseModel):
 async def ask_only(transport: Transport, kind: type[_M], path: str, *, looks: str, url: str) -> _M:
     """Request a route that only one engine has, and return the response.
 
-    Args:
-        transport: the server.
-        kind: the type of the response.
-        path: the route.
-        looks: the engine's name, for the error message.
-        url: the name of the program whose URL the user should give, for the error message.
+    For the error message, `looks` names the engine, and `url` the program whose URL the user should give.
 
     Raises:
         UnsupportedError: the server is of a different kind.
@@ -549,8 +544,7 @@ def no_model(wanted: str | None, ids: Iterable[str], endpoint: str) -> ModelChoi
 async def answer_cue(template: Callable[[str], Awaitable[str | None]]) -> str | None:
     """Find the text that a chat template puts between a user's message and the answer; None if it is unknown.
 
-    Args:
-        template: a function that renders a user's message, up to the answer, or returns None.
+    `template` renders a user's message, up to the answer, or returns None.
     """
     try:
         written = await template(_MARK)

@@ -279,9 +279,7 @@ async def answer(
 def boundaries(pieces: Iterable[bytes], start: int) -> list[Question]:
     """Create a question at every boundary between two tokens of an encoded text, except inside characters.
 
-    Args:
-        pieces: the bytes of the text's tokens.
-        start: size of the prompt in bytes; boundaries before it are left out.
+    Boundaries in the prompt, whose size in bytes is `start`, are left out.
     """
     data, marks = b"", [0]
     unfinished = 0  # start of the character that is not complete yet
@@ -343,12 +341,9 @@ def check_own(logprob: float | None, endpoint: str) -> None:
 
 
 def check_greedy(own: float | None, top: Iterable[float | None], endpoint: str) -> None:
-    """Check that a token chosen by the server is the most probable token, up to `ROUNDING`.
+    """Check that a token chosen by the server is the most probable of the listed tokens, up to `ROUNDING`.
 
-    Args:
-        own: the token's probability; with None, the check is skipped.
-        top: the probabilities of the tokens listed at its position.
-        endpoint: the server's URL, for the error message.
+    If its probability is None, the check is skipped.
 
     Raises:
         UnsupportedError: a listed token is more probable.

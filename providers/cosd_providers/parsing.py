@@ -42,13 +42,7 @@ def shape(kind: type[_T]) -> Callable[[object], _T]:
 
 
 def checked(check: Callable[[object], _T], data: object, endpoint: str, *, raw: str = RAW) -> _T:
-    """Validate an answer with a pydantic function.
-
-    Args:
-        check: the function.
-        data: the answer.
-        endpoint: the server's URL, for the error message.
-        raw: the hint of the error if the answer shows logits in place of log probabilities.
+    """Validate an answer with a pydantic function; `raw` is the hint if it shows logits in place of log probabilities.
 
     Raises:
         ResponseError: the answer is invalid. The message names the field, but quotes no part of the answer.

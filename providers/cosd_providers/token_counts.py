@@ -71,13 +71,7 @@ class Counts:
             self.add(text, count)
 
     def fits(self, text: str, most: int, *, bytes_too: bool = True) -> bool:
-        """Test whether `text` is known to have at most `most` tokens.
-
-        Args:
-            text: any text.
-            most: a number of tokens.
-            bytes_too: whether a small number of bytes is sufficient proof.
-        """
+        """Test whether `text` is known to have at most `most` tokens; with `bytes_too`, few bytes are a proof, too."""
         if bytes_too and _size(text) + _SPECIAL <= most:
             return True
         for other, count in reversed(self._known.items()):

@@ -78,9 +78,6 @@ def keeps_spaces(strings: Iterable[str]) -> bool:
 
     Tokens of a SentencePiece vocabulary lose this space. So if no string begins with a space, no string can be trusted.
     Strings with U+FFFD are parts of characters, and prove nothing about other strings.
-
-    Args:
-        strings: the texts of tokens that were decoded separately.
     """
     return any(string.startswith(" ") and not string.isspace() and LOST not in string for string in strings)
 
@@ -125,13 +122,8 @@ def spell(text: bytes, tokens: Sequence[tuple[int, str]]) -> list[Piece] | None:
     after a special token. Such a space is not part of the text, so a token that consists only of this space has no
     bytes. A special token may include the white space after it.
 
-    Args:
-        text: the encoded text.
-        tokens: the ids and strings of the text's tokens, without special tokens that the tokenizer added.
-
-    Returns:
-        The tokens; None if the strings do not spell the text, for example because a normaliser has changed it, or
-        because an unknown character became `"<unk>"`.
+    The result is None if the strings, without special tokens that the tokenizer added, do not spell the text, for
+    example because a normaliser has changed it, or because an unknown character became `"<unk>"`.
     """
     strings = [string for _, string in tokens]
     for kind in _KINDS:

@@ -46,14 +46,7 @@ class TakesIds(Provider, IdContexts, IdScores, Protocol):
 
 
 def led(provider: Provider, lead: str, prompt: str, warnings: tuple[str, ...] = ()) -> RenderedPrompt:
-    """Build the `RenderedPrompt` for a model whose template writes white space before every answer.
-
-    Args:
-        provider: the provider for the model.
-        lead: the white space; not empty.
-        prompt: the prompt, without the white space.
-        warnings: see `RenderedPrompt`.
-    """
+    """Build the prompt for a model whose template writes the white space `lead` (not empty) before every answer."""
     space = lead.encode()
     path = AfterLead(provider, space, prompt) if isinstance(provider, TakesIds) else None
     return RenderedPrompt(WithoutLeadingSpace(provider, space, prompt), prompt, warnings, lead, path)
@@ -209,10 +202,6 @@ class AfterLead(WithoutLeadingSpace):
 
     The bytes of the space are removed from the tokens, so a token that consists only of the space has no bytes. If the
     model begins without the space, its tokens remain unchanged. Contexts by text work as in `WithoutLeadingSpace`.
-
-    Args:
-        space: the white space; not empty.
-        prompt: the prompt that the model answers, for `tokenize`.
     """
 
     def __init__(self, provider: TakesIds, space: bytes, prompt: str = "") -> None:

@@ -216,6 +216,7 @@ class Ollama(Engine[ServerFacts]):
     """A model served by Ollama. See `contract.Provider`.
 
     Args:
+        url: the server's URL.
         tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts. It is used for `tokenize`, and
             for questions at every boundary of a text.
         context: size of the context to load the model with (`num_ctx`), prompt and answer together. By default the

@@ -324,16 +324,10 @@ class TgiClient:
     async def stream(
         self, text: str, limit: int, usage: Usage, *, attempt: int, top: int, whole: bool = True
     ) -> AsyncGenerator[AsyncIterator[TgiEvent]]:
-        """Stream the events of a generation; leaving the context closes the request.
+        """Stream the events of a generation of at most `limit` tokens; leaving the context closes the request.
 
-        Args:
-            text: the text to continue.
-            limit: the largest number of tokens.
-            usage: the ledger that counts the requests.
-            attempt: as in `Transport.stream`.
-            top: the number of most probable tokens to list.
-            whole: whether the caller reads the stream to its last event, which reports the number of prompt tokens. If
-                not, the prompt tokens are counted separately.
+        Only the last event reports the number of prompt tokens. So unless the caller reads the `whole` stream, they are
+        counted separately. `attempt` is as in `Transport.stream`.
         """
         first: list[Any] = []
         async with AsyncExitStack() as stack:
@@ -675,6 +669,7 @@ class Tgi(Engine[TgiFacts]):
     """A model served by TGI. See `contract.Provider`.
 
     Args:
+        url: the server's URL.
         tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts. It is needed only if the server
             has no fast tokenizer and prompts come near the limit.
         options: as in `engine.Engine`. `model` is compared with the server's model. `extra_body` is merged into the

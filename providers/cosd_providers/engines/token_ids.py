@@ -164,10 +164,7 @@ class _IdsRounds(Rounds):
     async def _positions(self, ids: list[int], first: int, text: str) -> list[Position | None]:
         """Return the model's choice at each position from `first` on, and after the last id; None if uncertain.
 
-        Args:
-            ids: the ids of a text as the model reads it.
-            first: the number of ids before the first position, at least 1. The position is between two characters.
-            text: the text of the ids from `first` on.
+        There is at least 1 id before the first position, which is between two characters; `text` is the text after it.
         """
         scored = await self._client.scores(ids, first, self._usage, top=self._top)
         own, after = ids[first:], scored.after

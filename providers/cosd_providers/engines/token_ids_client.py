@@ -135,9 +135,7 @@ def others_than(token_id: int | None, listed: Iterable[ListedId]) -> list[Listed
 def beginning_of(read: Sequence[int], plain: Sequence[Sequence[int]]) -> list[int] | None:
     """Find the special tokens that the server puts before a text's own ids; None if the own ids are not found.
 
-    Args:
-        read: the ids that the server reads for the text.
-        plain: for each of the text's own ids, all ids that the server may show in its place.
+    The server reads the ids `read`. In place of each own id, it may show any of the ids in `plain`.
     """
     for at in range(len(read) - len(plain) + 1):
         if all(one in own for one, own in zip(read[at:], plain, strict=False)):
@@ -384,9 +382,7 @@ class TokenIdsClient(ABC):
     async def spaces(self, plain: Sequence[int], shown: str) -> bool:
         """Test whether the tokenizer puts a space before every text. (A decoder may hide the first space.)
 
-        Args:
-            plain: the ids of `LETTERS`.
-            shown: the text that the ids decode to.
+        `plain` are the ids of `LETTERS`, which decode to `shown`.
         """
         if self.tokenizer is not None:
             return b"".join(self.tokenizer.token(one) or b"" for one in plain).startswith(b" ")
@@ -469,12 +465,7 @@ class TokenTexts:
                 self._facts.spelt.setdefault((token_id,), one.encode())
 
     async def learn(self, answer: IdAnswer, run: Run = ()) -> None:
-        """Remember the bytes that an answer, or an event of a stream, shows for its tokens.
-
-        Args:
-            answer: the answer or event.
-            run: the ids before the answer that leave a character unfinished.
-        """
+        """Remember the bytes that an answer, or an event of a stream, shows for its tokens; `run` precedes it."""
         if answer.steps and answer.stopped:
             await self.ended(answer.steps[-1].id, named=answer.steps[-1].text is not None)
         shown = answer.steps[:-1] if answer.stopped else answer.steps
@@ -487,12 +478,7 @@ class TokenTexts:
             self._heard[tuple(ids)] = text.encode()
 
     async def walk(self, ids: Sequence[int], run: Run = ()) -> list[Run]:
-        """Find, before each token and after the last, the run of ids that leave a character unfinished.
-
-        Args:
-            ids: consecutive ids.
-            run: the ids before `ids` that leave a character unfinished.
-        """
+        """Find, before each id and after the last, the run of ids that leave a character unfinished, first `run`."""
         ahead = range(1, _LONGEST)
         if not ids or run or self._says(tuple(ids)) is _UNKNOWN:
             await self.know([*((token_id,) for token_id in ids), *((*run, *ids[:more]) for more in ahead if run)])
@@ -541,13 +527,7 @@ class TokenTexts:
         return run
 
     def choice(self, run: Run, token_id: int, prob: float | None) -> Choice:
-        """Create a choice for a token whose bytes are known.
-
-        Args:
-            run: the ids before the token that leave a character unfinished.
-            token_id: its id.
-            prob: its probability.
-        """
+        """Create a choice for a token whose bytes are known; `run` are the ids before it, as in `walk`."""
         if token_id in self._facts.specials:
             end = token_id in self._facts.ends
             name = self._facts.specials[token_id]
@@ -558,13 +538,9 @@ class TokenTexts:
         return Choice(token_id, Token(data or b"", prob), open=data is None, sure=token_id not in self._facts.lossy)
 
     def other(self, token_id: int, prob: float, text: str | None, *, spaced: bool) -> Choice:
-        """Create a choice for a token that the server did not choose. Unknown bytes are not requested.
+        """Create a choice for a token that the server did not choose, with this text, decoded separately.
 
-        Args:
-            token_id: its id.
-            prob: its probability.
-            text: its text, decoded separately.
-            spaced: whether the server's texts keep the space before a word.
+        Unknown bytes are not requested. `spaced` tells that the server's texts keep the space before a word.
         """
         if self._says((token_id,)) is not _UNKNOWN:
             return self.choice((), token_id, prob)

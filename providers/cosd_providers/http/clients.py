@@ -128,13 +128,8 @@ async def ask(
 ) -> HttpAnswer:
     """Send a request, and return the answer, whose body has not been read yet.
 
-    Args:
-        client: the client.
-        method: GET or POST.
-        url: the target.
-        content: the JSON body; empty if there is none.
-        headers: more headers than the client sends.
-        options: `timeout` and `extensions`, as in httpx; the extensions are used in error messages.
+    `content` is the JSON body; empty if there is none. The client adds its own `headers`. The `options` are `timeout`
+    and `extensions`, as in httpx; the extensions are used in error messages.
 
     Raises:
         httpx.HTTPError: no answer arrived.

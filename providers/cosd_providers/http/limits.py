@@ -67,10 +67,7 @@ def checked_limits(limits: Limits | None) -> Limits | None:
 
 
 class Limiter:
-    """A queue for the requests to one server.
-
-    Args:
-        limits: the limits; None means no limits.
+    """A queue for the requests to one server; None means no limits.
 
     Raises:
         TypeError: `limits` is not a `Limits` object.
@@ -85,9 +82,7 @@ class Limiter:
     async def enter(self, usage: Usage, *, draft: bool) -> Slot | None:
         """Wait until another request may be in flight, and return its slot; None if there are no limits.
 
-        Args:
-            usage: the request's record of usage.
-            draft: whether the request is a draft's stream, which may stay open while it waits for other requests.
+        A draft's stream (`draft`) may stay open while it waits for other requests.
         """
         slot = None
         if self._limited:

@@ -275,12 +275,9 @@ async def _agreement(probe: ProbeRun) -> Finding:
 
 
 async def ways(probe: ProbeRun) -> list[Way]:
-    """Try each strategy, and compute its cost.
+    """Try each strategy, and compute its cost. Return the proved strategies first.
 
     A strategy is proved if its answers agree with the model's own answer and with the first strategy that was proved.
-
-    Returns:
-        The strategies, with the proved ones first.
     """
     if not probe.own:
         return []

@@ -174,12 +174,8 @@ class Echo:
     ) -> list[tuple[Position, Position]] | None:
         """Compare the scored distributions at some positions with the model's answers at the same positions.
 
-        Args:
-            scored: the scored text.
-            asked: the answers so far, keyed by the text before them; new answers are added.
-            usage: the ledger that counts the requests.
-            most: the largest number of positions at which to request an answer.
-            since: the first byte of the text at which to request an answer.
+        New answers are added to `asked`, keyed by the text before them. Answers are requested from byte `since` of the
+        text on, at `most` positions.
 
         Returns:
             Pairs of a scored and a generated position that agree, and whose distribution differs from the distributions

@@ -206,11 +206,7 @@ class TokenAligner:
         """Find the length of the text up to the end of a token after unfinished characters; 0 if no position fits.
 
         The token's string may occur several times in the text, so the later tokens must fit after it.
-
-        Args:
-            core: the token's string, without the character that it completes.
-            later: the tokens after it.
-            goes_on: whether the token begins by completing a character.
+        `core` is the token's string without the character that it completes, if it begins with one (`goes_on`).
         """
         for bare in (False, True):
             for end in endings(core, self._text, goes_on=goes_on):
@@ -386,8 +382,6 @@ class CheckedAligner(TokenAligner):
     """An aligner that refuses answers that a fusion cannot use.
 
     Args:
-        ends: known strings and ids of ends of sequence; newly found ones are added.
-        listing: as in `TokenAligner`.
         proxied: whether the answer is a stream that a proxy may have stripped of its log probabilities.
         drawn: whether tokens are drawn at random; a drawn token is not always the most probable one.
     """
@@ -481,12 +475,8 @@ def spells(strings: Sequence[str | bytes], text: bytes, *, bare: bool, open_end:
     A token without a string leaves a character unfinished; if strings are bare, it may also be a space. In the text,
     any number of U+FFFD may represent bytes of such tokens that do not form a character. A token whose string continues
     after U+FFFD completes an unfinished character.
-
-    Args:
-        strings: the strings of the tokens, or their bytes if known.
-        text: the text received so far.
-        bare: whether the strings lack one space at their front.
-        open_end: whether more tokens follow.
+    With `bare`, the strings lack one space at their front; with `open_end`, more tokens follow. Instead of a string, a
+    token may have its bytes.
     """
     while text.endswith(_LOST):  # U+FFFD at the end is a character that was cut off
         text = text.removesuffix(_LOST)

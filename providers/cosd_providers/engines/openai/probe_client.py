@@ -132,12 +132,7 @@ class ProbeClient(ABC):
     ) -> RawReply:
         """Request a reply to a user's message over the chat route. Some servers repeat `started` in the reply.
 
-        Args:
-            message: the user's message.
-            limit: the greatest number of tokens in the reply.
-            usage: the ledger that counts the request.
-            started: the partial reply to continue; None to request a new reply.
-            way: one of `REPLY_WAYS`.
+        With `started`, the reply continues this partial reply in one of the `REPLY_WAYS`.
         """
         if self._chat is None:
             raise self.unable("there is no chat route")
@@ -165,12 +160,8 @@ class ProbeClient(ABC):
 class CompletionsProbeClient(ProbeClient):
     """The probe's client for a server that speaks OpenAI's protocol.
 
-    Args:
-        body: a function that builds the body of a request from one or more prompts, a limit of tokens, and a number of
-            alternatives.
-        ends: strings and ids of known ends of sequence.
-        chat: the route for messages; None if there is no such route.
-        models: the route of the list of models; None if there is no list.
+    `body` builds the body of a request from one or more prompts, a limit of tokens, and a number of alternatives;
+    `ends` are strings and ids of known ends of sequence.
     """
 
     forcing: Forcing = (

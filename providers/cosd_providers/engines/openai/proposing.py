@@ -82,10 +82,7 @@ class Proposing(Rounds):
         return "singles" if self._singly or self._client.facts.lists is False else "list"
 
     async def _score(self, *, must: bool = False) -> Scored | None:
-        """Score the whole text.
-
-        Args:
-            must: whether to raise an error if the echo of this text is wrong, instead of returning None.
+        """Score the whole text; None if the echo of this text is wrong, unless `must` is set.
 
         Raises:
             UnsupportedError: the server has not passed the test of its echo.

@@ -83,10 +83,7 @@ class StreamCheck:
     def rest(self, whole: Answer, endpoint: str, usage: Usage) -> RestOfAnswer:
         """Return the part of the whole answer after the events that have been returned, as one event.
 
-        Args:
-            whole: the answer to the same request without a stream.
-            endpoint: the server's URL, for messages.
-            usage: the ledger that counts the requests. It receives a warning if the stream has repeated something.
+        `whole` answers the same request without a stream. `usage` gets a warning if the stream has repeated something.
 
         Raises:
             ResponseError: the whole answer does not begin with these events.
@@ -117,13 +114,7 @@ class StreamCheck:
 async def checked(
     events: AsyncGenerator[Answer], check: StreamCheck, rest: Callable[[], Awaitable[Answer]]
 ) -> AsyncGenerator[Answer]:
-    """Yield the events of a stream, as far as they are sound.
-
-    Args:
-        events: the events.
-        check: the check of this stream.
-        rest: a function that closes the stream, and returns the rest of the answer.
-    """
+    """Yield the events of a stream, as far as they are sound; `rest` closes it, and returns the rest of the answer."""
     async with aclosing(events):
         async for event in events:
             for answer in check.feed(event):
