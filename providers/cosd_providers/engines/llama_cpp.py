@@ -119,9 +119,6 @@ of 450.
 _M = TypeVar("_M", bound=BaseModel)
 
 
-# Answers.
-
-
 class _RawPiece(BaseModel):
     """A token in the response of `/tokenize`: a string, or bytes that are not valid text."""
 
@@ -202,9 +199,6 @@ class _Embeddings(RootModel[Annotated[list[_Embedded], Field(min_length=1, max_l
 def _spells(pieces: Sequence[Piece], text: str) -> bool:
     """True if the pieces spell `text` exactly."""
     return b"".join(piece.data for piece in pieces) == text.encode()
-
-
-# The provider.
 
 
 class LlamaCppProbeClient(ProbeClient):

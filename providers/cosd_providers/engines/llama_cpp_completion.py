@@ -98,9 +98,6 @@ PromptParts = list[str | int]
 """A prompt, which consists of a text and ids. The ids may come after the text, before it, or both."""
 
 
-# Answers.
-
-
 OneByte = Annotated[int, Field(ge=0, le=255)]
 """A byte as a number."""
 
@@ -153,9 +150,6 @@ class _Cached(BaseModel):
     count: int = Field(0, validation_alias=AliasChoices(_CACHED[0], AliasPath(*_CACHED[0].split("/"))))
 
 
-# Facts, requests and answers.
-
-
 @dataclass(frozen=True, slots=True)
 class LlamaCppFacts(ServerFacts):
     """Facts about a llama.cpp server."""
@@ -206,7 +200,8 @@ class LlamaCppClient:
         if [one["index"] for one in listed] != [*range(len(prefixes))]:
             raise miscounted(len(prefixes), len(listed), self.transport.endpoint)
         for one, prefix in zip(listed, prefixes, strict=True):
-            self._check_read(one)
+            if not one["tokens_evaluated"]:
+                raise nothing_to_continue(self.transport.endpoint)
             self._count(prefix, one)
         return listed
 
@@ -409,11 +404,7 @@ class LlamaCppClient:
         return await self._parts(data)
 
     def read(self, data: object) -> LlamaCppAnswer:
-        """Validate an answer, or an event of a stream.
-
-        Raises:
-            ResponseError: the answer has an unknown shape.
-        """
+        """Validate an answer, or an event of a stream."""
         return checked(_answer, data, self.transport.endpoint)
 
     def entries(self, answer: LlamaCppAnswer, *, first: bool = True) -> Sequence[_Entry]:
@@ -433,11 +424,7 @@ class LlamaCppClient:
         return entries
 
     def own(self, entry: _Entry) -> Choice:
-        """Return the server's own token at an entry.
-
-        Raises:
-            ResponseError: the token has no usable probability.
-        """
+        """Return the server's own token at an entry, after a check that it has a usable probability."""
         check_own(entry["logprob"], self.transport.endpoint)
         return self.choice(entry)
 
@@ -484,34 +471,23 @@ class LlamaCppClient:
         hidden = [choice for choice in best if whole(choice.token.data) < len(choice.token.data)]
         return Position(min(hidden or best, key=lambda choice: choice.id), top)
 
-    def _check_read(self, answer: LlamaCppAnswer) -> None:
-        if not answer["tokens_evaluated"]:
-            raise nothing_to_continue(self.transport.endpoint)
-
 
 class _Reader:
-    """Reader of the raw tokens of one stream, each with its alternatives.
-
-    Attributes:
-        ids: the ids of the tokens read so far.
-        last: the last event so far.
-        done: whether the rest of the stream is not needed.
-        hidden: whether the server hides the next raw token.
-        full: whether the context is full.
-        joined: in a draft of raw tokens, a token that came with the bytes of hidden tokens. It must be split with
-            `split`.
-    """
+    """Reader of the raw tokens of one stream, each with its alternatives."""
 
     def __init__(self, client: LlamaCppClient, options: DraftOptions) -> None:
-        self.ids: list[int] = []
-        self.last: LlamaCppAnswer | None = None
-        self.done = self.hidden = self.full = False
+        self.ids: list[int] = []  # the ids of the tokens read so far
+        self.last: LlamaCppAnswer | None = None  # the last event so far
+        self.done = False  # whether the rest of the stream is not needed
+        self.hidden = False  # whether the server hides the next raw token
+        self.full = False  # whether the context is full
         self._client = client
         self._endpoint = client.transport.endpoint
         self._context = client.facts.info.context
         self._greedy = not options.sampled
         self._alternatives = options.alternatives
         self._raw = options.raw
+        # in a draft of raw tokens, a token that came with the bytes of hidden tokens; it must be split with `split`
         self.joined: Choice | None = None
         self._seen = 0
         self._held: Choice | None = None  # a token that may be an unknown end of sequence; the next event decides

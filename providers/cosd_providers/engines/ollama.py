@@ -158,9 +158,6 @@ class OllamaVersion(BaseModel):
     version: str
 
 
-# The server.
-
-
 class OllamaClient(OpenAIClient):
     """Requests to one Ollama server; `context` is the size of the context to load the model with, in tokens."""
 

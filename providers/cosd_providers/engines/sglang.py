@@ -116,8 +116,6 @@ _STREAMED = 256  # tokens per stream: each event repeats all earlier tokens, so 
 _NOTHING = -1e4  # log probabilities of a softmax are never below this value
 
 
-# Answers.
-
 Triple = tuple[LogProb | None, int, str | None]
 """A token: its log probability, its id, and its separately decoded text."""
 
@@ -319,9 +317,6 @@ class Events:
         return found, text
 
 
-# Requests, and the bytes of ids.
-
-
 class SglangClient(TokenIdsClient):
     """Requests to one SGLang server."""
 
@@ -463,7 +458,8 @@ class SglangClient(TokenIdsClient):
         self, ids: Sequence[int], wanted: int, options: DraftOptions, usage: Usage, attempt: int
     ) -> AsyncGenerator[IdAnswer, None]:
         """See `TokenIdsClient.events`."""
-        more: dict[str, Any] = {"sampling": _drawing(options)} if options.sampled else {}
+        seed = {} if options.seed is None else {"sampling_seed": options.seed}
+        more: dict[str, Any] = {"sampling": {"temperature": 1, **seed}} if options.sampled else {}
         more |= {"input_ids": [*ids], "logprob_start_len": -1, "stream": True}
         body = self.body(wanted, top=self.drafted(options.alternatives), **more)
         events = Events(self.transport.endpoint, len(ids), sampled=options.sampled)
@@ -488,15 +484,6 @@ class SglangClient(TokenIdsClient):
 def _count(ids: Sequence[int | Sequence[int]]) -> int:
     """The number of ids in a prompt, or in a list of prompts."""
     return sum(1 if isinstance(one, int) else len(one) for one in ids)
-
-
-def _drawing(options: DraftOptions) -> dict[str, object]:
-    """The sampling fields for a draft whose tokens are drawn."""
-    seed: dict[str, object] = {} if options.seed is None else {"sampling_seed": options.seed}
-    return {"temperature": 1, **seed}
-
-
-# The provider.
 
 
 class Sglang(TokenIdsEngine[SglangClient]):
@@ -600,9 +587,6 @@ async def _read(client: SglangClient) -> list[int]:
         words = "the server does not give the probabilities of a text, although asked (logprob_start_len)"
         raise UnsupportedError(words, endpoint=endpoint)
     return [token_id for _, token_id, _ in entries]
-
-
-# The probe's client.
 
 
 class SglangProbeClient(ProbeClient):

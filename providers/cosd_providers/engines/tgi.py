@@ -110,9 +110,6 @@ _EACH = 4  # a whole token has at most this many raw tokens, apart from special 
 _M = TypeVar("_M", bound=BaseModel)
 
 
-# The server.
-
-
 def _before(letter: TgiEncoding) -> tuple[int, ...] | None:
     """The special tokens before a letter; None if all tokens have zero width, i.e. the server reports no positions."""
     wide = next((at for at, span in enumerate(letter.root) if span.stop > span.start), None)
@@ -487,9 +484,6 @@ class TgiClient:
         return ContextLengthError(words, endpoint=self.endpoint, hint=hint)
 
 
-# A draft.
-
-
 class _TgiStream:
     """The streams of one draft; see `drafting.IdsStream`.
 
@@ -560,9 +554,6 @@ class _TgiStream:
             raise silent(self._client.endpoint)
         self._text += self._data
         self._skipped, self._data, self._wanted = len(ids), b"", 0
-
-
-# Proposals.
 
 
 class _TgiRounds(Rounds):

@@ -44,9 +44,6 @@ _ANCHORS = ("\n", ",")  # never merged with the next text by tokenizers that put
 _QUIET = 6  # a draft that ends with more tokens without text asks for more tokens per request
 
 
-# Proposals.
-
-
 @dataclass(slots=True)
 class _Round:
     """The tokens that the server wrote after one continuation, each with the run before it (see `TokenTexts.walk`)."""
@@ -187,9 +184,6 @@ def _best(listed: Sequence[ListedId]) -> tuple[int, float] | None:
     best = max((value for _, value, _ in listed), default=0.0)
     first = [token_id for token_id, value, _ in listed if value == best]
     return (first[0], best) if len(first) == 1 else None
-
-
-# The provider.
 
 
 _C = TypeVar("_C", bound=TokenIdsClient)

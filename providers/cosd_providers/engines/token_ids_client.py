@@ -78,9 +78,6 @@ class Head:
     ids: Sequence[int] = ()
 
 
-# Answers.
-
-
 @dataclass(frozen=True, slots=True)
 class IdStep:
     """A token that the server chose."""
@@ -175,9 +172,6 @@ class TokenIdsFacts(ServerFacts):
     forced: Annotated[dict[int, tuple[str, bool]], Field(exclude=True)] = field(
         default_factory=dict[int, "tuple[str, bool]"]
     )
-
-
-# Requests, and the bytes of ids.
 
 
 class TokenIdsClient(ABC):

@@ -172,9 +172,6 @@ def _ranked(entry: Mapping[int, Ranked] | None, most: int) -> list[ListedId]:
     return sorted(listed, key=lambda one: -one[1])[:most]
 
 
-# Requests.
-
-
 class VllmClient(TokenIdsClient):
     """Requests to one vLLM server."""
 
@@ -383,9 +380,6 @@ def _twice(event: Answer, billed: Billed | None) -> bool:
     return bool(before and written and written <= before and any(map(steps, event.choices)))
 
 
-# The provider.
-
-
 class Vllm(TokenIdsEngine[VllmClient]):
     """A model served by vLLM. See `contract.Provider`.
 
@@ -472,9 +466,6 @@ async def _limit(client: VllmClient, ids: list[int]) -> int:
         told = _LIMIT.search(str(error))
         return int(told[1] or told[2]) if told else _MOST
     return _MOST
-
-
-# The probe's client.
 
 
 class VllmProbeClient(CompletionsProbeClient):

@@ -78,10 +78,6 @@ class Prefix:
         return cls(context.prompt, sendable(context.text))
 
 
-def _sorted(ends: set[str | int]) -> list[str | int]:
-    return sorted(ends, key=str)
-
-
 def _is_unspelt(answer: Completion) -> bool:
     """True if no token has a string, although the text has visible ASCII characters, which need no second token."""
     found = steps(answer)
@@ -110,7 +106,9 @@ class OpenAIFacts:
     # whether the server strips white space from the start of its answers; None before the test
     trims: bool | None = None
     # strings and ids of the known ends of sequence
-    ends: Annotated[set[str | int], PlainSerializer(_sorted)] = field(default_factory=lambda: {*SURE_ENDS})
+    ends: Annotated[set[str | int], PlainSerializer(partial(sorted, key=str))] = field(
+        default_factory=lambda: {*SURE_ENDS}
+    )
     echo: EchoProof | None = None  # the result of testing `echo`; None before the test
     # name of the local tokenizer that was checked against the server; None if there is none
     tokenizer: str | None = None

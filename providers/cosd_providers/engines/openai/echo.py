@@ -87,10 +87,6 @@ class Echo:
             facts.echo = await self._proof.get(lambda: self._prove(usage))
         return facts.echo.shift
 
-    async def can_score(self, usage: Usage) -> bool:
-        """True if the echo has passed the test unshifted, and so shows the probabilities of the text's own tokens."""
-        return await self.shift(usage) == 0
-
     @property
     def proved(self) -> bool:
         """True if the echo has already passed the test."""
