@@ -32,10 +32,10 @@ class Rounds(ABC):
         self._alternatives = alternatives
         self.from_text: set[int] = set()  # the places whose answers were read from the scored text
 
-    async def propose(self, questions: Sequence[Question], way: Strategy, usage: Usage) -> list[Proposal | None]:
+    async def propose(self, questions: Sequence[Question], strategy: Strategy, usage: Usage) -> list[Proposal | None]:
         """Answer all questions; mark each answer with the strategy that found it, and count it in the ledger."""
         found = await answer(questions, self.ask, self._alternatives)
-        return counted(marked(found, self._sent_by(way), but=self.from_text), way, usage)
+        return counted(marked(found, self._sent_by(strategy), but=self.from_text), strategy, usage)
 
     async def ask(self, open_: list[Continuation]) -> list[Iterable[Position]]:
         """Find the next positions of each open continuation; see `greedy.answer`."""
@@ -46,9 +46,9 @@ class Rounds(ABC):
         found |= zip(map(id, left), await self._generated(left), strict=True)
         return [found[id(one)] for one in open_]
 
-    def _sent_by(self, way: Strategy) -> Strategy:
+    def _sent_by(self, strategy: Strategy) -> Strategy:
         """The strategy to record for answers that were not read from a scored text."""
-        return "list" if way == "echo" else way
+        return "list" if strategy == "echo" else strategy
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:  # noqa: ARG002 - a hook
         """Find the positions that a scored text shows for new continuations, keyed by their `id()`; see `_along`."""
@@ -90,8 +90,8 @@ class Rounds(ABC):
         found: dict[int, Iterable[Position]] = {}
         for one in open_:
             place = one.question.start
-            behind = positions[places[place] - first :] if place in places else ()
-            known = [position for position in takewhile(lambda position: position is not None, behind) if position]
+            after = positions[places[place] - first :] if place in places else ()
+            known = [position for position in takewhile(lambda position: position is not None, after) if position]
             if known:
                 found[id(one)] = along(one, ids[places[place] :], known)
                 self.from_text.add(place)

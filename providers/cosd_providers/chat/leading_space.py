@@ -119,9 +119,9 @@ class WithoutLeadingSpace(Forwarding):
         size, whole = len(self._space), self._space + text
         if questions is None:
             found = await self._provider.propose(Context(prompt, whole), None, **options)
-            behind = [one and replace(one, start=one.start - size) for one in found if one is None or one.start > size]
+            later = [one and replace(one, start=one.start - size) for one in found if one is None or one.start > size]
             first = await self.propose(context, [Question(0, ())], **options)
-            return [*first, *behind]
+            return [*first, *later]
         asked = [self._own(question) for question in questions]
         answers = await self._provider.propose(Context(prompt, whole), asked, **options)
         found = [self._shared(one) for one in answers]
@@ -223,7 +223,7 @@ class AfterLead(WithoutLeadingSpace):
         async with aclosing(items):
             async for item in items:
                 if left and isinstance(item, Token):
-                    yield self._behind(item, left)
+                    yield self._without_space(item, left)
                     left = _rest(left, item)
                 else:
                     yield item
@@ -235,7 +235,7 @@ class AfterLead(WithoutLeadingSpace):
         lefts = [await self._left(context) for context in contexts]
         asked = [self._sent(*one) for one in zip(contexts, lefts, strict=True)]
         found = await self._model.next_tokens(asked, alternatives=alternatives, usage=usage)
-        return [token and self._behind(token, left) for token, left in zip(found, lefts, strict=True)]
+        return [token and self._without_space(token, left) for token, left in zip(found, lefts, strict=True)]
 
     async def score_ids(
         self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
@@ -250,7 +250,7 @@ class AfterLead(WithoutLeadingSpace):
             left = await self._left(replace(context, text=b"", ids=ids[: first + at]))
             if not left:
                 break
-            found[at] = self._behind(token, left)
+            found[at] = self._without_space(token, left)
         return found
 
     async def encode(self, text: str) -> list[Piece]:
@@ -267,7 +267,7 @@ class AfterLead(WithoutLeadingSpace):
         """Put the space, without its last bytes `left`, before the text of a context."""
         return replace(context, text=self._space[: len(self._space) - len(left)] + context.text)
 
-    def _behind(self, token: Token, left: bytes) -> Token:
+    def _without_space(self, token: Token, left: bytes) -> Token:
         """Remove the remaining bytes of the space, `left`, from a token and its alternatives."""
         if not left:
             return token

@@ -351,7 +351,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         """Request the states at all boundaries in one pass; see `contract.HiddenStates`."""
         prompt, text = context.prompt, context.text
         await self._stated()
-        before, pieces, start = await self._behind(prompt, text)
+        before, pieces, start = await self._encoded(prompt, text)
         ends = [0, *accumulate(len(piece.data) for piece in pieces)]
         asked = {question.start for question in boundaries((piece.data for piece in pieces), start)}
         first = next((at for at, end in enumerate(ends) if end - start in asked), len(ends))
@@ -361,8 +361,8 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         if count <= 0:
             return {}
         found = await self._states([*before, *(piece.id for piece in pieces)], count, usage)
-        behind = zip(ends[first:], found, strict=True)  # if several states have the same offset, the last is kept
-        return {end - start: state for end, state in behind if end - start in asked}
+        pairs = zip(ends[first:], found, strict=True)  # if several states have the same offset, the last is kept
+        return {end - start: state for end, state in pairs if end - start in asked}
 
     async def _states(self, prefix: PromptParts, count: int, usage: Usage) -> list[State]:
         """Request the last `count` hidden states of a prompt, up to the state after the whole prompt, in one pass.
@@ -400,16 +400,16 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         prompt, text = context.prompt, context.text
         client, everywhere = self._client(await self.facts()), questions is None
         if questions is None:
-            _, pieces, start = await self._behind(prompt, text)
+            _, pieces, start = await self._encoded(prompt, text)
             questions = boundaries((piece.data for piece in pieces), start)
         short = len(questions) > 1 and len(prompt.encode()) <= _SHORT
-        way: Strategy = self._strategy or ("list" if everywhere or short else "singles")
+        strategy: Strategy = self._strategy or ("list" if everywhere or short else "singles")
         alone: set[int] = set()  # places that needed single requests despite the strategy
 
         async def written(open_: list[Continuation]) -> list[list[Position]]:
             prefixes = [[*self._prefix(prompt, text[: one.question.start]), *one.ids] for one in open_]
             wanted = max(one.wanted for one in open_)
-            return await client.next(prefixes, wanted, usage, singly=way == "singles", alternatives=alternatives)
+            return await client.next(prefixes, wanted, usage, singly=strategy == "singles", alternatives=alternatives)
 
         async def single(one: Continuation) -> list[Position]:
             try:
@@ -429,7 +429,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
 
         found = await answer(questions, ask, alternatives)
         listed = {question.start for question in questions} - alone
-        return counted(marked(found, "singles", but=listed), way, usage)
+        return counted(marked(found, "singles", but=listed), strategy, usage)
 
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
@@ -440,9 +440,9 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         of the previous request in the slot.
         """
         client = self._client(await self.facts())
-        way: Strategy = "list" if self._strategy == "list" and len(contexts) > 1 else "singles"
-        found = await client.after([*map(self._path, contexts)], 1 + alternatives, usage, singly=way == "singles")
-        usage.answered_by(way, len(found))
+        strategy: Strategy = "list" if self._strategy == "list" and len(contexts) > 1 else "singles"
+        found = await client.after([*map(self._path, contexts)], 1 + alternatives, usage, singly=strategy == "singles")
+        usage.answered_by(strategy, len(found))
         return found
 
     async def encode(self, text: str) -> list[Piece]:
@@ -471,7 +471,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         """
         prompt, text = context.prompt, context.text
         client = self._client(await self.facts())
-        before, pieces, start = await self._behind(prompt, text)
+        before, pieces, start = await self._encoded(prompt, text)
         first = sum(at <= start for at in accumulate(len(piece.data) for piece in pieces))
         known = [Token(piece.data, 1.0) for piece in pieces[:first]]
         if pieces and not prompt and not await self._beginning.get(self._find_beginning):
@@ -499,7 +499,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         asked += [None] if end else []
         return [*known, *await client.scored([path[:at] for at in places], asked, usage, alternatives, raw=True)]
 
-    async def _behind(self, prompt: str, text: bytes) -> tuple[PromptParts, list[Piece], int]:
+    async def _encoded(self, prompt: str, text: bytes) -> tuple[PromptParts, list[Piece], int]:
         """Encode prompt and text; return the parts with fixed ids, the pieces after them, and the offset of the text.
 
         If no part has fixed ids, the first part is an empty text, for which the server adds a beginning-of-sequence

@@ -371,13 +371,13 @@ class LlamaCppClient:
         if reader.full:
             yield "full"
         elif reader.hidden:
-            behind = [*ids, *reader.ids]
+            so_far = [*ids, *reader.ids]
 
             async def hidden() -> Choice:
                 if not options.sampled:
-                    return (await self.peek([behind], usage))[0].pick
-                [position] = await self.peek([behind], usage, count=_ALL)
-                return _drawn(position.top, options.seed_after(len(behind) - start))
+                    return (await self.peek([so_far], usage))[0].pick
+                [position] = await self.peek([so_far], usage, count=_ALL)
+                return _drawn(position.top, options.seed_after(len(so_far) - start))
 
             yield hidden
 

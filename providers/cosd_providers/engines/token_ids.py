@@ -41,7 +41,7 @@ from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import keeps_spaces
 
 _ANCHORS = ("\n", ",")  # never merged with the next text by tokenizers that put a space before every text
-_QUIET = 6  # a draft that ends with more tokens without text asks for more tokens per request
+_TEXTLESS = 6  # a draft that ends with more tokens without text asks for more tokens per request
 
 
 @dataclass(slots=True)
@@ -260,8 +260,8 @@ class TokenIdsEngine(Engine[TokenIdsFacts], Generic[_C]):
     ) -> AsyncGenerator[Next, None]:
         """Send one request for a draft. The first `start` ids precede the draft; see `drafting.IdsStream`."""
         client, alternatives, seen, ended = self._client, options.alternatives, 0, False
-        if not options.raw and texts.quiet > _QUIET:  # otherwise each token without text would need its own request
-            left += 2 * texts.quiet
+        if not options.raw and texts.textless > _TEXTLESS:  # otherwise each such token would need its own request
+            left += 2 * texts.textless
         wanted, spaced, run = client.room(ids, min(left, client.streamed)), False, texts.open_run
         if wanted < 1:
             raise client.too_long(ids)
@@ -279,7 +279,7 @@ class TokenIdsEngine(Engine[TokenIdsFacts], Generic[_C]):
                     choice = texts.choice(before, step.id, step.prob)
                     beside = [texts.other(*one, spaced=spaced) for one in step.others] if alternatives else ()
                     run = texts.open_run = after
-                    texts.quiet = 0 if choice.token.data else texts.quiet + 1
+                    texts.textless = 0 if choice.token.data else texts.textless + 1
                     ended = ended or choice.token.end
                     choose = with_listed if options.raw else with_alternatives
                     yield replace(choice, token=choose(Position(choice, beside), alternatives))
@@ -298,10 +298,10 @@ class TokenIdsEngine(Engine[TokenIdsFacts], Generic[_C]):
         client, texts = self._client, TokenTexts(self._client, usage)
         paths = [await client.path(context) for context in contexts]
         fits = [path for path in paths if client.room(path, 1) > 0]
-        way: Strategy = "singles" if self._strategy == "singles" or len(contexts) == 1 else "list"
+        strategy: Strategy = "singles" if self._strategy == "singles" or len(contexts) == 1 else "list"
         top = client.drafted(alternatives)
-        answers = iter(await client.written(fits, 1, usage, singly=way == "singles", top=top) if fits else ())
-        usage.answered_by(way, len(fits))
+        answers = iter(await client.written(fits, 1, usage, singly=strategy == "singles", top=top) if fits else ())
+        usage.answered_by(strategy, len(fits))
         return [await texts.first(next(answers), alternatives) if client.room(path, 1) > 0 else None for path in paths]
 
     async def propose(
@@ -316,9 +316,9 @@ class TokenIdsEngine(Engine[TokenIdsFacts], Generic[_C]):
             self._client.check_something(prompt + sendable(text[: question.start]))
         several = len(questions) > 1
         usual: Strategy = "echo" if everywhere else self._several if several else "singles"
-        way = self._strategy or usual
-        rounds = _IdsRounds(self._client, context, usage, way, alternatives)
-        return await rounds.propose(questions, way, usage)
+        strategy = self._strategy or usual
+        rounds = _IdsRounds(self._client, context, usage, strategy, alternatives)
+        return await rounds.propose(questions, strategy, usage)
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """Score a text in one request; see `contract.Provider`.
@@ -329,8 +329,8 @@ class TokenIdsEngine(Engine[TokenIdsFacts], Generic[_C]):
         whole, size = context.prompt + sendable(context.text), len(context.prompt.encode())
         pieces = await self.tokenize(whole)
         [ids] = await self._client.prompts([whole])
-        behind = accumulate(len(piece.data) for piece in pieces)
-        first = sum(at <= size for at in behind)  # index of the first token that ends after the prompt
+        token_ends = accumulate(len(piece.data) for piece in pieces)
+        first = sum(at <= size for at in token_ends)  # index of the first token that ends after the prompt
         if first >= len(pieces) and not end:
             return []
         place = max(len(ids) - len(pieces) + first, 1)
@@ -367,14 +367,14 @@ class TokenIdsEngine(Engine[TokenIdsFacts], Generic[_C]):
         ends = sorted(client.facts.ends) if end and ids else []
         scored = await client.scores(ids, place, usage, top=client.listed(alternatives), ends=ends)
         pairs = zip(scored.listed, scored.own, strict=True)
-        lists = [*(others_than(own, listed) for listed, (own, _, _) in pairs), scored.behind]
+        lists = [*(others_than(own, listed) for listed, (own, _, _) in pairs), scored.listed_after]
         texts = TokenTexts(client, usage)
         return scored, await texts.others(lists if alternatives else [[] for _ in lists])
 
     def _end(self, scored: IdScoring, others: Sequence[Sequence[Choice]]) -> Position:
         """The most probable end of sequence after a text, with the other tokens listed at the same position."""
         specials, ends = self._client.facts.specials, self._client.facts.ends
-        known = {token_id: value for token_id, value, _ in (*scored.ends, *scored.behind) if token_id in ends}
+        known = {token_id: value for token_id, value, _ in (*scored.ends, *scored.listed_after) if token_id in ends}
         token_id = max(known, key=lambda n: known[n], default=-1)
         token = Token(b"", known.get(token_id), end=True, name=specials.get(token_id) or None)
         return Position(Choice(token_id, token), others[-1])

@@ -111,7 +111,7 @@ class IdScoring:
     ends: Sequence[ListedId] = ()  # ends of sequence at the position after the last id
 
     @property
-    def behind(self) -> list[ListedId]:
+    def listed_after(self) -> list[ListedId]:
         """All tokens listed at the position after the last id."""
         one = self.after
         return [] if one is None else [*one.others, (one.id, one.prob, one.text)]
@@ -442,7 +442,7 @@ class TokenTexts:
     def __init__(self, client: TokenIdsClient, usage: Usage) -> None:
         self.usage = usage
         self.open_run: Run = ()  # the ids at the end of a draft that leave a character unfinished
-        self.quiet = 0  # the number of tokens without text at the end of a draft
+        self.textless = 0  # the number of tokens without text at the end of a draft
         self._client = client
         self._facts: TokenIdsFacts = client.facts
         self._heard: dict[Run, bytes | None] = {}  # bytes from texts that may begin with some of the prompt's text

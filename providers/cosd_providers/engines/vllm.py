@@ -275,15 +275,15 @@ class VllmClient(TokenIdsClient):
         listed = [_ranked(entry, top) for entry in entries[first : len(ids)]]
         if not ends:
             return IdScoring(own, listed, next(iter(_listed(answer, self.transport.endpoint)), None))
-        last, behind = entries[-1] or {}, _ranked(entries[-1], top)
+        last, ranked = entries[-1] or {}, _ranked(entries[-1], top)
         found = {n: last[n] for n in ends if n in last}
         hidden = [n for n in ends if n not in last]
         best = max((prob(one.logprob) or 0.0 for one in found.values()), default=0.0)
-        if hidden and behind and best < behind[-1][1]:  # an unlisted end may be the most probable end
+        if hidden and ranked and best < ranked[-1][1]:  # an unlisted end may be the most probable end
             answers = await self.batch([[*ids, n] for n in hidden], 1, usage, prompt_logprobs=1)
             lists = [(one.prompt_logprobs or [None])[-1] or {} for one in answers]
             found |= {n: one[n] for n, one in zip(hidden, lists, strict=True) if n in one}
-        after = id_step(behind[0], behind) if behind else None
+        after = id_step(ranked[0], ranked) if ranked else None
         return IdScoring(own, listed, after, _ranked(found, len(found)))
 
     async def encode(self, text: str) -> Encoding:

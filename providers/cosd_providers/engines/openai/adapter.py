@@ -149,8 +149,8 @@ class OpenAICompatible(Engine[ServerFacts]):
         if not client.partial:
             raise no_partial(self._transport.endpoint)
         if client.facts.probs:
-            way: Any = {"strategy": self._strategy, "alternatives": self._listed(alternatives)}
-            return await Proposing(client, context, usage, echo=self._echo, **way).answer(questions)
+            options: Any = {"strategy": self._strategy, "alternatives": self._listed(alternatives)}
+            return await Proposing(client, context, usage, echo=self._echo, **options).answer(questions)
         if questions is None or not all(question.word for question in questions):
             raise no_probs("logprobs", self._transport.endpoint, hint=AGREE)
         found = await answer(questions, Agreement(client, context, usage).ask)

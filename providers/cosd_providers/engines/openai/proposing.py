@@ -60,25 +60,25 @@ class Proposing(Rounds):
             UnsupportedError: the echo has not passed its test, but is needed because the strategy is `"echo"`, or
                 because every boundary is asked about without a tokenizer.
         """
-        facts, tokenizer, way = self._client.facts, self._client.tokenizer, self._strategy
+        facts, tokenizer, strategy = self._client.facts, self._client.tokenizer, self._strategy
         scored: Scored | None = None
         everywhere = questions is None
-        if way == "echo" or (everywhere and tokenizer is None):
+        if strategy == "echo" or (everywhere and tokenizer is None):
             scored = await self._score(must=everywhere)
         if questions is None:
             own = [] if tokenizer is None else [piece.data for piece in await encoded(tokenizer, self._whole.whole)]
             if scored is not None:
                 own = [position.pick.token.data for position in scored.positions]
             questions = boundaries(own, len(self._prompt.encode()))
-        if way is None:
+        if strategy is None:
             several = everywhere or len(questions) > 1
-            way = "list" if several and facts.lists is not False else "singles"
+            strategy = "list" if several and facts.lists is not False else "singles"
             if everywhere and tokenizer is not None and self._echo is not None and self._echo.proved:
-                way, scored = "echo", await self._score()
-        self._singly, self._echoed = way == "singles", scored if way == "echo" else None
-        return await self.propose(questions, way, self._usage)
+                strategy, scored = "echo", await self._score()
+        self._singly, self._echoed = strategy == "singles", scored if strategy == "echo" else None
+        return await self.propose(questions, strategy, self._usage)
 
-    def _sent_by(self, way: Strategy) -> Strategy:  # noqa: ARG002 - the server may have refused a list
+    def _sent_by(self, strategy: Strategy) -> Strategy:  # noqa: ARG002 - the server may have refused a list
         return "singles" if self._singly or self._client.facts.lists is False else "list"
 
     async def _score(self, *, must: bool = False) -> Scored | None:
