@@ -106,7 +106,7 @@ class OpenAIFacts:
     # whether the server strips white space from the start of its answers; None before the test
     trims: bool | None = None
     # strings and ids of the known ends of sequence
-    ends: Annotated[set[str | int], PlainSerializer(partial(sorted, key=str))] = field(
+    ends: Annotated[set[str | int], PlainSerializer(lambda ends: sorted(ends, key=str))] = field(
         default_factory=lambda: {*SURE_ENDS}
     )
     echo: EchoProof | None = None  # the result of testing `echo`; None before the test
