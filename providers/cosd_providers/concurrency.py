@@ -8,8 +8,6 @@ from typing import Any, Generic, TypeVar
 import anyio
 from anyio.lowlevel import current_token
 
-__all__ = ["Lazy", "concurrently"]
-
 _AT_ONCE = 8  # the default limit on requests in progress
 
 _T = TypeVar("_T")
@@ -45,14 +43,10 @@ async def concurrently(jobs: Sequence[Callable[[], Awaitable[_T]]], at_once: int
 
 
 class Lazy(Generic[_T]):
-    """A value that is computed once, asynchronously. If that fails, the next caller tries again. Copies start empty.
-
-    Attributes:
-        found: the value; None until it is computed.
-    """
+    """A value that is computed once, asynchronously. If that fails, the next caller tries again. Copies start empty."""
 
     def __init__(self) -> None:
-        self.found: _T | None = None
+        self.found: _T | None = None  # the value; None until it is computed
         self._locks: dict[object, anyio.Lock] = {}  # one lock for each event loop, because loops cannot share a lock
 
     async def get(self, find: Callable[[], Awaitable[_T]]) -> _T:

@@ -30,17 +30,6 @@ from cosd_providers.strategies import Strategy
 from cosd_providers.suggestions import suggestion
 from cosd_providers.tokenizers import load_tokenizer
 
-__all__ = [
-    "ADAPTERS",
-    "ConnectOptions",
-    "Connection",
-    "Snapshot",
-    "adapter_class",
-    "connect",
-    "connection_of",
-    "refuse_unknown",
-]
-
 _ROUTES = re.compile(r"(/v1)?(/chat)?/completions?/*$|/v1/*$")
 """A route that users often include at the end of a server's URL."""
 

@@ -18,30 +18,6 @@ from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from cosd_providers.usage import Usage
 
-__all__ = [
-    "Alive",
-    "Capabilities",
-    "Context",
-    "DraftEnd",
-    "HiddenStates",
-    "IdContexts",
-    "IdScores",
-    "KnownVocabulary",
-    "Piece",
-    "Proposal",
-    "Provider",
-    "Question",
-    "Ready",
-    "ServerInfo",
-    "State",
-    "Token",
-    "TokenCounts",
-    "WordEnds",
-    "WordSplitter",
-    "token_count",
-]
-
-
 State: TypeAlias = Sequence[float]
 """A model's last hidden state at one position, from which the model computes the next token's probabilities."""
 
@@ -372,13 +348,7 @@ class HiddenStates(Protocol):
     """
 
     def generate_with_states(
-        self,
-        context: Context,
-        *,
-        max_tokens: int,
-        continuation: Any = None,
-        alternatives: int = 0,
-        usage: Usage,
+        self, context: Context, *, max_tokens: int, continuation: Any = None, alternatives: int = 0, usage: Usage
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream the same tokens as a greedy `generate`, each with its `state`.
 

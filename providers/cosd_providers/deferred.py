@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
-__all__ = ["deferred"]
-
 
 def deferred(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
     """Create the `__getattr__` function of a package, which imports names when they are first used.

@@ -15,10 +15,7 @@ import anyio
 from anyio.lowlevel import current_token
 
 from cosd_providers.concurrency import Lazy
-from cosd_providers.contract import (
-    Provider,
-    Ready,
-)
+from cosd_providers.contract import Provider, Ready
 from cosd_providers.errors import (
     InvalidRequestError,
     ProviderError,
@@ -30,8 +27,6 @@ from cosd_providers.errors import (
 from cosd_providers.forwarding import ForwardingProvider
 from cosd_providers.http.transport import Transport
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
-
-__all__ = ["DetectedProvider", "detect"]
 
 _OWNERS = {"llamacpp": "llama.cpp", "vllm": "vllm", "sglang": "sglang", "library": "ollama"}
 """The engine for each value of the `owned_by` field of a model."""
@@ -111,13 +106,6 @@ class DetectedProvider(ForwardingProvider):
     """A provider that detects which adapter its server needs when it is first used, and delegates to that adapter.
 
     A copy contains only the settings, and detects the engine again when it is first used.
-
-    Args:
-        transport: sends the requests for the detection.
-        make: a function that creates the adapter for an engine; with `over_v1`, an adapter that uses only the server's
-            OpenAI-compatible routes.
-        model: the model's name, which becomes part of `name`.
-        own_messages: messages that the adapter from `make` puts before every conversation (`messages.OwnMessages`).
     """
 
     _no_states = "llama.cpp's own server does, started with --embeddings --pooling none."
@@ -129,10 +117,13 @@ class DetectedProvider(ForwardingProvider):
         model: str | None,
         own_messages: tuple[Message, ...] = (),
     ) -> None:
+        # messages that the adapter from `make` puts before every conversation (`messages.OwnMessages`)
         self._own_messages = own_messages
         self._transport = transport
+        # a function that creates the adapter for an engine; with `over_v1`, an adapter that uses only the server's
+        # OpenAI-compatible routes
         self._make = make
-        self._model = model
+        self._model = model  # the model's name, which becomes part of `name`
         self._adapter: Lazy[Provider] = Lazy()
         self._users: dict[object, int] = {}  # how many times this provider is entered in each event loop
         self._entered: dict[object, int] = {}  # how many times the adapter is entered in each event loop

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 from cosd_providers.greedy import Position
 from cosd_providers.text import whole
 
-__all__ = ["agree", "cuts", "listed", "near", "power_of"]
-
 # A 16-bit logit above 16 is a multiple of 1/8, and may be rounded differently in two answers. Such a difference changes
 # a probability by up to 28 %.
 _RELATIVE, _ABSOLUTE = 0.3, 2e-2
@@ -61,12 +59,8 @@ def power_of(pairs: Iterable[tuple[Position, Position]]) -> float | None:
     The ratios are taken between tokens at the same position. If the server used different temperatures for generated
     and given tokens, the exponent is the same at every position. A single position is too noisy to show it, so the
     estimate uses all positions.
-
-    Args:
-        pairs: given positions, each with the generated position at the same place.
-
-    Returns:
-        The exponent; None if it cannot be distinguished from 1.
+    Each given position is paired with the generated position at the same place. The result is None if the exponent
+    cannot be distinguished from 1.
     """
     apart = along = 0.0
     for one, other in pairs:
@@ -83,11 +77,7 @@ def power_of(pairs: Iterable[tuple[Position, Position]]) -> float | None:
 
 
 def cuts(positions: Sequence[Position]) -> list[tuple[int, bytes]]:
-    """Find the positions, from the third on, at which a new character begins.
-
-    Returns:
-        The index of each position, and the text before it, which can be sent as a prompt.
-    """
+    """Find the index of each position, from the third on, at which a new character begins, and the text before it."""
     found: list[tuple[int, bytes]] = []
     before = b""
     for at, position in enumerate(positions):

@@ -19,20 +19,6 @@ from cosd_providers.greedy import Choice, Draft
 from cosd_providers.http.retries import resumed
 from cosd_providers.usage import Usage
 
-__all__ = [
-    "SEARCH",
-    "STRETCH",
-    "DraftRequests",
-    "IdsDraft",
-    "IdsStream",
-    "Next",
-    "RequestBill",
-    "StatesAfter",
-    "billed",
-    "streamed",
-    "with_states",
-]
-
 STRETCH = 16
 """The greatest number of a draft's tokens whose states are requested together.
 
@@ -51,18 +37,12 @@ StatesAfter: TypeAlias = Callable[[Sequence[int], int], Awaitable[Sequence[State
 
 @dataclass(slots=True)
 class RequestBill:
-    """The tokens of one request, as far as they are known.
+    """The tokens of one request, as far as they are known."""
 
-    Attributes:
-        read: number of prompt tokens that the server reported; 0 if it has not reported any.
-        written: number of tokens written: as reported, or else the number received.
-        cached: number of prompt tokens from the server's cache, as reported.
-        final: whether no report can come any more: the answer was read to its end, or the server refuses to report.
-    """
-
-    read: int = 0
-    written: int = 0
-    cached: int = 0
+    read: int = 0  # number of prompt tokens that the server reported; 0 if it has not reported any
+    written: int = 0  # number of tokens written: as reported, or else the number received
+    cached: int = 0  # number of prompt tokens from the server's cache, as reported
+    # whether no report can come any more: the answer was read to its end, or the server refuses to report
     final: bool = False
 
 
@@ -73,10 +53,7 @@ def billed(usage: Usage, size: Callable[[], tuple[int, bool]]) -> Iterator[Reque
     A server that has begun to answer has read the prompt, and bills it, even if the stream is closed before the server
     reports the number. A request that was sent and then given up may have been read, so it counts as read. A request
     that the server refused does not count.
-
-    Args:
-        usage: the ledger.
-        size: returns the number of prompt tokens if the server has not reported it, and whether it is an estimate.
+    `size` returns the number of prompt tokens if the server has not reported it, and whether it is an estimate.
     """
     bill, before, refused = RequestBill(), usage.requests + usage.retries, False
     try:
@@ -99,8 +76,7 @@ class DraftRequests(Protocol):
     def answer(self, attempt: int) -> AsyncGenerator[Token, None]:
         """Stream the tokens of one answer, which continues all earlier answers; yield nothing if the draft is complete.
 
-        Args:
-            attempt: number of this attempt, from 1; see `http.retries.resumed`.
+        `attempt` is the number of this attempt, from 1; see `http.retries.resumed`.
         """
         ...
 
@@ -110,11 +86,7 @@ class DraftRequests(Protocol):
 
 
 async def streamed(begin: Callable[[], Awaitable[DraftRequests]]) -> AsyncGenerator[Token | DraftEnd, None]:
-    """Stream a draft in as many requests as necessary, and resume requests that break off.
-
-    Args:
-        begin: a function that prepares the requests of the draft.
-    """
+    """Stream the draft that `begin` prepares, in as many requests as necessary; resume requests that break off."""
     draft = await begin()
     item: Token | DraftEnd | None = None
     while not isinstance(item, DraftEnd):
@@ -161,10 +133,6 @@ class IdsDraft:
             engine skips the repeated ids; the draft closes its stream as soon as it is complete, and has no
             continuation.
         raw: whether the draft follows a context by ids. If so, its tokens are yielded unchanged, with their ids.
-
-    Attributes:
-        start: the argument `start`.
-        draft: the tokens so far.
     """
 
     def __init__(
@@ -228,10 +196,7 @@ async def with_states(
 ) -> AsyncGenerator[Token | DraftEnd, None]:
     """Yield the items of a draft, each token with its state. The server continues to write while states are requested.
 
-    Args:
-        items: the draft's tokens, followed by its end.
-        draft: the ids of all tokens that have arrived so far.
-        states: a function that requests states.
+    `draft` has the ids of all tokens that have arrived so far; `states` requests states.
 
     Raises:
         ContextLengthError: the text before a token is too long for one request. All earlier tokens have been yielded.

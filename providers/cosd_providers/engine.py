@@ -50,26 +50,6 @@ from cosd_providers.text import sendable
 from cosd_providers.tokenizers import Tokenizer, beside, crossing, encoded, length, load_tokenizer, word_ends
 from cosd_providers.usage import Usage
 
-__all__ = [
-    "NO_TEMPLATE",
-    "Engine",
-    "EngineOptions",
-    "ListedModel",
-    "Models",
-    "ServerFacts",
-    "answer_cue",
-    "ask_only",
-    "broken_off",
-    "checked_extra",
-    "choose",
-    "miscounted",
-    "no_model",
-    "no_probs",
-    "nothing_to_continue",
-    "own_stop",
-    "silent",
-]
-
 _LASTING = ("id", "root", "parent", "max_model_len", "meta")
 """Fields of a listed model that stay the same as long as the same model is served."""
 
@@ -90,13 +70,9 @@ _M = TypeVar("_M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """Facts about a server. Engines add their own fields.
+    """Facts about a server. Engines add their own fields."""
 
-    Attributes:
-        info: the result of `describe`.
-    """
-
-    info: ServerInfo
+    info: ServerInfo  # the result of `describe`
 
 
 _F = TypeVar("_F", bound=ServerFacts)
@@ -240,15 +216,7 @@ class Engine(Generic[_F]):
         return await self._kept(facts, facts.info.model)
 
     @abstractmethod
-    async def _draft(
-        self,
-        facts: _F,
-        context: Context,
-        continuation: Any,
-        max_tokens: int,
-        options: DraftOptions,
-        usage: Usage,
-    ) -> DraftRequests:
+    async def _draft(self, context: Context, max_tokens: int, options: DraftOptions, usage: Usage) -> DraftRequests:
         """Begin a draft that is known to be supported; the arguments are as in `contract.Provider.generate`."""
 
     def generate(
@@ -265,9 +233,9 @@ class Engine(Generic[_F]):
         """Stream a draft; see `contract.Provider`."""
 
         async def begin() -> DraftRequests:
-            options = DraftOptions(alternatives, temperature, seed, raw=context.ids is not None)
-            facts = await self.facts()
-            able = facts.info.capabilities
+            raw = context.ids is not None
+            options = DraftOptions(alternatives, temperature, seed, continuation=continuation, raw=raw)
+            able = (await self.facts()).info.capabilities
             if options.raw and not able.ids:
                 words = "the endpoint takes no token ids for a partial answer, or does not show those that it writes"
                 raise self._unsupported(words, "Give it a Context without ids.")
@@ -275,7 +243,9 @@ class Engine(Generic[_F]):
                 words = "the endpoint is not known to draw tokens from the model's own distribution (temperature=1)"
                 hint = "Use a method that drafts greedily, or a server that samples: docs/servers.md lists them."
                 raise self._unsupported(words, hint)
-            return await self._draft(facts, context, continuation, max_tokens, options, usage)
+            if continuation is not None and not able.token_ids:
+                raise self._unsupported("a draft cannot continue from token ids: the server takes text only")
+            return await self._draft(context, max_tokens, options, usage)
 
         return streamed(begin)
 
@@ -502,26 +472,19 @@ def checked_extra(extra_body: Mapping[str, object] | None, owned: AbstractSet[st
 
 
 class ListedModel(BaseModel):
-    """An entry in the response of `/v1/models`: a name of the model itself, or of an adapter (LoRA) on top of it.
-
-    Attributes:
-        id: the name.
-        aliases: other names of the model.
-        root: the model itself, which may have several names; None if the server does not show it.
-        parent: the model that the adapter is for; None for the model itself.
-        max_model_len: size of the context in tokens.
-        trained: size of the context for which the model was trained, in tokens.
-        vocabulary: number of tokens in the vocabulary.
-    """
+    """An entry in the response of `/v1/models`: a name of the model itself, or of an adapter (LoRA) on top of it."""
 
     id: str
-    aliases: list[str] | None = None
-    root: str | None = None
-    parent: str | None = None
+    aliases: list[str] | None = None  # other names of the model
+    root: str | None = None  # the model itself, which may have several names; None if the server does not show it
+    parent: str | None = None  # the model that the adapter is for; None for the model itself
+    # size of the context in tokens
     max_model_len: int | None = Field(
         None, validation_alias=AliasChoices("max_model_len", AliasPath("meta", "n_ctx"), "context_length")
     )
+    # size of the context for which the model was trained, in tokens
     trained: int | None = Field(default=None, validation_alias=AliasPath("meta", "n_ctx_train"))
+    # number of tokens in the vocabulary
     vocabulary: int | None = Field(default=None, validation_alias=AliasPath("meta", "n_vocab"))
 
 
@@ -534,12 +497,7 @@ class Models(BaseModel):
 async def ask_only(transport: Transport, kind: type[_M], path: str, *, looks: str, url: str) -> _M:
     """Request a route that only one engine has, and return the response.
 
-    Args:
-        transport: the server.
-        kind: the type of the response.
-        path: the route.
-        looks: the engine's name, for the error message.
-        url: the name of the program whose URL the user should give, for the error message.
+    For the error message, `looks` names the engine, and `url` the program whose URL the user should give.
 
     Raises:
         UnsupportedError: the server is of a different kind.
@@ -586,8 +544,7 @@ def no_model(wanted: str | None, ids: Iterable[str], endpoint: str) -> ModelChoi
 async def answer_cue(template: Callable[[str], Awaitable[str | None]]) -> str | None:
     """Find the text that a chat template puts between a user's message and the answer; None if it is unknown.
 
-    Args:
-        template: a function that renders a user's message, up to the answer, or returns None.
+    `template` renders a user's message, up to the answer, or returns None.
     """
     try:
         written = await template(_MARK)

@@ -24,23 +24,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = [
-    "AuthenticationError",
-    "BudgetError",
-    "BudgetTimeoutError",
-    "ConnectError",
-    "ContextLengthError",
-    "InvalidRequestError",
-    "ModelChoiceError",
-    "ProviderError",
-    "ProviderTimeoutError",
-    "RateLimitError",
-    "ResponseError",
-    "ServerError",
-    "StatusError",
-    "UnsupportedError",
-]
-
 
 class ProviderError(Exception):
     """A request to an endpoint failed.

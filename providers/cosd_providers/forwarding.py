@@ -32,37 +32,23 @@ from cosd_providers.errors import UnsupportedError
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, OwnMessages, RenderedPrompt
 from cosd_providers.usage import Usage
 
-__all__ = ["Forwarding", "ForwardingProvider", "by_given_ids", "by_ids", "by_states", "no_states"]
-
 
 def by_ids(provider: Provider) -> IdContexts:
-    """Return the provider if it accepts contexts by ids.
-
-    Raises:
-        UnsupportedError: the provider does not accept contexts by ids.
-    """
+    """Return the provider if it accepts contexts by ids; otherwise raise `UnsupportedError`."""
     if isinstance(provider, IdContexts):
         return provider
     raise UnsupportedError("the provider takes no contexts by ids: it has no next_tokens()", endpoint=provider.name)
 
 
 def by_given_ids(provider: Provider) -> IdScores:
-    """Return the provider if it can report the probabilities of given ids.
-
-    Raises:
-        UnsupportedError: the provider cannot report the probabilities of given ids.
-    """
+    """Return the provider if it can report the probabilities of given ids; otherwise raise `UnsupportedError`."""
     if isinstance(provider, IdScores):
         return provider
     raise UnsupportedError("the provider scores no ids: it has no score_ids()", endpoint=provider.name)
 
 
 def by_states(provider: Provider, hint: str = "") -> HiddenStates:
-    """Return the provider if it can report hidden states.
-
-    Raises:
-        UnsupportedError: the provider cannot report hidden states; the error has this `hint`.
-    """
+    """Return the provider if it can report hidden states; otherwise raise `UnsupportedError` with this `hint`."""
     if isinstance(provider, HiddenStates):
         return provider
     raise no_states(provider.name, hint)

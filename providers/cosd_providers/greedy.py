@@ -18,24 +18,6 @@ from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.text import Merger, continues_word, join, last_character, sendable, whole
 
-__all__ = [
-    "ROUNDING",
-    "TIES",
-    "Choice",
-    "Continuation",
-    "Draft",
-    "Position",
-    "along",
-    "answer",
-    "boundaries",
-    "check_greedy",
-    "check_own",
-    "prob",
-    "with_alternatives",
-    "with_listed",
-    "within",
-]
-
 TIES = 5
 """The number of most probable tokens to request at each position, so that ties are visible."""
 
@@ -55,32 +37,22 @@ _SILENT = 64  # a continuation ends after this number of consecutive raw tokens 
 
 @dataclass(slots=True)  # not frozen, as this would make creation four times slower: each raw token needs a choice
 class Choice:
-    """A raw token that a model could choose.
+    """A raw token that a model could choose."""
 
-    Attributes:
-        id: its id; a number unique within its position if the server shows no ids.
-        token: its bytes and probability.
-        open: whether the token leaves a character unfinished, and the server does not show the token's bytes. The bytes
-            are then shown as part of the token that completes the character.
-        sure: whether its bytes are known to be complete.
-    """
-
-    id: int
-    token: Token
+    id: int  # its id; a number unique within its position if the server shows no ids
+    token: Token  # its bytes and probability
+    # whether the token leaves a character unfinished, and the server does not show the token's bytes. The bytes are
+    # then shown as part of the token that completes the character
     open: bool = False
-    sure: bool = True
+    sure: bool = True  # whether its bytes are known to be complete
 
 
 @dataclass(slots=True)
 class Position:
-    """One step of a generation.
+    """One step of a generation."""
 
-    Attributes:
-        pick: the token that the server chose.
-        top: the most probable tokens, in descending order; empty if the endpoint does not list them.
-    """
-
-    pick: Choice
+    pick: Choice  # the token that the server chose
+    # the most probable tokens, in descending order; empty if the endpoint does not list them
     top: Sequence[Choice] = ()
 
 
@@ -90,22 +62,17 @@ class Draft:
     Args:
         limit: the largest number of tokens.
         raw: whether to return raw tokens unchanged, with their ids, and count each of them.
-
-    Attributes:
-        ids: the ids of the returned tokens and of a character that is still unfinished; a later request continues from
-            these ids. Tokens beyond the limit are left out.
-        starts: for each returned token, the index of its first raw token in `ids`.
-        left: the number of tokens that may still be added.
-        ended: whether the end of sequence has been added.
     """
 
     __slots__ = ("_merger", "_raw", "ended", "ids", "left", "starts")
 
     def __init__(self, limit: int, *, raw: bool = False) -> None:
+        # the ids of the returned tokens and of a character that is still unfinished; a later request continues from
+        # these ids. Tokens beyond the limit are left out
         self.ids: list[int] = []
-        self.starts: list[int] = []
-        self.left = limit
-        self.ended = False
+        self.starts: list[int] = []  # for each returned token, the index of its first raw token in `ids`
+        self.left = limit  # the number of tokens that may still be added
+        self.ended = False  # whether the end of sequence has been added
         self._merger = Merger()
         self._raw = raw
 
@@ -133,28 +100,16 @@ class Draft:
 
 
 class Continuation:
-    """The greedy continuation for one question, position by position, until the question is answered.
-
-    Args:
-        question: the question to answer.
-        alternatives: the number of other tokens to list with each token.
-
-    Attributes:
-        question: the argument `question`.
-        alternatives: the argument `alternatives`.
-        ids: the raw ids so far; the next request continues from them.
-        tokens: the whole-character tokens so far.
-        enough: whether the question is answered or the continuation cannot be extended.
-        turned: the number of ids, and the bytes, up to and including the last token that differs from the server's
-            choice. A text-only server resumes after these bytes and generates the rest again.
-    """
+    """The greedy continuation for one question, position by position, until the question is answered."""
 
     def __init__(self, question: Question, alternatives: int = 0) -> None:
         self.question = question
         self.alternatives = alternatives
-        self.ids: list[int] = []
-        self.tokens: list[Token] = []
-        self.enough = False
+        self.ids: list[int] = []  # the raw ids so far; the next request continues from them
+        self.tokens: list[Token] = []  # the whole-character tokens so far
+        self.enough = False  # whether the question is answered or the continuation cannot be extended
+        # the number of ids, and the bytes, up to and including the last token that differs from the server's choice. A
+        # text-only server resumes after these bytes and generates the rest again
         self.turned: tuple[int, bytes] = (0, b"")
         self._merger = Merger()
         self._begun = 0  # number of raw tokens since the start of an unfinished character
@@ -170,6 +125,11 @@ class Continuation:
         if not self.question.word:
             return _MORE if self.ids else 1
         return max(len(self.question.tokens) + 2 - len(self.ids), 2)
+
+    @property
+    def again(self) -> int:
+        """The number of raw tokens that a text-only server has to write again, after the bytes `turned`."""
+        return len(self.ids) - self.turned[0]
 
     def feed(self, positions: Iterable[Position]) -> None:
         """Add the next positions of the server's generation.
@@ -319,9 +279,7 @@ async def answer(
 def boundaries(pieces: Iterable[bytes], start: int) -> list[Question]:
     """Create a question at every boundary between two tokens of an encoded text, except inside characters.
 
-    Args:
-        pieces: the bytes of the text's tokens.
-        start: size of the prompt in bytes; boundaries before it are left out.
+    Boundaries in the prompt, whose size in bytes is `start`, are left out.
     """
     data, marks = b"", [0]
     unfinished = 0  # start of the character that is not complete yet
@@ -383,12 +341,9 @@ def check_own(logprob: float | None, endpoint: str) -> None:
 
 
 def check_greedy(own: float | None, top: Iterable[float | None], endpoint: str) -> None:
-    """Check that a token chosen by the server is the most probable token, up to `ROUNDING`.
+    """Check that a token chosen by the server is the most probable of the listed tokens, up to `ROUNDING`.
 
-    Args:
-        own: the token's probability; with None, the check is skipped.
-        top: the probabilities of the tokens listed at its position.
-        endpoint: the server's URL, for the error message.
+    If its probability is None, the check is skipped.
 
     Raises:
         UnsupportedError: a listed token is more probable.

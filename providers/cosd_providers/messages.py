@@ -11,18 +11,6 @@ from typing import Literal, Protocol, cast, get_args, runtime_checkable
 
 from cosd_providers.contract import Provider
 
-__all__ = [
-    "ChatProvider",
-    "Message",
-    "OnSpecialTokens",
-    "OwnMessages",
-    "RenderedPrompt",
-    "Role",
-    "after_own",
-    "checked_messages",
-    "checked_own",
-]
-
 Role = Literal["system", "user", "assistant"]
 
 OnSpecialTokens = Literal["warn", "refuse"]

@@ -10,8 +10,6 @@ from pydantic_core import PydanticCustomError
 
 from cosd_providers.errors import ResponseError
 
-__all__ = ["RAW", "LogProb", "checked", "parse", "shape", "unless_none"]
-
 RAW = "Is there a setting by which the server shows the model's own log probabilities?"
 """The hint of an error if the numbers that a server shows are not the model's log probabilities."""
 
@@ -44,13 +42,7 @@ def shape(kind: type[_T]) -> Callable[[object], _T]:
 
 
 def checked(check: Callable[[object], _T], data: object, endpoint: str, *, raw: str = RAW) -> _T:
-    """Validate an answer with a pydantic function.
-
-    Args:
-        check: the function.
-        data: the answer.
-        endpoint: the server's URL, for the error message.
-        raw: the hint of the error if the answer shows logits in place of log probabilities.
+    """Validate an answer with a pydantic function; `raw` is the hint if it shows logits in place of log probabilities.
 
     Raises:
         ResponseError: the answer is invalid. The message names the field, but quotes no part of the answer.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
+from typing import ClassVar
 
 from cosd_providers.contract import Context, Proposal, Question
 from cosd_providers.errors import ContextLengthError
@@ -18,30 +19,23 @@ from cosd_providers.strategies import Strategy, counted, marked
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 
-__all__ = ["Rounds"]
-
 
 class Rounds(ABC):
-    """The rounds of one `propose` call.
+    """The rounds of one `propose` call."""
 
-    Args:
-        context: the prompt, and the response so far.
-        alternatives: the number of other tokens to list with each token.
-
-    Attributes:
-        from_text: the places whose answers were read from the scored text.
-    """
+    # whether the server accepts only text, so that it writes some tokens of a continuation again
+    by_text: ClassVar[bool] = False
 
     def __init__(self, context: Context, alternatives: int = 0) -> None:
         self._prompt = context.prompt
         self._text = context.text
         self._alternatives = alternatives
-        self.from_text: set[int] = set()
+        self.from_text: set[int] = set()  # the places whose answers were read from the scored text
 
-    async def propose(self, questions: Sequence[Question], way: Strategy, usage: Usage) -> list[Proposal | None]:
+    async def propose(self, questions: Sequence[Question], strategy: Strategy, usage: Usage) -> list[Proposal | None]:
         """Answer all questions; mark each answer with the strategy that found it, and count it in the ledger."""
         found = await answer(questions, self.ask, self._alternatives)
-        return counted(marked(found, self._sent_by(way), but=self.from_text), way, usage)
+        return counted(marked(found, self._sent_by(strategy), but=self.from_text), strategy, usage)
 
     async def ask(self, open_: list[Continuation]) -> list[Iterable[Position]]:
         """Find the next positions of each open continuation; see `greedy.answer`."""
@@ -52,9 +46,9 @@ class Rounds(ABC):
         found |= zip(map(id, left), await self._generated(left), strict=True)
         return [found[id(one)] for one in open_]
 
-    def _sent_by(self, way: Strategy) -> Strategy:
+    def _sent_by(self, strategy: Strategy) -> Strategy:
         """The strategy to record for answers that were not read from a scored text."""
-        return "list" if way == "echo" else way
+        return "list" if strategy == "echo" else strategy
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:  # noqa: ARG002 - a hook
         """Find the positions that a scored text shows for new continuations, keyed by their `id()`; see `_along`."""
@@ -71,10 +65,6 @@ class Rounds(ABC):
     @abstractmethod
     async def _written(self, open_: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
         """Request the new positions after each continuation, in answers of at most `count` tokens."""
-
-    def _skipped(self, one: Continuation) -> int:  # noqa: ARG002 - a hook
-        """The number of a continuation's tokens that the server has to write again."""
-        return 0
 
     def _before(self, place: int) -> str:
         """The prompt and the text up to a place."""
@@ -100,8 +90,8 @@ class Rounds(ABC):
         found: dict[int, Iterable[Position]] = {}
         for one in open_:
             place = one.question.start
-            behind = positions[places[place] - first :] if place in places else ()
-            known = [position for position in takewhile(lambda position: position is not None, behind) if position]
+            after = positions[places[place] - first :] if place in places else ()
+            known = [position for position in takewhile(lambda position: position is not None, after) if position]
             if known:
                 found[id(one)] = along(one, ids[places[place] :], known)
                 self.from_text.add(place)
@@ -109,7 +99,8 @@ class Rounds(ABC):
 
     async def _generated(self, open_: Sequence[Continuation]) -> list[Sequence[Position]]:
         """Request the positions after each continuation, in as few requests as the context allows."""
-        wanted = max((one.wanted + self._skipped(one) for one in open_), default=0)
+        again = {id(one): one.again if self.by_text else 0 for one in open_}
+        wanted = max((one.wanted + again[id(one)] for one in open_), default=0)
         rooms: dict[int, int] = {}
         for one in sorted(open_, key=lambda one: -one.question.start):  # if the longest text fits, all texts fit
             rooms[id(one)] = min(wanted, await self._room(one, wanted))
@@ -117,7 +108,7 @@ class Rounds(ABC):
         found: dict[int, Sequence[Position]] = {}
         for one in open_:
             room = rooms[id(one)]
-            if room > self._skipped(one):
+            if room > again[id(one)]:
                 groups.setdefault(room, []).append(one)
             elif one.ids:  # the answer itself has filled the context
                 found[id(one)] = ()

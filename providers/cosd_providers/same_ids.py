@@ -14,8 +14,6 @@ from cosd_providers.text import LOST
 from cosd_providers.tokenizers import TEST_TEXT
 from cosd_providers.vocabulary import crosses_space
 
-__all__ = ["Vocabulary", "vocabulary"]
-
 _PHRASES = """
 By the way, it is one of the best in the world, and at the end of the day I have to be there, as well as you.
 for i in range(10): return self.x if x is not None else a + b
@@ -33,20 +31,16 @@ _SPREAD = 64
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A fingerprint of a model's vocabulary: equal for models whose ids have the same meaning, on any server.
+    """A fingerprint of a model's vocabulary: equal for models whose ids have the same meaning, on any server."""
 
-    Attributes:
-        ids: the encoding of a test text.
-        spread: the decoded text of a sample of ids between the least and the greatest id in `ids`. White space and
-            bytes that are not characters are left out, because servers show them differently.
-        crossing: a token that crosses a space between words (`vocabulary.crosses_space`); empty if there is none, None
-            if this cannot be known. If all tokens are known from a local tokenizer, it is certain that there is none.
-            Otherwise there is none in the test text: a vocabulary that has such tokens only for rarer phrases, or for
-            other languages, is not recognised.
-    """
-
-    ids: tuple[int, ...]
+    ids: tuple[int, ...]  # the encoding of a test text
+    # the decoded text of a sample of ids between the least and the greatest id in `ids`. White space and bytes that are
+    # not characters are left out, because servers show them differently
     spread: str
+    # a token that crosses a space between words (`vocabulary.crosses_space`); empty if there is none, None if this
+    # cannot be known. If all tokens are known from a local tokenizer, it is certain that there is none. Otherwise there
+    # is none in the test text: a vocabulary that has such tokens only for rarer phrases, or for other languages, is not
+    # recognised
     crossing: bytes | None = field(default=None, compare=False, repr=False)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-__all__ = ["DraftOptions", "other_seed"]
+from typing import Any
 
 _SEEDS = 2**32
 _STEP = 0x9E3779B1  # odd, so that no seed repeats; large, so that no seed equals a seed that the user chooses next
@@ -14,21 +13,17 @@ _STEP = 0x9E3779B1  # odd, so that no seed repeats; large, so that no seed equal
 class DraftOptions:
     """The options of `contract.Provider.generate` that determine each token.
 
-    Attributes:
-        alternatives: the number of other tokens to list.
-        temperature: 0 selects the most probable token, 1 draws from the model's distribution.
-        seed: the random seed; None lets the server choose.
-        states: whether each token comes with its hidden state.
-        raw: whether the context has ids. If so, tokens are returned exactly as the model wrote them, with their ids.
-
     Raises:
         ValueError: the temperature is neither 0 nor 1.
     """
 
-    alternatives: int = 0
-    temperature: float = 0
-    seed: int | None = None
-    states: bool = False
+    alternatives: int = 0  # the number of other tokens to list
+    temperature: float = 0  # 0 selects the most probable token, 1 draws from the model's distribution
+    seed: int | None = None  # the random seed; None lets the server choose
+    # the continuation of an earlier draft; None unless the endpoint has `Capabilities.token_ids`
+    continuation: Any = None
+    states: bool = False  # whether each token comes with its hidden state
+    # whether the context has ids. If so, tokens are returned exactly as the model wrote them, with their ids
     raw: bool = False
 
     def __post_init__(self) -> None:

@@ -13,8 +13,6 @@ from typing import Literal
 from cosd_providers.contract import Proposal
 from cosd_providers.usage import Usage
 
-__all__ = ["Strategy", "checked_strategy", "counted", "marked"]
-
 Strategy = Literal["echo", "list", "singles", "watch"]
 """The kind of request that asks an assistant about several places.
 
@@ -39,17 +37,17 @@ def checked_strategy(strategy: Strategy | None, able: Iterable[Strategy]) -> Str
     return strategy
 
 
-def marked(found: Iterable[Proposal | None], way: Strategy, *, but: Container[int] = ()) -> list[Proposal | None]:
+def marked(found: Iterable[Proposal | None], strategy: Strategy, *, but: Container[int] = ()) -> list[Proposal | None]:
     """Mark proposals as found by a strategy, unless they are already marked or their place is in `but`."""
     return [
-        one if one is None or one.strategy or one.start in but else Proposal(one.start, one.tokens, way)
+        one if one is None or one.strategy or one.start in but else Proposal(one.start, one.tokens, strategy)
         for one in found
     ]
 
 
-def counted(found: Iterable[Proposal | None], way: Strategy, usage: Usage) -> list[Proposal | None]:
+def counted(found: Iterable[Proposal | None], strategy: Strategy, usage: Usage) -> list[Proposal | None]:
     """Mark proposals as `marked` does, and count them in the ledger."""
-    proposals = marked(found, way)
+    proposals = marked(found, strategy)
     for one in proposals:
         if one is not None and one.strategy is not None:
             usage.answered_by(one.strategy, 1)

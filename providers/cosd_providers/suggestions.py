@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = ["nearest", "suggestion"]
-
 _SIMILAR = 0.7  # the least similarity, from 0 to 1: below it, suggestions are absurd, such as `rate` for `promt`
 
 

@@ -61,6 +61,13 @@ ScriptToken: TypeAlias = str | bytes | tuple[str | bytes, float]
 """A token in a script: a text, or a text and its probability (1 by default). An empty text ends the sequence."""
 
 
+_ABILITIES = ("token_ids", "end_prob", "probs", "sampling", "draws", "continues", "ids", "places", "watch")
+"""Attributes of a `ScriptedProvider` that are also `Capabilities`."""
+
+_DRAFT_OPTIONS = ("continuation", "alternatives", "temperature", "seed", "states")
+"""Fields of a `Call` that are also `DraftOptions`."""
+
+
 class Model(Protocol):
     """A language model, described by plain functions."""
 
@@ -274,11 +281,7 @@ class ScriptedProvider:
     open_requests: int = 0
 
     @classmethod
-    def from_texts(
-        cls,
-        scripts: Mapping[str, Sequence[ScriptToken]],
-        **options: Any,
-    ) -> ScriptedProvider:
+    def from_texts(cls, scripts: Mapping[str, Sequence[ScriptToken]], **options: Any) -> ScriptedProvider:
         """Create a provider that follows scripts: each text is mapped to the tokens that follow it.
 
         Of several keys that fit a text, the longest is used. If the text ends inside a token, the rest of that token
@@ -295,23 +298,9 @@ class ScriptedProvider:
     async def describe(self) -> ServerInfo:
         """Describe the provider by its attributes."""
         top_k = self._listed(len(self.model.tokens) - 1) if self.probs else 0
-        capabilities = Capabilities(
-            self.token_ids,
-            self.end_prob,
-            tokenize=True,
-            score=True,
-            probs=self.probs,
-            top_k=top_k,
-            score_top_k=top_k,
-            sampling=self.sampling,
-            draws=self.draws,
-            continues=self.continues,
-            hidden_states=0 if self.states is None else len(self.states(())),
-            ids=self.ids,
-            places=self.places,
-            watch=self.watch,
-            words=self.words is not None,
-        )
+        able: dict[str, Any] = {name: getattr(self, name) for name in _ABILITIES}
+        able |= {"tokenize": True, "score": True, "top_k": top_k, "score_top_k": top_k, "words": self.words is not None}
+        capabilities = Capabilities(**able, hidden_states=0 if self.states is None else len(self.states(())))
         info = ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities, self.answer_cue)
         return replace(info, ends=(*self.model.end_ids,)) if self.ids else info
 
@@ -343,23 +332,17 @@ class ScriptedProvider:
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream the model's tokens, then a `DraftEnd`. Tokens are greedy, or drawn by `random.Random(seed)`."""
-        options = DraftOptions(alternatives, temperature, seed, raw=context.ids is not None)
-        async with aclosing(self._draft(context, max_tokens, continuation, options, usage)) as items:
+        options = DraftOptions(alternatives, temperature, seed, continuation, raw=context.ids is not None)
+        async with aclosing(self._draft(context, max_tokens, options, usage)) as items:
             async for item in items:
                 yield item
 
     async def generate_with_states(
-        self,
-        context: Context,
-        *,
-        max_tokens: int,
-        continuation: object = None,
-        alternatives: int = 0,
-        usage: Usage,
+        self, context: Context, *, max_tokens: int, continuation: object = None, alternatives: int = 0, usage: Usage
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream tokens with their states, which need additional requests; see `contract.HiddenStates`."""
         states = self._reported()
-        options = DraftOptions(alternatives, states=True, raw=context.ids is not None)
+        options = DraftOptions(alternatives, continuation=continuation, states=True, raw=context.ids is not None)
         start, draft = self._start(context, continuation), Draft(max_tokens, raw=options.raw)
 
         async def after(ids: Sequence[int], count: int) -> list[State]:
@@ -369,7 +352,7 @@ class ScriptedProvider:
                 usage.prompt_tokens += len(whole)
                 return [states(whole[:at]) for at in range(len(whole) - count + 1, len(whole) + 1)]
 
-        items = self._draft(context, max_tokens, continuation, options, usage, draft)
+        items = self._draft(context, max_tokens, options, usage, draft)
         async with aclosing(with_states(items, draft, after)) as stated:
             async for item in stated:
                 yield item
@@ -393,28 +376,11 @@ class ScriptedProvider:
         return self.states
 
     async def _draft(
-        self,
-        context: Context,
-        max_tokens: int,
-        continuation: object,
-        options: DraftOptions,
-        usage: Usage,
-        draft: Draft | None = None,
+        self, context: Context, max_tokens: int, options: DraftOptions, usage: Usage, draft: Draft | None = None
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        self.calls.append(
-            Call(
-                "generate",
-                context.prompt,
-                context.text,
-                max_tokens=max_tokens,
-                continuation=continuation,
-                alternatives=options.alternatives,
-                temperature=options.temperature,
-                seed=options.seed,
-                states=options.states,
-                ids=context.ids,
-            )
-        )
+        given: dict[str, Any] = {name: getattr(options, name) for name in _DRAFT_OPTIONS}
+        asked = Call("generate", context.prompt, context.text, max_tokens=max_tokens, ids=context.ids, **given)
+        self.calls.append(asked)
         if context.text and not self.continues:
             hint = "continues=True"
             raise UnsupportedError("the scripted provider does not continue a text", endpoint="scripted:", hint=hint)
@@ -423,7 +389,7 @@ class ScriptedProvider:
             raise UnsupportedError("the scripted provider does not sample", endpoint="scripted:", hint="sampling=True")
         alternatives = self._listed(options.alternatives)
         chance = random.Random(options.seed) if sampled else None  # noqa: S311 - no secret
-        start, draft = self._start(context, continuation), draft or Draft(max_tokens, raw=options.raw)
+        start, draft = self._start(context, options.continuation), draft or Draft(max_tokens, raw=options.raw)
         async with self._request(usage) as number:
             usage.prompt_tokens += len(start)
             while not draft.over:

@@ -70,13 +70,10 @@ class Merger:
 
     A token without bytes is joined to the next token, unless it is the end of sequence. An incomplete character before
     the end of sequence becomes a separate token.
-
-    Attributes:
-        parts: the raw tokens of a character that is not complete yet.
     """
 
     def __init__(self) -> None:
-        self.parts: list[Token] = []
+        self.parts: list[Token] = []  # the raw tokens of a character that is not complete yet
         self._data = b""
 
     def feed(self, token: Token) -> list[Token]:

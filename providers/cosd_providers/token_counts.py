@@ -11,8 +11,6 @@ import string
 from collections import OrderedDict
 from typing import Self, TypeVar
 
-__all__ = ["Counts", "Recent"]
-
 _REMEMBERED = 64
 _SPECIAL = 8  # allowance for special tokens around a text, and for changed tokens where two texts join
 _CUT = 24  # allowance in tokens for a text that is cut inside a token
@@ -28,15 +26,11 @@ _V = TypeVar("_V")
 
 
 class Recent(OrderedDict[_K, _V]):
-    """A cache of the most recently stored values. Copies start empty, so that they contain no prompt.
-
-    Args:
-        most: the greatest number of values.
-    """
+    """A cache of the most recently stored values. Copies start empty, so that they contain no prompt."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
-        self._most = most
+        self._most = most  # the greatest number of values
 
     def __reduce__(self) -> tuple[type[Self], tuple[int]]:
         return type(self), (self._most,)
@@ -51,15 +45,11 @@ class Recent(OrderedDict[_K, _V]):
 
 
 class Counts:
-    """The token counts of recent texts.
-
-    Args:
-        special: the largest expected number of special tokens around a text.
-    """
+    """The token counts of recent texts."""
 
     def __init__(self, special: int = _SPECIAL) -> None:
         self._known = Recent[str, int](_REMEMBERED)
-        self._special = special
+        self._special = special  # the largest expected number of special tokens around a text
         self._densest = 0.0  # largest number of tokens per weight (`_weight`) in a counted text
 
     def exact(self, text: str) -> int | None:
@@ -81,13 +71,7 @@ class Counts:
             self.add(text, count)
 
     def fits(self, text: str, most: int, *, bytes_too: bool = True) -> bool:
-        """Test whether `text` is known to have at most `most` tokens.
-
-        Args:
-            text: any text.
-            most: a number of tokens.
-            bytes_too: whether a small number of bytes is sufficient proof.
-        """
+        """Test whether `text` is known to have at most `most` tokens; with `bytes_too`, few bytes are a proof, too."""
         if bytes_too and _size(text) + _SPECIAL <= most:
             return True
         for other, count in reversed(self._known.items()):

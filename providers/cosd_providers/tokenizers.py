@@ -25,23 +25,6 @@ if TYPE_CHECKING:
     import tiktoken
     import tokenizers
 
-__all__ = [
-    "TEST_TEXT",
-    "CountingTokenizer",
-    "ListingTokenizer",
-    "Tokenizer",
-    "WordTokenizer",
-    "beside",
-    "count",
-    "crossing",
-    "encoded",
-    "fingerprint",
-    "length",
-    "load_tokenizer",
-    "word_ends",
-    "words_of",
-]
-
 TEST_TEXT = (
     "The quick brown fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve café — “quoted”\n"
     "Übergrößenträger Привет мир 東京都に住んでいます 한국어 🙂👩‍🚀 <|im_start|> </s>"
@@ -117,11 +100,7 @@ class WordTokenizer(Tokenizer, Protocol):
 
 
 def word_ends(tokenizer: Tokenizer) -> WordEnds | None:
-    """Return the function with which a tokenizer splits a text into words before it encodes them.
-
-    Returns:
-        A function that returns the ends of the words in a text; None if the tokenizer does not split texts.
-    """
+    """Return the function with which a tokenizer finds the ends of a text's words; None if it does not split texts."""
     if not isinstance(tokenizer, WordTokenizer) or len(tokenizer.words(_WORDS) or ()) <= 1:
         return None
     return lambda text: tokenizer.words(text) or ()
@@ -171,13 +150,7 @@ def count(tokenizer: Tokenizer, prompt: str) -> int:
 
 
 async def beside(work: Callable[[Tokenizer, str], _T], tokenizer: Tokenizer, text: str) -> _T:
-    """Call `work`, in a thread if the text is long, so that the event loop is not blocked.
-
-    Args:
-        work: a function that receives the tokenizer and the text.
-        tokenizer: the first argument of `work`.
-        text: the second argument of `work`.
-    """
+    """Call `work` with a tokenizer and a text, in a thread if the text is long, so as not to block the event loop."""
     if len(text) <= _LONG:
         return work(tokenizer, text)
     return await to_thread.run_sync(work, tokenizer, text)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = ["Usage"]
-
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Usage:

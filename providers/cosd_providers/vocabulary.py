@@ -15,49 +15,15 @@ from typing import Literal
 from cosd_providers.contract import Piece
 from cosd_providers.text import LOST
 
-__all__ = [
-    "ENDS",
-    "SURE_ENDS",
-    "Kind",
-    "crosses_space",
-    "decode_token",
-    "is_plain",
-    "keeps_spaces",
-    "kind_of",
-    "looks_special",
-    "spell",
-]
-
 Kind = Literal["bytes", "spaces"]
 """The notation of a vocabulary: `"bytes"` as in byte-level BPE (`"Ġthe"`, `"Ã¼"`), or `"spaces"` as in SentencePiece
 (`"▁the"`, `"<0xC3>"`). Plain ASCII without spaces looks the same in both."""
 
 ENDS = (
-    "</s>",
-    "<|endoftext|>",
-    "<|im_end|>",
-    "<|end_of_text|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|eot|>",
-    "<|eom|>",
-    "<eos>",
-    "<end_of_turn>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|calls|>",
-    "<|flush|>",
-    "<end_of_utterance>",
-    "<EOT>",
-    "_<EOT>",
-    "<|user|>",
-    "<|observation|>",
-    "<\uff5cend\u2581of\u2581sentence\uff5c>",
-    "<|END_OF_TURN_TOKEN|>",
-    "<EOS_TOKEN>",
-    "[EOS]",
-    "[|endofturn|]",
+    *("</s>", "<|endoftext|>", "<|im_end|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>"),
+    *("<eos>", "<end_of_turn>", "<|end|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<end_of_utterance>"),
+    *("<EOT>", "_<EOT>", "<|user|>", "<|observation|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
+    *("<|END_OF_TURN_TOKEN|>", "<EOS_TOKEN>", "[EOS]", "[|endofturn|]"),
 )
 """Names that end a sequence or a turn in common vocabularies. The server shows which of them its model uses as ends."""
 
@@ -112,9 +78,6 @@ def keeps_spaces(strings: Iterable[str]) -> bool:
 
     Tokens of a SentencePiece vocabulary lose this space. So if no string begins with a space, no string can be trusted.
     Strings with U+FFFD are parts of characters, and prove nothing about other strings.
-
-    Args:
-        strings: the texts of tokens that were decoded separately.
     """
     return any(string.startswith(" ") and not string.isspace() and LOST not in string for string in strings)
 
@@ -159,13 +122,8 @@ def spell(text: bytes, tokens: Sequence[tuple[int, str]]) -> list[Piece] | None:
     after a special token. Such a space is not part of the text, so a token that consists only of this space has no
     bytes. A special token may include the white space after it.
 
-    Args:
-        text: the encoded text.
-        tokens: the ids and strings of the text's tokens, without special tokens that the tokenizer added.
-
-    Returns:
-        The tokens; None if the strings do not spell the text, for example because a normaliser has changed it, or
-        because an unknown character became `"<unk>"`.
+    The result is None if the strings, without special tokens that the tokenizer added, do not spell the text, for
+    example because a normaliser has changed it, or because an unknown character became `"<unk>"`.
     """
     strings = [string for _, string in tokens]
     for kind in _KINDS:

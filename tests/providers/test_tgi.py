@@ -33,10 +33,10 @@ from cosd_providers import (
     Usage,
 )
 from cosd_providers.contract import Context
+from cosd_providers.engines.openai.probe_client import RawRequest
 from cosd_providers.engines.tgi import Tgi, TgiClient, TgiFacts
 from cosd_providers.engines.tgi_wire import EncodedText, TgiEncoding, TgiEvent
 from cosd_providers.http.transport import Transport
-from cosd_providers.probe_client import RawRequest
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
 from fakes import tgi as stand_in_tgi
 from fakes.adapters import Tidy

@@ -36,8 +36,6 @@ from cosd_providers.sampling import other_seed
 from cosd_providers.text import join
 from cosd_providers.usage import Usage
 
-__all__ = ["AfterLead", "TakesIds", "WithoutLeadingSpace", "led"]
-
 _ANYTHING = b"\0"
 """A placeholder for any token, in a question about the token that follows the space."""
 
@@ -48,32 +46,19 @@ class TakesIds(Provider, IdContexts, IdScores, Protocol):
 
 
 def led(provider: Provider, lead: str, prompt: str, warnings: tuple[str, ...] = ()) -> RenderedPrompt:
-    """Build the `RenderedPrompt` for a model whose template writes white space before every answer.
-
-    Args:
-        provider: the provider for the model.
-        lead: the white space; not empty.
-        prompt: the prompt, without the white space.
-        warnings: see `RenderedPrompt`.
-    """
+    """Build the prompt for a model whose template writes the white space `lead` (not empty) before every answer."""
     space = lead.encode()
     path = AfterLead(provider, space, prompt) if isinstance(provider, TakesIds) else None
     return RenderedPrompt(WithoutLeadingSpace(provider, space, prompt), prompt, warnings, lead, path)
 
 
 class WithoutLeadingSpace(Forwarding):
-    """A view of a provider for contexts by text, in which answers begin after the space.
-
-    Args:
-        provider: the provider for the model.
-        space: the white space; not empty.
-        prompt: the prompt that the model answers, for `tokenize`.
-    """
+    """A view of a provider for contexts by text, in which answers begin after the space."""
 
     def __init__(self, provider: Provider, space: bytes, prompt: str = "") -> None:
         super().__init__(provider)
-        self._space = space
-        self._prompt = prompt
+        self._space = space  # the white space; not empty
+        self._prompt = prompt  # the prompt that the model answers, for `tokenize`
 
     def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.Provider`. If the first token consists only of the space, it is joined to the next token."""
@@ -134,9 +119,9 @@ class WithoutLeadingSpace(Forwarding):
         size, whole = len(self._space), self._space + text
         if questions is None:
             found = await self._provider.propose(Context(prompt, whole), None, **options)
-            behind = [one and replace(one, start=one.start - size) for one in found if one is None or one.start > size]
+            later = [one and replace(one, start=one.start - size) for one in found if one is None or one.start > size]
             first = await self.propose(context, [Question(0, ())], **options)
-            return [*first, *behind]
+            return [*first, *later]
         asked = [self._own(question) for question in questions]
         answers = await self._provider.propose(Context(prompt, whole), asked, **options)
         found = [self._shared(one) for one in answers]
@@ -217,11 +202,6 @@ class AfterLead(WithoutLeadingSpace):
 
     The bytes of the space are removed from the tokens, so a token that consists only of the space has no bytes. If the
     model begins without the space, its tokens remain unchanged. Contexts by text work as in `WithoutLeadingSpace`.
-
-    Args:
-        provider: the provider for the model.
-        space: the white space; not empty.
-        prompt: the prompt that the model answers, for `tokenize`.
     """
 
     def __init__(self, provider: TakesIds, space: bytes, prompt: str = "") -> None:
@@ -243,7 +223,7 @@ class AfterLead(WithoutLeadingSpace):
         async with aclosing(items):
             async for item in items:
                 if left and isinstance(item, Token):
-                    yield self._behind(item, left)
+                    yield self._without_space(item, left)
                     left = _rest(left, item)
                 else:
                     yield item
@@ -255,7 +235,7 @@ class AfterLead(WithoutLeadingSpace):
         lefts = [await self._left(context) for context in contexts]
         asked = [self._sent(*one) for one in zip(contexts, lefts, strict=True)]
         found = await self._model.next_tokens(asked, alternatives=alternatives, usage=usage)
-        return [token and self._behind(token, left) for token, left in zip(found, lefts, strict=True)]
+        return [token and self._without_space(token, left) for token, left in zip(found, lefts, strict=True)]
 
     async def score_ids(
         self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
@@ -270,7 +250,7 @@ class AfterLead(WithoutLeadingSpace):
             left = await self._left(replace(context, text=b"", ids=ids[: first + at]))
             if not left:
                 break
-            found[at] = self._behind(token, left)
+            found[at] = self._without_space(token, left)
         return found
 
     async def encode(self, text: str) -> list[Piece]:
@@ -287,7 +267,7 @@ class AfterLead(WithoutLeadingSpace):
         """Put the space, without its last bytes `left`, before the text of a context."""
         return replace(context, text=self._space[: len(self._space) - len(left)] + context.text)
 
-    def _behind(self, token: Token, left: bytes) -> Token:
+    def _without_space(self, token: Token, left: bytes) -> Token:
         """Remove the remaining bytes of the space, `left`, from a token and its alternatives."""
         if not left:
             return token
@@ -329,13 +309,10 @@ def _rest(left: bytes, token: Token) -> bytes:
 
 
 class _Strip:
-    """A filter that removes the space from a stream of tokens.
-
-    Attributes:
-        held: number of tokens that are waiting to be joined to the next token, because they consist only of the space.
-    """
+    """A filter that removes the space from a stream of tokens."""
 
     def __init__(self, space: bytes) -> None:
+        # number of tokens that are waiting to be joined to the next token, because they consist only of the space
         self.held = 0
         self._space = space
         self._parts: list[Token] = []

@@ -26,8 +26,6 @@ from cosd_providers.contract import Piece, Provider
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 
-__all__ = ["ChatAdapter", "ChatRenderer", "Render", "folded", "joined", "leading_space", "rendered"]
-
 _T = TypeVar("_T")
 
 Render = Callable[[list[dict[str, str]]], Awaitable[str]]
@@ -96,11 +94,7 @@ class ChatAdapter(Protocol):
 
 
 class ChatRenderer:
-    """Renderer of conversations for one endpoint. It remembers which kinds of conversations the template refuses.
-
-    Args:
-        endpoint: the server's URL, for error messages.
-    """
+    """Renderer of conversations for one endpoint. It remembers which kinds of conversations the template refuses."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint

@@ -16,8 +16,6 @@ from typing import Any, cast
 
 from cosd_providers.errors import UnsupportedError
 
-__all__ = ["Template", "TemplateRefusal", "is_template", "load_template"]
-
 Template = Callable[[Sequence[Mapping[str, str]]], str]
 """Function that renders a conversation up to the start of the answer."""
 

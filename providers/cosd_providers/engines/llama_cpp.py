@@ -57,13 +57,7 @@ from cosd_providers.contract import (
     Token,
 )
 from cosd_providers.drafting import IdsDraft, streamed, with_states
-from cosd_providers.engine import (
-    Engine,
-    EngineOptions,
-    Models,
-    ask_only,
-    choose,
-)
+from cosd_providers.engine import Engine, EngineOptions, Models, ask_only, choose
 from cosd_providers.engines.llama_cpp_completion import (
     FIELDS,
     LIST,
@@ -76,7 +70,14 @@ from cosd_providers.engines.llama_cpp_completion import (
     sent_prompt,
     speculative,
 )
-from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
+from cosd_providers.engines.openai.probe_client import (
+    CompletionsProbeClient,
+    ProbeClient,
+    RawReply,
+    RawRequest,
+    RawScores,
+    grammar,
+)
 from cosd_providers.engines.token_ids_client import Head
 from cosd_providers.errors import (
     AuthenticationError,
@@ -88,16 +89,9 @@ from cosd_providers.errors import (
     UnsupportedError,
 )
 from cosd_providers.forwarding import no_states
-from cosd_providers.greedy import (
-    Continuation,
-    Position,
-    answer,
-    boundaries,
-    within,
-)
+from cosd_providers.greedy import Continuation, Position, answer, boundaries, within
 from cosd_providers.http.transport import FEW_IDLE
 from cosd_providers.parsing import parse
-from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores, grammar
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy, counted, marked
 from cosd_providers.text import sendable
@@ -105,8 +99,6 @@ from cosd_providers.token_counts import Counts
 from cosd_providers.tokenizers import TEST_TEXT, Tokenizer, encoded
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import ENDS
-
-__all__ = ["LlamaCpp"]
 
 _CHATML = "<|im_start|>"
 _MANY = 1000  # number of alternatives to offer if the vocabulary's size is unknown
@@ -125,9 +117,6 @@ of 450.
 """
 
 _M = TypeVar("_M", bound=BaseModel)
-
-
-# Answers.
 
 
 class _RawPiece(BaseModel):
@@ -210,9 +199,6 @@ class _Embeddings(RootModel[Annotated[list[_Embedded], Field(min_length=1, max_l
 def _spells(pieces: Sequence[Piece], text: str) -> bool:
     """True if the pieces spell `text` exactly."""
     return b"".join(piece.data for piece in pieces) == text.encode()
-
-
-# The provider.
 
 
 class LlamaCppProbeClient(ProbeClient):
@@ -338,31 +324,18 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             found = self._characters[data] = await self._encode(data.decode(), special=False)
         return found
 
-    async def _draft(
-        self,
-        facts: LlamaCppFacts,
-        context: Context,
-        continuation: Any,
-        max_tokens: int,
-        options: DraftOptions,
-        usage: Usage,
-    ) -> IdsDraft:
-        start = self._path(context) if continuation is None else [*continuation]
-        stream = partial(self._client(facts).stream, usage, options, len(start))
+    async def _draft(self, context: Context, max_tokens: int, options: DraftOptions, usage: Usage) -> IdsDraft:
+        start = self._path(context) if options.continuation is None else [*options.continuation]
+        stream = partial(self._client(await self.facts()).stream, usage, options, len(start))
         return IdsDraft(stream, start, max_tokens, alone=not context.text, raw=options.raw)
 
     async def generate_with_states(
-        self,
-        context: Context,
-        *,
-        max_tokens: int,
-        continuation: Any = None,
-        alternatives: int = 0,
-        usage: Usage,
+        self, context: Context, *, max_tokens: int, continuation: Any = None, alternatives: int = 0, usage: Usage
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream a draft, and request the states of several tokens at a time; see `contract.HiddenStates`."""
-        facts, options = await self._stated(), DraftOptions(alternatives, raw=context.ids is not None)
-        draft = await self._draft(facts, context, continuation, max_tokens, options, usage)
+        await self._stated()
+        options = DraftOptions(alternatives, continuation=continuation, raw=context.ids is not None)
+        draft = await self._draft(context, max_tokens, options, usage)
 
         async def begin() -> IdsDraft:
             return draft
@@ -378,7 +351,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         """Request the states at all boundaries in one pass; see `contract.HiddenStates`."""
         prompt, text = context.prompt, context.text
         await self._stated()
-        before, pieces, start = await self._behind(prompt, text)
+        before, pieces, start = await self._encoded(prompt, text)
         ends = [0, *accumulate(len(piece.data) for piece in pieces)]
         asked = {question.start for question in boundaries((piece.data for piece in pieces), start)}
         first = next((at for at, end in enumerate(ends) if end - start in asked), len(ends))
@@ -388,8 +361,8 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         if count <= 0:
             return {}
         found = await self._states([*before, *(piece.id for piece in pieces)], count, usage)
-        behind = zip(ends[first:], found, strict=True)  # if several states have the same offset, the last is kept
-        return {end - start: state for end, state in behind if end - start in asked}
+        pairs = zip(ends[first:], found, strict=True)  # if several states have the same offset, the last is kept
+        return {end - start: state for end, state in pairs if end - start in asked}
 
     async def _states(self, prefix: PromptParts, count: int, usage: Usage) -> list[State]:
         """Request the last `count` hidden states of a prompt, up to the state after the whole prompt, in one pass.
@@ -427,16 +400,16 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         prompt, text = context.prompt, context.text
         client, everywhere = self._client(await self.facts()), questions is None
         if questions is None:
-            _, pieces, start = await self._behind(prompt, text)
+            _, pieces, start = await self._encoded(prompt, text)
             questions = boundaries((piece.data for piece in pieces), start)
         short = len(questions) > 1 and len(prompt.encode()) <= _SHORT
-        way: Strategy = self._strategy or ("list" if everywhere or short else "singles")
+        strategy: Strategy = self._strategy or ("list" if everywhere or short else "singles")
         alone: set[int] = set()  # places that needed single requests despite the strategy
 
         async def written(open_: list[Continuation]) -> list[list[Position]]:
             prefixes = [[*self._prefix(prompt, text[: one.question.start]), *one.ids] for one in open_]
             wanted = max(one.wanted for one in open_)
-            return await client.next(prefixes, wanted, usage, singly=way == "singles", alternatives=alternatives)
+            return await client.next(prefixes, wanted, usage, singly=strategy == "singles", alternatives=alternatives)
 
         async def single(one: Continuation) -> list[Position]:
             try:
@@ -456,7 +429,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
 
         found = await answer(questions, ask, alternatives)
         listed = {question.start for question in questions} - alone
-        return counted(marked(found, "singles", but=listed), way, usage)
+        return counted(marked(found, "singles", but=listed), strategy, usage)
 
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
@@ -467,9 +440,9 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         of the previous request in the slot.
         """
         client = self._client(await self.facts())
-        way: Strategy = "list" if self._strategy == "list" and len(contexts) > 1 else "singles"
-        found = await client.after([*map(self._path, contexts)], 1 + alternatives, usage, singly=way == "singles")
-        usage.answered_by(way, len(found))
+        strategy: Strategy = "list" if self._strategy == "list" and len(contexts) > 1 else "singles"
+        found = await client.after([*map(self._path, contexts)], 1 + alternatives, usage, singly=strategy == "singles")
+        usage.answered_by(strategy, len(found))
         return found
 
     async def encode(self, text: str) -> list[Piece]:
@@ -498,7 +471,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         """
         prompt, text = context.prompt, context.text
         client = self._client(await self.facts())
-        before, pieces, start = await self._behind(prompt, text)
+        before, pieces, start = await self._encoded(prompt, text)
         first = sum(at <= start for at in accumulate(len(piece.data) for piece in pieces))
         known = [Token(piece.data, 1.0) for piece in pieces[:first]]
         if pieces and not prompt and not await self._beginning.get(self._find_beginning):
@@ -526,7 +499,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         asked += [None] if end else []
         return [*known, *await client.scored([path[:at] for at in places], asked, usage, alternatives, raw=True)]
 
-    async def _behind(self, prompt: str, text: bytes) -> tuple[PromptParts, list[Piece], int]:
+    async def _encoded(self, prompt: str, text: bytes) -> tuple[PromptParts, list[Piece], int]:
         """Encode prompt and text; return the parts with fixed ids, the pieces after them, and the offset of the text.
 
         If no part has fixed ids, the first part is an empty text, for which the server adds a beginning-of-sequence

@@ -24,45 +24,15 @@ from typing_extensions import TypedDict  # before Python 3.12, pydantic refuses 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Piece, Token
 from cosd_providers.drafting import Next, billed
-from cosd_providers.engine import (
-    ServerFacts,
-    broken_off,
-    miscounted,
-    no_probs,
-    nothing_to_continue,
-    own_stop,
-    silent,
-)
+from cosd_providers.engine import ServerFacts, broken_off, miscounted, no_probs, nothing_to_continue, own_stop, silent
 from cosd_providers.errors import ResponseError, UnsupportedError
-from cosd_providers.greedy import (
-    TIES,
-    Choice,
-    Position,
-    check_greedy,
-    check_own,
-    prob,
-    with_alternatives,
-    with_listed,
-)
+from cosd_providers.greedy import TIES, Choice, Position, check_greedy, check_own, prob, with_alternatives, with_listed
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import LogProb, checked, parse, shape
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.text import sendable, whole
 from cosd_providers.token_counts import Counts
 from cosd_providers.usage import Usage
-
-__all__ = [
-    "FIELDS",
-    "LIST",
-    "OWNED",
-    "LlamaCppAnswer",
-    "LlamaCppClient",
-    "LlamaCppFacts",
-    "OneByte",
-    "PromptParts",
-    "sent_prompt",
-    "speculative",
-]
 
 LIST = 64
 """The largest number of prompts in one request."""
@@ -119,28 +89,13 @@ _BANNED = ["generation_settings/logit_bias"]  # the field of an answer with the 
 
 OWNED = {
     *_GREEDY,
-    "json_schema",
-    "logit_bias",
-    "logprobs",
-    "max_tokens",
-    "model",
-    "n",
-    "n_cmpl",
-    "n_predict",
-    "n_probs",
-    "prompt",
-    "response_fields",
-    "return_tokens",
-    "seed",
-    "stream",
+    *("json_schema", "logit_bias", "logprobs", "max_tokens", "model", "n", "n_cmpl", "n_predict"),
+    *("n_probs", "prompt", "response_fields", "return_tokens", "seed", "stream"),
 }
 """Fields that a user's `extra_body` may not set."""
 
 PromptParts = list[str | int]
 """A prompt, which consists of a text and ids. The ids may come after the text, before it, or both."""
-
-
-# Answers.
 
 
 OneByte = Annotated[int, Field(ge=0, le=255)]
@@ -195,33 +150,17 @@ class _Cached(BaseModel):
     count: int = Field(0, validation_alias=AliasChoices(_CACHED[0], AliasPath(*_CACHED[0].split("/"))))
 
 
-# Facts, requests and answers.
-
-
 @dataclass(frozen=True, slots=True)
 class LlamaCppFacts(ServerFacts):
-    """Facts about a llama.cpp server.
+    """Facts about a llama.cpp server."""
 
-    Attributes:
-        ends: the ids that end a sequence, with their names; an end that was not found in advance is added when it is
-            first seen.
-        visible: the id of a token that consists of whole characters, so that the server never hides it.
-    """
-
+    # the ids that end a sequence, with their names; an end that was not found in advance is added when it is first seen
     ends: dict[int, str | None]
-    visible: int
+    visible: int  # the id of a token that consists of whole characters, so that the server never hides it
 
 
 class LlamaCppClient:
-    """Requests to the `/completion` route of one server, and its answers.
-
-    Args:
-        transport: the server.
-        facts: known facts about the server.
-        extra: fields merged into every request.
-        counts: the known token counts of texts.
-        parts: a function that returns the raw tokens of some characters, for drafts of raw tokens.
-    """
+    """Requests to the `/completion` route of one server, and its answers."""
 
     def __init__(
         self,
@@ -235,7 +174,7 @@ class LlamaCppClient:
         self.facts = facts
         self._extra = extra
         self._counts = counts
-        self._parts = parts
+        self._parts = parts  # a function that returns the raw tokens of some characters, for drafts of raw tokens
 
     def body(self, prompt: object, **fields: object) -> dict[str, object]:
         """Build the body of a greedy request."""
@@ -261,16 +200,13 @@ class LlamaCppClient:
         if [one["index"] for one in listed] != [*range(len(prefixes))]:
             raise miscounted(len(prefixes), len(listed), self.transport.endpoint)
         for one, prefix in zip(listed, prefixes, strict=True):
-            self._check_read(one)
+            if not one["tokens_evaluated"]:
+                raise nothing_to_continue(self.transport.endpoint)
             self._count(prefix, one)
         return listed
 
     async def unchecked(
-        self,
-        prompt: object,
-        usage: Usage,
-        size: Callable[[], tuple[int, bool]] = lambda: (0, True),
-        **fields: object,
+        self, prompt: object, usage: Usage, size: Callable[[], tuple[int, bool]] = lambda: (0, True), **fields: object
     ) -> list[LlamaCppAnswer]:
         """Send one request, and return the answers unchecked, in the order of the prompts.
 
@@ -435,13 +371,13 @@ class LlamaCppClient:
         if reader.full:
             yield "full"
         elif reader.hidden:
-            behind = [*ids, *reader.ids]
+            so_far = [*ids, *reader.ids]
 
             async def hidden() -> Choice:
                 if not options.sampled:
-                    return (await self.peek([behind], usage))[0].pick
-                [position] = await self.peek([behind], usage, count=_ALL)
-                return _drawn(position.top, options.seed_after(len(behind) - start))
+                    return (await self.peek([so_far], usage))[0].pick
+                [position] = await self.peek([so_far], usage, count=_ALL)
+                return _drawn(position.top, options.seed_after(len(so_far) - start))
 
             yield hidden
 
@@ -468,11 +404,7 @@ class LlamaCppClient:
         return await self._parts(data)
 
     def read(self, data: object) -> LlamaCppAnswer:
-        """Validate an answer, or an event of a stream.
-
-        Raises:
-            ResponseError: the answer has an unknown shape.
-        """
+        """Validate an answer, or an event of a stream."""
         return checked(_answer, data, self.transport.endpoint)
 
     def entries(self, answer: LlamaCppAnswer, *, first: bool = True) -> Sequence[_Entry]:
@@ -492,11 +424,7 @@ class LlamaCppClient:
         return entries
 
     def own(self, entry: _Entry) -> Choice:
-        """Return the server's own token at an entry.
-
-        Raises:
-            ResponseError: the token has no usable probability.
-        """
+        """Return the server's own token at an entry, after a check that it has a usable probability."""
         check_own(entry["logprob"], self.transport.endpoint)
         return self.choice(entry)
 
@@ -543,34 +471,23 @@ class LlamaCppClient:
         hidden = [choice for choice in best if whole(choice.token.data) < len(choice.token.data)]
         return Position(min(hidden or best, key=lambda choice: choice.id), top)
 
-    def _check_read(self, answer: LlamaCppAnswer) -> None:
-        if not answer["tokens_evaluated"]:
-            raise nothing_to_continue(self.transport.endpoint)
-
 
 class _Reader:
-    """Reader of the raw tokens of one stream, each with its alternatives.
-
-    Attributes:
-        ids: the ids of the tokens read so far.
-        last: the last event so far.
-        done: whether the rest of the stream is not needed.
-        hidden: whether the server hides the next raw token.
-        full: whether the context is full.
-        joined: in a draft of raw tokens, a token that came with the bytes of hidden tokens. It must be split with
-            `split`.
-    """
+    """Reader of the raw tokens of one stream, each with its alternatives."""
 
     def __init__(self, client: LlamaCppClient, options: DraftOptions) -> None:
-        self.ids: list[int] = []
-        self.last: LlamaCppAnswer | None = None
-        self.done = self.hidden = self.full = False
+        self.ids: list[int] = []  # the ids of the tokens read so far
+        self.last: LlamaCppAnswer | None = None  # the last event so far
+        self.done = False  # whether the rest of the stream is not needed
+        self.hidden = False  # whether the server hides the next raw token
+        self.full = False  # whether the context is full
         self._client = client
         self._endpoint = client.transport.endpoint
         self._context = client.facts.info.context
         self._greedy = not options.sampled
         self._alternatives = options.alternatives
         self._raw = options.raw
+        # in a draft of raw tokens, a token that came with the bytes of hidden tokens; it must be split with `split`
         self.joined: Choice | None = None
         self._seen = 0
         self._held: Choice | None = None  # a token that may be an unknown end of sequence; the next event decides

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isclose
-from typing import Any, TypeVar, Unpack, cast
+from typing import TypeVar, Unpack, cast
 
 from pydantic import BaseModel
 
@@ -41,8 +41,6 @@ from cosd_providers.parsing import parse
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.tokenizers import Tokenizer
 from cosd_providers.usage import Usage
-
-__all__ = ["Ollama"]
 
 _GREEDY: Mapping[str, object] = {
     "temperature": 0,
@@ -92,22 +90,17 @@ DIALECT = Dialect(
 
 
 class OllamaEvent(BaseModel):
-    """An answer, or an event of a stream; the last event has `done` and the usage.
-
-    Attributes:
-        thinking: text that the server has moved out of the answer.
-        done_reason: `"stop"` (the end of sequence, which is not shown), `"length"` (the limit, or the end of the
-            context), or `"load"` if the model has written nothing.
-        prompt_eval_cached_count: number of cached tokens in the prompt. If this field is present, `prompt_eval_count`
-            includes them.
-    """
+    """An answer, or an event of a stream; the last event has `done` and the usage."""
 
     response: str = ""
-    thinking: str | None = None
+    thinking: str | None = None  # text that the server has moved out of the answer
     done: bool = False
+    # `"stop"` (the end of sequence, which is not shown), `"length"` (the limit, or the end of the context), or `"load"`
+    # if the model has written nothing
     done_reason: str | None = None
     logprobs: list[Named] | None = None
     prompt_eval_count: int | None = None
+    # number of cached tokens in the prompt. If this field is present, `prompt_eval_count` includes them
     prompt_eval_cached_count: int | None = None
     eval_count: int | None = None
 
@@ -163,9 +156,6 @@ class OllamaVersion(BaseModel):
     """The response of `/api/version`."""
 
     version: str
-
-
-# The server.
 
 
 class OllamaClient(OpenAIClient):
@@ -260,17 +250,7 @@ class Ollama(Engine[ServerFacts]):
         able = replace(found.info.capabilities, tokenize=self._tokenizer is not None, texts=facts.texts)
         return replace(found, info=replace(found.info, capabilities=able))
 
-    async def _draft(
-        self,
-        facts: ServerFacts,  # noqa: ARG002 - the client has them
-        context: Context,
-        continuation: Any,
-        max_tokens: int,
-        options: DraftOptions,
-        usage: Usage,
-    ) -> Drafting:
-        if continuation is not None:
-            raise self._unsupported("a draft cannot continue from token ids: the server takes text only")
+    async def _draft(self, context: Context, max_tokens: int, options: DraftOptions, usage: Usage) -> Drafting:
         return Drafting(self._client, context, usage, options, max_tokens)
 
     async def propose(

@@ -40,14 +40,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
 from pydantic import BaseModel
 
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Capabilities, ServerInfo
+from cosd_providers.contract import ServerInfo
 from cosd_providers.drafting import billed
 from cosd_providers.engine import (
     NO_TEMPLATE,
@@ -61,9 +60,11 @@ from cosd_providers.engine import (
     own_stop,
 )
 from cosd_providers.engines.openai.dialects import DIALECTS
+from cosd_providers.engines.openai.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.engines.token_ids import TokenIdsEngine
 from cosd_providers.engines.token_ids_client import (
     LETTERS,
+    MOST,
     Encoding,
     IdAnswer,
     IdScoring,
@@ -72,31 +73,16 @@ from cosd_providers.engines.token_ids_client import (
     TokenIdsClient,
     TokenIdsFacts,
     TokenTexts,
+    abilities,
     beginning_of,
     id_step,
 )
-from cosd_providers.errors import (
-    ContextLengthError,
-    InvalidRequestError,
-    ResponseError,
-    StatusError,
-    UnsupportedError,
-)
-from cosd_providers.greedy import (
-    ROUNDING,
-    TIES,
-    Position,
-    check_greedy,
-    check_own,
-    prob,
-)
+from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, StatusError, UnsupportedError
+from cosd_providers.greedy import ROUNDING, TIES, Position, check_greedy, check_own, prob
 from cosd_providers.http.transport import MANY_IDLE, Transport
 from cosd_providers.parsing import LogProb, parse
-from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.usage import Usage
-
-__all__ = ["Events", "Sglang", "SglangAnswer", "SglangClient", "SglangFacts", "Triple", "scored"]
 
 _GREEDY: dict[str, object] = {
     "temperature": 0,
@@ -118,18 +104,8 @@ _GREEDY: dict[str, object] = {
 """Fields for greedy decoding. Missing fields fall back to the server's `--preferred-sampling-params`."""
 
 _OWNED = {
-    "custom_logit_processor",
-    "input_embeds",
-    "input_ids",
-    "logprob_start_len",
-    "lora_path",
-    "return_logprob",
-    "return_text_in_logprobs",
-    "sampling_params",
-    "session_params",
-    "stream",
-    "text",
-    "token_ids_logprob",
+    *("custom_logit_processor", "input_embeds", "input_ids", "logprob_start_len", "lora_path", "return_logprob"),
+    *("return_text_in_logprobs", "sampling_params", "session_params", "stream", "text", "token_ids_logprob"),
     "top_logprobs_num",
 }
 """Fields that a user's `extra_body` may not set."""
@@ -137,24 +113,18 @@ _OWNED = {
 _IT = {"looks": "SGLang", "url": "`sglang serve`"}
 _LIST = 64  # greatest number of prompts in one request
 _STREAMED = 256  # tokens per stream: each event repeats all earlier tokens, so traffic grows quadratically
-_MANY = 64  # limit for `top_logprobs_num`: a server crashes if it exceeds the vocabulary
 _NOTHING = -1e4  # log probabilities of a softmax are never below this value
 
-
-# Answers.
 
 Triple = tuple[LogProb | None, int, str | None]
 """A token: its log probability, its id, and its separately decoded text."""
 
 
 class SglangFinish(BaseModel):
-    """The reason for an answer's end: `"stop"` or `"length"`.
-
-    Attributes:
-        matched: if the reason is `"stop"`, the id, the ids or the text that ended the answer.
-    """
+    """The reason for an answer's end: `"stop"` or `"length"`."""
 
     type: str
+    # if the reason is `"stop"`, the id, the ids or the text that ended the answer
     matched: int | str | list[int] | None = None
 
 
@@ -204,17 +174,6 @@ class _DecodedRuns(BaseModel):
     """The response of `/v1/detokenize` to a list of runs of ids."""
 
     text: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class SglangFacts(TokenIdsFacts):
-    """Facts about an SGLang server.
-
-    Attributes:
-        adapter: the adapter (LoRA) to use; None for the model itself.
-    """
-
-    adapter: str | None = field(default=None, kw_only=True)
 
 
 def _checked(answer: SglangAnswer, endpoint: str, read: int) -> SglangAnswer:
@@ -329,23 +288,14 @@ class Events:
 
     Each event contains all tokens so far, or only the new tokens if the server runs with
     `--incremental-streaming-output`.
-
-    Args:
-        endpoint: the server's URL, for error messages.
-        read: number of tokens in the prompt.
-        sampled: whether tokens are drawn at random; a drawn token is not always the most probable one.
-
-    Attributes:
-        seen: number of tokens so far.
-        finish: the reason for the answer's end; None before the end.
     """
 
     def __init__(self, endpoint: str, read: int, *, sampled: bool = False) -> None:
-        self.seen = 0
-        self.finish: str | None = None
+        self.seen = 0  # number of tokens so far
+        self.finish: str | None = None  # the reason for the answer's end; None before the end
         self._endpoint = endpoint
-        self._read = read
-        self._sampled = sampled
+        self._read = read  # number of tokens in the prompt
+        self._sampled = sampled  # whether tokens are drawn at random; a drawn token is not always the most probable one
         self._text = ""
 
     def feed(self, answer: SglangAnswer) -> tuple[list[IdStep], str]:
@@ -367,42 +317,23 @@ class Events:
         return found, text
 
 
-# Requests, and the bytes of ids.
+class SglangClient(TokenIdsClient):
+    """Requests to one SGLang server."""
 
-
-class SglangClient(TokenIdsClient[SglangFacts]):
-    """Requests to one SGLang server.
-
-    Attributes:
-        lora: the adapter (LoRA) to use; None for the model itself.
-    """
-
-    lora: str | None = None
     least = 2  # two listed tokens suffice to see whether decoding is greedy
-    most = _MANY
     streamed = _STREAMED
     cut_is_full = True
-
-    def take(self, facts: SglangFacts) -> None:
-        """Use these facts about the server."""
-        super().take(facts)
-        self.lora = facts.adapter
+    keeps_seed = True
 
     def body(self, wanted: int, *, top: int = TIES, **fields: object) -> dict[str, object]:
         """Build the body of a greedy request."""
         sampling = {**_GREEDY, "max_new_tokens": wanted, **cast("dict[str, object]", fields.pop("sampling", {}))}
         own = {"return_logprob": True, "return_text_in_logprobs": True, "top_logprobs_num": top}
-        adapter = {} if self.lora is None else {"lora_path": self.lora}
+        adapter = {} if self.adapter is None else {"lora_path": self.adapter}
         return {**self._extra, **own, **adapter, "sampling_params": sampling, **fields}
 
     async def batch(
-        self,
-        prompts: Sequence[list[int]],
-        wanted: int,
-        usage: Usage,
-        *,
-        singly: bool = False,
-        **more: Any,
+        self, prompts: Sequence[list[int]], wanted: int, usage: Usage, *, singly: bool = False, **more: Any
     ) -> list[SglangAnswer]:
         """Request answers to several prompts, in order, with lists of prompts or (`singly`) a few at a time."""
         size = 1 if singly else _LIST
@@ -524,19 +455,13 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         return finish is not None and finish.type == "stop" and answer.meta_info.completion_tokens == 1
 
     async def events(
-        self,
-        ids: Sequence[int],
-        wanted: int,
-        options: DraftOptions,
-        *,
-        top: int,
-        drawn: int,  # noqa: ARG002 - all requests of a draft have the same seed: the server draws by seed and position
-        attempt: int,
-        usage: Usage,
+        self, ids: Sequence[int], wanted: int, options: DraftOptions, usage: Usage, attempt: int
     ) -> AsyncGenerator[IdAnswer, None]:
         """See `TokenIdsClient.events`."""
-        more: dict[str, Any] = {"sampling": _drawing(options)} if options.sampled else {}
-        body = self.body(wanted, top=top, input_ids=[*ids], logprob_start_len=-1, stream=True, **more)
+        seed = {} if options.seed is None else {"sampling_seed": options.seed}
+        more: dict[str, Any] = {"sampling": {"temperature": 1, **seed}} if options.sampled else {}
+        more |= {"input_ids": [*ids], "logprob_start_len": -1, "stream": True}
+        body = self.body(wanted, top=self.drafted(options.alternatives), **more)
         events = Events(self.transport.endpoint, len(ids), sampled=options.sampled)
         with billed(usage, lambda: (len(ids), False)) as bill:
             async with self.transport.stream("/generate", body, usage=usage, attempt=attempt) as answers:
@@ -561,16 +486,7 @@ def _count(ids: Sequence[int | Sequence[int]]) -> int:
     return sum(1 if isinstance(one, int) else len(one) for one in ids)
 
 
-def _drawing(options: DraftOptions) -> dict[str, object]:
-    """The sampling fields for a draft whose tokens are drawn."""
-    seed: dict[str, object] = {} if options.seed is None else {"sampling_seed": options.seed}
-    return {"temperature": 1, **seed}
-
-
-# The provider.
-
-
-class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
+class Sglang(TokenIdsEngine[SglangClient]):
     """A model served by SGLang. See `contract.Provider`.
 
     Args:
@@ -590,7 +506,6 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
     """
 
     _client_type = SglangClient
-    _facts_type = SglangFacts
     _owned = _OWNED
     _several = "echo"
     _ready_route = "/v1/models"
@@ -601,7 +516,7 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
         await self.facts()
         return SglangProbeClient(self._client)
 
-    async def _discover(self) -> SglangFacts:
+    async def _discover(self) -> TokenIdsFacts:
         transport, client = self._transport, self._client
         if not (await _card(transport)).is_generation:
             words = "the server was started with a model that writes no text (--is-embedding)"
@@ -624,22 +539,13 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
             model=name.id,
             build=running.version,
             context=name.max_model_len or next((one.max_model_len for one in listed.data if one.max_model_len), None),
-            capabilities=Capabilities(
-                token_ids=True,
-                end_prob=True,
-                tokenize=True,
-                score=True,
-                top_k=_MANY - 1,  # the list includes the server's own token
-                score_top_k=_MANY - 1,
-                sampling=running.enable_deterministic_inference,
-                ids=True,
-            ),
+            capabilities=abilities(MOST, sampling=running.enable_deterministic_inference),
             longest_prompt=None if running.max_req_input_len is None else running.max_req_input_len - 1,
             answer_cue=await answer_cue(client.template),
         )
         adapter = None if name.parent is None else name.id
         spaced = await client.spaces(plain, shown)
-        facts = SglangFacts(info, beginning, plain[-1], anchored, spaced=spaced, adapter=adapter)
+        facts = TokenIdsFacts(info, beginning, plain[-1], anchored, spaced=spaced, adapter=adapter)
         return await client.with_ends(facts)
 
 
@@ -683,15 +589,8 @@ async def _read(client: SglangClient) -> list[int]:
     return [token_id for _, token_id, _ in entries]
 
 
-# The probe's client.
-
-
 class SglangProbeClient(ProbeClient):
-    """The probe's client for an SGLang server.
-
-    Args:
-        client: requests to the server.
-    """
+    """The probe's client for an SGLang server."""
 
     forcing = (lambda text: {"regex": re.escape(text)},)
 

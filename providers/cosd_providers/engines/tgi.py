@@ -58,6 +58,7 @@ from cosd_providers.engine import (
     own_stop,
     silent,
 )
+from cosd_providers.engines.openai.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.engines.tgi_wire import (
     OWNED,
     EncodedText,
@@ -90,7 +91,6 @@ from cosd_providers.greedy import (
 from cosd_providers.http.retries import until_answered
 from cosd_providers.http.transport import MANY_IDLE, Transport
 from cosd_providers.parsing import parse
-from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.proposing import Rounds
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.text import LOST, readable, sendable
@@ -98,8 +98,6 @@ from cosd_providers.token_counts import Counts, Recent
 from cosd_providers.tokenizers import Tokenizer, beside, count, encoded
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import SURE_ENDS, is_plain, keeps_spaces
-
-__all__ = ["Tgi"]
 
 _TOP = re.compile(r"`top_n_tokens` must be >= 0 and <= (\d+)")
 
@@ -112,9 +110,6 @@ _EACH = 4  # a whole token has at most this many raw tokens, apart from special 
 _M = TypeVar("_M", bound=BaseModel)
 
 
-# The server.
-
-
 def _before(letter: TgiEncoding) -> tuple[int, ...] | None:
     """The special tokens before a letter; None if all tokens have zero width, i.e. the server reports no positions."""
     wide = next((at for at, span in enumerate(letter.root) if span.stop > span.start), None)
@@ -123,47 +118,28 @@ def _before(letter: TgiEncoding) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class TgiFacts(ServerFacts):
-    """Facts about a TGI server.
+    """Facts about a TGI server."""
 
-    Attributes:
-        longest: the largest number of tokens in a prompt.
-        before: the special tokens before every text; None if the server does not encode text.
-        prefill: whether the server reports the probabilities of a prompt's tokens.
-        top: the number of most probable tokens that the server lists, up to `TIES`.
-        ends: ids that have ended an answer.
-        others: ids of tokens that looked like ends, but do not end an answer.
-    """
-
-    longest: int
-    before: tuple[int, ...] | None
-    prefill: bool
-    top: int
-    ends: set[int] = field(default_factory=set[int])
-    others: set[int] = field(default_factory=set[int])
+    longest: int  # the largest number of tokens in a prompt
+    before: tuple[int, ...] | None  # the special tokens before every text; None if the server does not encode text
+    prefill: bool  # whether the server reports the probabilities of a prompt's tokens
+    top: int  # the number of most probable tokens that the server lists, up to `TIES`
+    ends: set[int] = field(default_factory=set[int])  # ids that have ended an answer
+    others: set[int] = field(default_factory=set[int])  # ids of tokens that looked like ends, but do not end an answer
 
 
 class TgiClient:
-    """Requests to one TGI server.
-
-    Args:
-        transport: the server.
-        extra: fields merged into the `parameters` of every generation.
-        tokenizer: a local tokenizer, which encodes and counts text if the server does not.
-
-    Attributes:
-        endpoint: the server's URL.
-        facts: known facts about the server.
-        shows: whether special tokens in an answer count as text, as they do in the answer to a conversation.
-    """
+    """Requests to one TGI server."""
 
     facts: TgiFacts
 
     def __init__(self, transport: Transport, extra: Mapping[str, object], tokenizer: Tokenizer | None) -> None:
+        # whether special tokens in an answer count as text, as they do in the answer to a conversation
         self.shows = False
         self._transport = transport
         self.endpoint = transport.endpoint
-        self._extra = extra
-        self._tokenizer = tokenizer
+        self._extra = extra  # fields merged into the `parameters` of every generation
+        self._tokenizer = tokenizer  # a local tokenizer, which encodes and counts text if the server does not
         self._encodings = Recent[str, EncodedText](_REMEMBERED)
         self._counts = Counts()
 
@@ -345,16 +321,10 @@ class TgiClient:
     async def stream(
         self, text: str, limit: int, usage: Usage, *, attempt: int, top: int, whole: bool = True
     ) -> AsyncGenerator[AsyncIterator[TgiEvent]]:
-        """Stream the events of a generation; leaving the context closes the request.
+        """Stream the events of a generation of at most `limit` tokens; leaving the context closes the request.
 
-        Args:
-            text: the text to continue.
-            limit: the largest number of tokens.
-            usage: the ledger that counts the requests.
-            attempt: as in `Transport.stream`.
-            top: the number of most probable tokens to list.
-            whole: whether the caller reads the stream to its last event, which reports the number of prompt tokens. If
-                not, the prompt tokens are counted separately.
+        Only the last event reports the number of prompt tokens. So unless the caller reads the `whole` stream, they are
+        counted separately. `attempt` is as in `Transport.stream`.
         """
         first: list[Any] = []
         async with AsyncExitStack() as stack:
@@ -514,9 +484,6 @@ class TgiClient:
         return ContextLengthError(words, endpoint=self.endpoint, hint=hint)
 
 
-# A draft.
-
-
 class _TgiStream:
     """The streams of one draft; see `drafting.IdsStream`.
 
@@ -589,11 +556,10 @@ class _TgiStream:
         self._skipped, self._data, self._wanted = len(ids), b"", 0
 
 
-# Proposals.
-
-
 class _TgiRounds(Rounds):
     """The rounds of requests for one `propose` call, with one request for each place."""
+
+    by_text = True
 
     def __init__(self, client: TgiClient, context: Context, usage: Usage) -> None:
         super().__init__(context)
@@ -609,9 +575,6 @@ class _TgiRounds(Rounds):
     def _asked(self, one: Continuation) -> str:
         """The text to send, which ends with the last token for which the continuation overrode the server's choice."""
         return self._prompt + sendable(self._text[: one.question.start] + one.turned[1])
-
-    def _skipped(self, one: Continuation) -> int:
-        return len(one.ids) - one.turned[0]
 
     async def _written(self, open_: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
         return await concurrently([partial(self._new, one, count) for one in open_])
@@ -778,15 +741,7 @@ class Tgi(Engine[TgiFacts]):
     async def _discover(self) -> TgiFacts:
         return await self._client.discover(await self._info())
 
-    async def _draft(
-        self,
-        facts: TgiFacts,  # noqa: ARG002 - the client has them
-        context: Context,
-        continuation: Any,  # noqa: ARG002 - the server accepts only text
-        max_tokens: int,
-        options: DraftOptions,
-        usage: Usage,
-    ) -> IdsDraft:
+    async def _draft(self, context: Context, max_tokens: int, options: DraftOptions, usage: Usage) -> IdsDraft:
         stream = _TgiStream(self._client, context, usage, options.alternatives)
         return IdsDraft(stream, (), max_tokens, alone=not context.text, repeats=True)
 

@@ -13,21 +13,6 @@ from cosd_providers.greedy import prob
 from cosd_providers.parsing import LogProb, unless_none
 from cosd_providers.vocabulary import looks_special
 
-__all__ = [
-    "OWNED",
-    "EncodedText",
-    "TgiAnswer",
-    "TgiDetails",
-    "TgiEncoding",
-    "TgiEnd",
-    "TgiEvent",
-    "TgiInfo",
-    "TgiPrompt",
-    "TgiToken",
-    "TokenSpan",
-    "parameters",
-]
-
 _GREEDY: Mapping[str, object] = {"do_sample": False, "watermark": False, "return_full_text": False, "details": True}
 """Fields for greedy decoding. TGI refuses a temperature of 0, so the sampling fields are left out."""
 
@@ -130,18 +115,12 @@ def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, obje
 
 @dataclass(frozen=True, slots=True)
 class EncodedText:
-    """An encoded text.
+    """An encoded text."""
 
-    Attributes:
-        ids: the ids of the text's own tokens.
-        data: the bytes of each token; if several tokens share a character, the last token has all of the character's
-            bytes.
-        all: the ids that the model reads, including special tokens before the text.
-    """
-
-    ids: list[int]
+    ids: list[int]  # the ids of the text's own tokens
+    # the bytes of each token; if several tokens share a character, the last token has all of the character's bytes
     data: list[bytes]
-    all: list[int]
+    all: list[int]  # the ids that the model reads, including special tokens before the text
 
     @property
     def special(self) -> int:

@@ -5,14 +5,14 @@ An engine supplies a client (`TokenIdsClient`), which builds the requests and re
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, islice
-from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast
+from typing import Generic, Literal, Self, TypeVar, Unpack, cast
 
 from cosd_providers.contract import Context, Piece, Proposal, Provider, Question, Token
 from cosd_providers.drafting import IdsDraft, Next
@@ -40,13 +40,8 @@ from cosd_providers.tokenizers import encoded
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import keeps_spaces
 
-__all__ = ["TokenIdsEngine"]
-
 _ANCHORS = ("\n", ",")  # never merged with the next text by tokenizers that put a space before every text
-_QUIET = 6  # a draft that ends with more tokens without text asks for more tokens per request
-
-
-# Proposals.
+_TEXTLESS = 6  # a draft that ends with more tokens without text asks for more tokens per request
 
 
 @dataclass(slots=True)
@@ -59,32 +54,16 @@ class _Round:
 
 
 class _IdsRounds(Rounds):
-    """The rounds of requests for one `propose` call; see `Rounds`.
-
-    Args:
-        client: requests to the server.
-        context: the prompt, and the response so far.
-        usage: the ledger that counts the requests.
-        alternatives: the number of other tokens to list with each token.
-        echo: whether the text is scored first.
-        singly: whether each prompt is sent in a separate request.
-    """
+    """The rounds of requests for one `propose` call; see `Rounds`."""
 
     def __init__(
-        self,
-        client: TokenIdsClient[Any],
-        context: Context,
-        usage: Usage,
-        *,
-        alternatives: int = 0,
-        echo: bool = False,
-        singly: bool = False,
+        self, client: TokenIdsClient, context: Context, usage: Usage, strategy: Strategy, alternatives: int
     ) -> None:
         super().__init__(context, alternatives)
         self._client = client
         self._usage = usage
-        self._echo = echo
-        self._singly = singly
+        self._echo = strategy == "echo"
+        self._singly = strategy == "singles"
         self._texts = TokenTexts(client, usage)
         self._top = client.listed(alternatives)
         self._heads: dict[int, list[int]] = {}  # the ids that the model reads before each place
@@ -107,7 +86,7 @@ class _IdsRounds(Rounds):
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
         """Use the scored text to answer each place whose preceding ids are a prefix of the whole text's ids."""
-        if not self._echo:
+        if not self._echo or len(open_) < 2:
             return {}
         whole = await self.encode(len(self._text))
         heads = {one.question.start: self._heads[one.question.start] for one in open_}
@@ -161,7 +140,7 @@ class _IdsRounds(Rounds):
         if not doubts:
             return
         prompts = [[*one.prompt, *(step.id for step in one.found[:at])] for one, at in doubts]
-        top = self._client.most
+        top = self._client.facts.most
         answers = await self._client.written(prompts, 1, self._usage, singly=self._singly, top=top)
         for (one, at), answer in zip(doubts, answers, strict=True):
             [again] = answer.steps
@@ -182,10 +161,7 @@ class _IdsRounds(Rounds):
     async def _positions(self, ids: list[int], first: int, text: str) -> list[Position | None]:
         """Return the model's choice at each position from `first` on, and after the last id; None if uncertain.
 
-        Args:
-            ids: the ids of a text as the model reads it.
-            first: the number of ids before the first position, at least 1. The position is between two characters.
-            text: the text of the ids from `first` on.
+        There is at least 1 id before the first position, which is between two characters; `text` is the text after it.
         """
         scored = await self._client.scores(ids, first, self._usage, top=self._top)
         own, after = ids[first:], scored.after
@@ -210,19 +186,16 @@ def _best(listed: Sequence[ListedId]) -> tuple[int, float] | None:
     return (first[0], best) if len(first) == 1 else None
 
 
-# The provider.
+_C = TypeVar("_C", bound=TokenIdsClient)
 
 
-_F = TypeVar("_F", bound=TokenIdsFacts)
-_C = TypeVar("_C", bound=TokenIdsClient[Any])
-
-
-class TokenIdsEngine(Engine[_F], Generic[_F, _C]):
+class TokenIdsEngine(Engine[TokenIdsFacts], Generic[_C]):
     """An engine whose requests contain only ids. See `contract.Provider`. Each subclass documents its arguments."""
 
     strategies = ("echo", "list", "singles")
     by_ids = True
 
+    _facts_type = TokenIdsFacts
     _client: _C
     _client_type: type[_C]
     _owned: AbstractSet[str]
@@ -243,11 +216,10 @@ class TokenIdsEngine(Engine[_F], Generic[_F, _C]):
         super().__init__(url, owned=self._owned, strategy=strategy, tokenizer=tokenizer, **options)
         self._client = self._client_type(self._transport, self._extra, add_special_tokens, self._tokenizer)
 
-    async def facts(self) -> _F:
+    async def facts(self) -> TokenIdsFacts:
         """Return the facts about the server, and pass them to the client of this view."""
         self._client.take(await self.discovered())
-        facts: _F = self._client.facts
-        return facts
+        return self._client.facts
 
     async def _render(self, messages: list[dict[str, str]]) -> str:
         await self.facts()
@@ -271,22 +243,14 @@ class TokenIdsEngine(Engine[_F], Generic[_F, _C]):
         head = await self._client.headed(pieces)
         return None if head is None else cast("Provider", self._continuing(head))
 
-    async def _draft(
-        self,
-        facts: _F,  # noqa: ARG002 - the client has them
-        context: Context,
-        continuation: Any,
-        max_tokens: int,
-        options: DraftOptions,
-        usage: Usage,
-    ) -> IdsDraft:
+    async def _draft(self, context: Context, max_tokens: int, options: DraftOptions, usage: Usage) -> IdsDraft:
         prompt, text = context.prompt, context.text
         if options.raw:
             start = await self._client.path(context)
-        elif continuation is None:
+        elif options.continuation is None:
             [start] = await self._client.prompts([prompt + sendable(text)])
         else:
-            start = [*continuation]
+            start = [*options.continuation]
         self._client.check_something(start)
         stream = partial(self._stream, TokenTexts(self._client, usage), options, len(start))
         return IdsDraft(stream, start, max_tokens, alone=not (context.ids or text), raw=options.raw)
@@ -296,13 +260,13 @@ class TokenIdsEngine(Engine[_F], Generic[_F, _C]):
     ) -> AsyncGenerator[Next, None]:
         """Send one request for a draft. The first `start` ids precede the draft; see `drafting.IdsStream`."""
         client, alternatives, seen, ended = self._client, options.alternatives, 0, False
-        if not options.raw and texts.quiet > _QUIET:  # otherwise each token without text would need its own request
-            left += 2 * texts.quiet
+        if not options.raw and texts.textless > _TEXTLESS:  # otherwise each such token would need its own request
+            left += 2 * texts.textless
         wanted, spaced, run = client.room(ids, min(left, client.streamed)), False, texts.open_run
         if wanted < 1:
             raise client.too_long(ids)
-        more: dict[str, Any] = {"top": client.drafted(alternatives), "attempt": attempt, "usage": texts.usage}
-        async with aclosing(client.events(ids, wanted, options, drawn=len(ids) - start, **more)) as events:
+        asked = options if client.keeps_seed else replace(options, seed=options.seed_after(len(ids) - start))
+        async with aclosing(client.events(ids, wanted, asked, texts.usage, attempt)) as events:
             async for event in events:
                 seen += len(event.steps)
                 await texts.learn(event, run)
@@ -315,7 +279,7 @@ class TokenIdsEngine(Engine[_F], Generic[_F, _C]):
                     choice = texts.choice(before, step.id, step.prob)
                     beside = [texts.other(*one, spaced=spaced) for one in step.others] if alternatives else ()
                     run = texts.open_run = after
-                    texts.quiet = 0 if choice.token.data else texts.quiet + 1
+                    texts.textless = 0 if choice.token.data else texts.textless + 1
                     ended = ended or choice.token.end
                     choose = with_listed if options.raw else with_alternatives
                     yield replace(choice, token=choose(Position(choice, beside), alternatives))
@@ -334,19 +298,14 @@ class TokenIdsEngine(Engine[_F], Generic[_F, _C]):
         client, texts = self._client, TokenTexts(self._client, usage)
         paths = [await client.path(context) for context in contexts]
         fits = [path for path in paths if client.room(path, 1) > 0]
-        way: Strategy = "singles" if self._strategy == "singles" or len(contexts) == 1 else "list"
+        strategy: Strategy = "singles" if self._strategy == "singles" or len(contexts) == 1 else "list"
         top = client.drafted(alternatives)
-        answers = iter(await client.written(fits, 1, usage, singly=way == "singles", top=top) if fits else ())
-        usage.answered_by(way, len(fits))
+        answers = iter(await client.written(fits, 1, usage, singly=strategy == "singles", top=top) if fits else ())
+        usage.answered_by(strategy, len(fits))
         return [await texts.first(next(answers), alternatives) if client.room(path, 1) > 0 else None for path in paths]
 
     async def propose(
-        self,
-        context: Context,
-        questions: Sequence[Question] | None,
-        *,
-        alternatives: int = 0,
-        usage: Usage,
+        self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """Answer all questions, and repeat requests that may not show all ties; see `contract.Provider`."""
         prompt, text = context.prompt, context.text
@@ -357,10 +316,9 @@ class TokenIdsEngine(Engine[_F], Generic[_F, _C]):
             self._client.check_something(prompt + sendable(text[: question.start]))
         several = len(questions) > 1
         usual: Strategy = "echo" if everywhere else self._several if several else "singles"
-        way = self._strategy or usual
-        more: dict[str, Any] = {"singly": way == "singles", "echo": way == "echo" and several}
-        rounds = _IdsRounds(self._client, context, usage, alternatives=alternatives, **more)
-        return await rounds.propose(questions, way, usage)
+        strategy = self._strategy or usual
+        rounds = _IdsRounds(self._client, context, usage, strategy, alternatives)
+        return await rounds.propose(questions, strategy, usage)
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """Score a text in one request; see `contract.Provider`.
@@ -371,8 +329,8 @@ class TokenIdsEngine(Engine[_F], Generic[_F, _C]):
         whole, size = context.prompt + sendable(context.text), len(context.prompt.encode())
         pieces = await self.tokenize(whole)
         [ids] = await self._client.prompts([whole])
-        behind = accumulate(len(piece.data) for piece in pieces)
-        first = sum(at <= size for at in behind)  # index of the first token that ends after the prompt
+        token_ends = accumulate(len(piece.data) for piece in pieces)
+        first = sum(at <= size for at in token_ends)  # index of the first token that ends after the prompt
         if first >= len(pieces) and not end:
             return []
         place = max(len(ids) - len(pieces) + first, 1)
@@ -409,17 +367,16 @@ class TokenIdsEngine(Engine[_F], Generic[_F, _C]):
         ends = sorted(client.facts.ends) if end and ids else []
         scored = await client.scores(ids, place, usage, top=client.listed(alternatives), ends=ends)
         pairs = zip(scored.listed, scored.own, strict=True)
-        lists = [*(others_than(own, listed) for listed, (own, _, _) in pairs), scored.behind]
+        lists = [*(others_than(own, listed) for listed, (own, _, _) in pairs), scored.listed_after]
         texts = TokenTexts(client, usage)
         return scored, await texts.others(lists if alternatives else [[] for _ in lists])
 
     def _end(self, scored: IdScoring, others: Sequence[Sequence[Choice]]) -> Position:
         """The most probable end of sequence after a text, with the other tokens listed at the same position."""
-        facts: Mapping[int, str] = self._client.facts.specials
-        ends = self._client.facts.ends
-        known = {token_id: value for token_id, value, _ in (*scored.ends, *scored.behind) if token_id in ends}
+        specials, ends = self._client.facts.specials, self._client.facts.ends
+        known = {token_id: value for token_id, value, _ in (*scored.ends, *scored.listed_after) if token_id in ends}
         token_id = max(known, key=lambda n: known[n], default=-1)
-        token = Token(b"", known.get(token_id), end=True, name=facts.get(token_id) or None)
+        token = Token(b"", known.get(token_id), end=True, name=specials.get(token_id) or None)
         return Position(Choice(token_id, token), others[-1])
 
     async def encode(self, text: str) -> list[Piece]:

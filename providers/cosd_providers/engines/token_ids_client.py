@@ -19,21 +19,15 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Field
 
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Context, Token
+from cosd_providers.contract import Capabilities, Context, Token
 from cosd_providers.engine import NO_TEMPLATE, ServerFacts, nothing_to_continue
-from cosd_providers.errors import (
-    ContextLengthError,
-    InvalidRequestError,
-    ResponseError,
-    StatusError,
-    UnsupportedError,
-)
+from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.greedy import TIES, Choice, Position, with_listed
 from cosd_providers.http.transport import Transport
 from cosd_providers.sampling import DraftOptions
@@ -42,24 +36,6 @@ from cosd_providers.token_counts import Recent
 from cosd_providers.tokenizers import Tokenizer, encoded
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import ENDS, is_plain, looks_special
-
-__all__ = [
-    "LETTERS",
-    "MARKER",
-    "Encoding",
-    "Head",
-    "IdAnswer",
-    "IdScoring",
-    "IdStep",
-    "ListedId",
-    "Run",
-    "TokenIdsClient",
-    "TokenIdsFacts",
-    "TokenTexts",
-    "beginning_of",
-    "id_step",
-    "others_than",
-]
 
 LETTERS = "a \u00e9 a"
 """A text whose last token is plain, i.e. consists of whole characters and is not special."""
@@ -73,6 +49,9 @@ ListedId = tuple[int, float, str | None]
 Run = tuple[int, ...]
 """Ids to decode together: a token's id, preceded by the ids of earlier tokens that leave its character unfinished."""
 
+MOST = 64
+"""The number of most probable tokens to request at one position at most, if the server has no limit of its own."""
+
 _LONGEST = 6  # greatest number of tokens to decode together, to finish a character
 _LONG = 16  # a text with more characters may contain more than the text of the answer's own tokens
 _UNKNOWN = b"\xff unknown"
@@ -84,93 +63,55 @@ _TALK = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}
 
 
 class Encoding(BaseModel):
-    """A text encoded as ids, in the format of the server's response.
-
-    Attributes:
-        tokens: the ids.
-        token_strs: the vocabulary entries for the ids; None if the server does not show them.
-        max_model_len: size of the model's context in tokens.
-    """
+    """A text encoded as ids, in the format of the server's response."""
 
     tokens: list[int]
-    token_strs: list[str] | None = None
-    max_model_len: int | None = None
+    token_strs: list[str] | None = None  # the vocabulary entries for the ids; None if the server does not show them
+    max_model_len: int | None = None  # size of the model's context in tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The start of a prompt, whose ids are fixed; empty if the whole prompt is encoded as text.
-
-    Attributes:
-        text: the text of the start.
-        ids: the ids of the start.
-    """
+    """The start of a prompt, whose ids are fixed; empty if the whole prompt is encoded as text."""
 
     text: str = ""
     ids: Sequence[int] = ()
 
 
-# Answers.
-
-
 @dataclass(frozen=True, slots=True)
 class IdStep:
-    """A token that the server chose.
-
-    Attributes:
-        id: its id.
-        prob: its probability.
-        text: its text, decoded separately; None if the server does not show it.
-        best: the probability of the most probable token.
-        tied: the ids of all listed tokens with the probability `best`.
-        more: whether unlisted tokens may have the probability `best`, too.
-        others: the other tokens listed at the position.
-    """
+    """A token that the server chose."""
 
     id: int
     prob: float
-    text: str | None
-    best: float
-    tied: tuple[int, ...]
-    more: bool
-    others: tuple[ListedId, ...] = ()
+    text: str | None  # its text, decoded separately; None if the server does not show it
+    best: float  # the probability of the most probable token
+    tied: tuple[int, ...]  # the ids of all listed tokens with the probability `best`
+    more: bool  # whether unlisted tokens may have the probability `best`, too
+    others: tuple[ListedId, ...] = ()  # the other tokens listed at the position
 
 
 @dataclass(frozen=True, slots=True)
 class IdAnswer:
-    """Tokens that the server wrote: an answer, or an event of a stream.
-
-    Attributes:
-        steps: the tokens.
-        text: the text of the tokens.
-        stopped: whether the last token ended the answer; it is then not in the text.
-        whole: whether the last token in the text is the only one that completes a character or has any text.
-    """
+    """Tokens that the server wrote: an answer, or an event of a stream."""
 
     steps: Sequence[IdStep]
     text: str
-    stopped: bool
-    whole: bool = False
+    stopped: bool  # whether the last token ended the answer; it is then not in the text
+    whole: bool = False  # whether the last token in the text is the only one that completes a character or has any text
 
 
 @dataclass(frozen=True, slots=True)
 class IdScoring:
-    """The probabilities of given ids.
+    """The probabilities of given ids."""
 
-    Attributes:
-        own: the tokens of the given ids; an unknown probability is 0.
-        listed: the most probable tokens at the position of each given id.
-        after: the most probable token after the last id; None if it is unknown.
-        ends: ends of sequence at the position after the last id.
-    """
-
-    own: Sequence[ListedId] = ()
-    listed: Sequence[Sequence[ListedId]] = ()
-    after: IdStep | None = None
-    ends: Sequence[ListedId] = ()
+    own: Sequence[ListedId] = ()  # the tokens of the given ids; an unknown probability is 0
+    listed: Sequence[Sequence[ListedId]] = ()  # the most probable tokens at the position of each given id
+    after: IdStep | None = None  # the most probable token after the last id; None if it is unknown
+    ends: Sequence[ListedId] = ()  # ends of sequence at the position after the last id
 
     @property
-    def behind(self) -> list[ListedId]:
+    def listed_after(self) -> list[ListedId]:
         """All tokens listed at the position after the last id."""
         one = self.after
         return [] if one is None else [*one.others, (one.id, one.prob, one.text)]
@@ -191,9 +132,7 @@ def others_than(token_id: int | None, listed: Iterable[ListedId]) -> list[Listed
 def beginning_of(read: Sequence[int], plain: Sequence[Sequence[int]]) -> list[int] | None:
     """Find the special tokens that the server puts before a text's own ids; None if the own ids are not found.
 
-    Args:
-        read: the ids that the server reads for the text.
-        plain: for each of the text's own ids, all ids that the server may show in its place.
+    The server reads the ids `read`. In place of each own id, it may show any of the ids in `plain`.
     """
     for at in range(len(read) - len(plain) + 1):
         if all(one in own for one, own in zip(read[at:], plain, strict=False)):
@@ -201,75 +140,61 @@ def beginning_of(read: Sequence[int], plain: Sequence[Sequence[int]]) -> list[in
     return None
 
 
+def abilities(most: int, *, sampling: bool) -> Capabilities:
+    """Return the abilities of a server that lists at most `most` tokens at a position, including its own token."""
+    able = Capabilities(token_ids=True, end_prob=True, tokenize=True, score=True, sampling=sampling, ids=True)
+    return replace(able, top_k=most - 1, score_top_k=most - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class TokenIdsFacts(ServerFacts):
-    """Facts about a server whose requests contain ids.
+    """Facts about a server whose requests contain ids."""
 
-    Attributes:
-        beginning: the special tokens that the server puts before every text.
-        anchor: the id of a plain token; tokens that are decoded after it keep the space before a word.
-        anchored: the text of `anchor`, decoded after other tokens.
-        spaced: whether the tokenizer puts a space before every text, as SentencePiece tokenizers do.
-        spelt: the bytes of runs of ids; None for a run that leaves a character unfinished. Not part of a snapshot.
-        begun: for each run that leaves a character unfinished, the number of bytes before that character.
-        lossy: ids of tokens whose bytes do not form a complete character, so the server does not show their text.
-        specials: the ids of tokens without text, with the names of these tokens.
-        ends: the ids in `specials` that end a sequence.
-    """
-
-    beginning: list[int]
-    anchor: int
-    anchored: str
+    beginning: list[int]  # the special tokens that the server puts before every text
+    anchor: int  # the id of a plain token; tokens that are decoded after it keep the space before a word
+    anchored: str  # the text of `anchor`, decoded after other tokens
+    # whether the tokenizer puts a space before every text, as SentencePiece tokenizers do
     spaced: bool = field(kw_only=True)
+    most: int = MOST  # the largest number of most probable tokens that a request may ask for at one position
+    # a separator between runs of ids that are decoded together (vLLM): its ids and its text
+    between: tuple[Sequence[int], str] = ((), "")
+    adapter: str | None = None  # the adapter (LoRA) to name in each request (SGLang); None for the model itself
+    # the bytes of runs of ids; None for a run that leaves a character unfinished. Not part of a snapshot
     spelt: Annotated[dict[Run, bytes | None], Field(exclude=True)] = field(default_factory=dict[Run, "bytes | None"])
+    # for each run that leaves a character unfinished, the number of bytes before that character
     begun: Annotated[dict[Run, int], Field(exclude=True)] = field(default_factory=dict[Run, int])
+    # ids of tokens whose bytes do not form a complete character, so the server does not show their text
     lossy: Annotated[set[int], Field(exclude=True)] = field(default_factory=set[int])
+    # the ids of tokens without text, with the names of these tokens
     specials: dict[int, str] = field(default_factory=dict[int, str])
-    ends: set[int] = field(default_factory=set[int])
+    ends: set[int] = field(default_factory=set[int])  # the ids in `specials` that end a sequence
+    # for each id that was forced, the text of the answer, and whether it ended there. Not part of a snapshot
+    forced: Annotated[dict[int, tuple[str, bool]], Field(exclude=True)] = field(
+        default_factory=dict[int, "tuple[str, bool]"]
+    )
 
 
-# Requests, and the bytes of ids.
+class TokenIdsClient(ABC):
+    """Requests to one server."""
 
-
-_F = TypeVar("_F", bound=TokenIdsFacts)
-
-
-class TokenIdsClient(ABC, Generic[_F]):
-    """Requests to one server.
-
-    Args:
-        transport: the server.
-        extra: fields merged into every generation request.
-        special_tokens: whether to put the model's special tokens before a text, if it has any.
-        tokenizer: the model's own tokenizer, which replaces the server's; None if the user gave none.
-
-    Attributes:
-        facts: known facts about the server, available after discovery.
-        model: the model's name.
-        head: the start of all prompts, which is sent as fixed ids and never encoded by the server.
-        is_chat: whether texts are rendered conversations.
-        least: the smallest number of most probable tokens to request in a draft.
-        streamed: the largest number of tokens to request in one stream.
-        cut_is_full: whether a shortened answer always means that the context is full.
-        most: the largest number of most probable tokens that a request may ask for at one position.
-    """
-
-    facts: _F
+    facts: TokenIdsFacts  # known facts about the server, available after discovery
     model: str
-    most: int
-    head = Head()
-    is_chat = False
-    least = 1
-    streamed = 2**31
-    cut_is_full = False
+    adapter: str | None = None
+    head = Head()  # the start of all prompts, which is sent as fixed ids and never encoded by the server
+    is_chat = False  # whether texts are rendered conversations
+    least = 1  # the smallest number of most probable tokens to request in a draft
+    streamed = 2**31  # the largest number of tokens to request in one stream
+    cut_is_full = False  # whether a shortened answer always means that the context is full
+    # whether all requests of a draft have the same seed, because the server draws by seed and position
+    keeps_seed = False
 
     def __init__(
         self, transport: Transport, extra: Mapping[str, object], special_tokens: bool, tokenizer: Tokenizer | None
     ) -> None:
         self.transport = transport
-        self.tokenizer = tokenizer
+        self.tokenizer = tokenizer  # the model's own tokenizer, which replaces the server's; None if the user gave none
         self._extra = extra
-        self._special_tokens = special_tokens
+        self._special_tokens = special_tokens  # whether to put the model's special tokens before a text, if it has any
         self._ids = Recent[str, list[int]](_REMEMBERED)  # ids of recent texts, without added special tokens
 
     def __getstate__(self) -> dict[str, Any]:
@@ -277,10 +202,10 @@ class TokenIdsClient(ABC, Generic[_F]):
         kept = {name: value for name, value in self.__dict__.items() if name != "facts"}
         return {**kept, "_ids": Recent[str, list[int]](_REMEMBERED)}
 
-    def take(self, facts: _F) -> None:
+    def take(self, facts: TokenIdsFacts) -> None:
         """Use these facts about the server."""
         self.facts = replace(facts, beginning=[]) if self.is_chat else facts
-        self.model = facts.info.model
+        self.model, self.adapter = facts.info.model, facts.adapter
 
     def of_chat(self, head: Head) -> Self:
         """Return a view of this client for rendered conversations, whose start is sent as ids."""
@@ -305,26 +230,12 @@ class TokenIdsClient(ABC, Generic[_F]):
 
     @abstractmethod
     def events(
-        self,
-        ids: Sequence[int],
-        wanted: int,
-        options: DraftOptions,
-        *,
-        top: int,
-        drawn: int,
-        attempt: int,
-        usage: Usage,
+        self, ids: Sequence[int], wanted: int, options: DraftOptions, usage: Usage, attempt: int
     ) -> AsyncGenerator[IdAnswer, None]:
-        """Stream one answer; each token is yielded once.
+        """Stream an answer of at most `wanted` tokens to ids; each token is yielded once.
 
-        Args:
-            ids: the prompt, and the draft so far.
-            wanted: the largest number of tokens.
-            options: the settings that determine how the tokens are chosen.
-            top: the number of most probable tokens to list.
-            drawn: the number of tokens in the draft so far.
-            attempt: number of this attempt, from 1.
-            usage: the ledger, in which the answer is billed however the stream ends.
+        The answer is billed however the stream ends. The seed in `options` is for this request, unless the server
+        `keeps_seed`. `attempt` is the number of this attempt, from 1.
 
         Raises:
             ResponseError: the stream ended before the answer was complete.
@@ -465,9 +376,7 @@ class TokenIdsClient(ABC, Generic[_F]):
     async def spaces(self, plain: Sequence[int], shown: str) -> bool:
         """Test whether the tokenizer puts a space before every text. (A decoder may hide the first space.)
 
-        Args:
-            plain: the ids of `LETTERS`.
-            shown: the text that the ids decode to.
+        `plain` are the ids of `LETTERS`, which decode to `shown`.
         """
         if self.tokenizer is not None:
             return b"".join(self.tokenizer.token(one) or b"" for one in plain).startswith(b" ")
@@ -478,7 +387,7 @@ class TokenIdsClient(ABC, Generic[_F]):
         beginning = self.facts.beginning if self._special_tokens else []
         return [[*beginning, *ids] for ids in await self.ids(texts)]
 
-    async def with_ends(self, facts: _F) -> _F:
+    async def with_ends(self, facts: TokenIdsFacts) -> TokenIdsFacts:
         """Use these facts, find out which tokens end an answer, and return the facts with these tokens.
 
         A server that decodes speculatively may refuse to force a token. An end is then known once it has ended an
@@ -491,11 +400,11 @@ class TokenIdsClient(ABC, Generic[_F]):
 
     def listed(self, alternatives: int) -> int:
         """The number of most probable tokens to request, which allows for ties and alternatives."""
-        return max(TIES, min(1 + alternatives, self.most))
+        return max(TIES, min(1 + alternatives, self.facts.most))
 
     def drafted(self, alternatives: int) -> int:
         """The number of most probable tokens to request in a draft, which does not need to show ties."""
-        return max(self.least, min(1 + alternatives, self.most))
+        return max(self.least, min(1 + alternatives, self.facts.most))
 
     def room(self, ids: Sequence[int], wanted: int) -> int:
         """The number of tokens that fit after a prompt, up to `wanted`; 0 or less if none fits."""
@@ -528,21 +437,12 @@ def _unspaced(text: str, names: Iterable[str]) -> str:
 
 
 class TokenTexts:
-    """Finder of the bytes that a server's ids represent. Known bytes are kept in `TokenIdsFacts`.
+    """Finder of the bytes that a server's ids represent. Known bytes are kept in `TokenIdsFacts`."""
 
-    Args:
-        client: requests to the server.
-        usage: the ledger that counts the requests.
-
-    Attributes:
-        open_run: the ids at the end of a draft that leave a character unfinished.
-        quiet: the number of tokens without text at the end of a draft.
-    """
-
-    def __init__(self, client: TokenIdsClient[Any], usage: Usage) -> None:
+    def __init__(self, client: TokenIdsClient, usage: Usage) -> None:
         self.usage = usage
-        self.open_run: Run = ()
-        self.quiet = 0
+        self.open_run: Run = ()  # the ids at the end of a draft that leave a character unfinished
+        self.textless = 0  # the number of tokens without text at the end of a draft
         self._client = client
         self._facts: TokenIdsFacts = client.facts
         self._heard: dict[Run, bytes | None] = {}  # bytes from texts that may begin with some of the prompt's text
@@ -559,12 +459,7 @@ class TokenTexts:
                 self._facts.spelt.setdefault((token_id,), one.encode())
 
     async def learn(self, answer: IdAnswer, run: Run = ()) -> None:
-        """Remember the bytes that an answer, or an event of a stream, shows for its tokens.
-
-        Args:
-            answer: the answer or event.
-            run: the ids before the answer that leave a character unfinished.
-        """
+        """Remember the bytes that an answer, or an event of a stream, shows for its tokens; `run` precedes it."""
         if answer.steps and answer.stopped:
             await self.ended(answer.steps[-1].id, named=answer.steps[-1].text is not None)
         shown = answer.steps[:-1] if answer.stopped else answer.steps
@@ -577,12 +472,7 @@ class TokenTexts:
             self._heard[tuple(ids)] = text.encode()
 
     async def walk(self, ids: Sequence[int], run: Run = ()) -> list[Run]:
-        """Find, before each token and after the last, the run of ids that leave a character unfinished.
-
-        Args:
-            ids: consecutive ids.
-            run: the ids before `ids` that leave a character unfinished.
-        """
+        """Find, before each id and after the last, the run of ids that leave a character unfinished, first `run`."""
         ahead = range(1, _LONGEST)
         if not ids or run or self._says(tuple(ids)) is _UNKNOWN:
             await self.know([*((token_id,) for token_id in ids), *((*run, *ids[:more]) for more in ahead if run)])
@@ -631,13 +521,7 @@ class TokenTexts:
         return run
 
     def choice(self, run: Run, token_id: int, prob: float | None) -> Choice:
-        """Create a choice for a token whose bytes are known.
-
-        Args:
-            run: the ids before the token that leave a character unfinished.
-            token_id: its id.
-            prob: its probability.
-        """
+        """Create a choice for a token whose bytes are known; `run` are the ids before it, as in `walk`."""
         if token_id in self._facts.specials:
             end = token_id in self._facts.ends
             name = self._facts.specials[token_id]
@@ -648,13 +532,9 @@ class TokenTexts:
         return Choice(token_id, Token(data or b"", prob), open=data is None, sure=token_id not in self._facts.lossy)
 
     def other(self, token_id: int, prob: float, text: str | None, *, spaced: bool) -> Choice:
-        """Create a choice for a token that the server did not choose. Unknown bytes are not requested.
+        """Create a choice for a token that the server did not choose, with this text, decoded separately.
 
-        Args:
-            token_id: its id.
-            prob: its probability.
-            text: its text, decoded separately.
-            spaced: whether the server's texts keep the space before a word.
+        Unknown bytes are not requested. `spaced` tells that the server's texts keep the space before a word.
         """
         if self._says((token_id,)) is not _UNKNOWN:
             return self.choice((), token_id, prob)

@@ -32,14 +32,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Capabilities, Piece, ServerInfo, Token
+from cosd_providers.contract import Piece, ServerInfo, Token
 from cosd_providers.drafting import billed
 from cosd_providers.engine import (
     NO_TEMPLATE,
@@ -54,7 +53,7 @@ from cosd_providers.engine import (
     silent,
 )
 from cosd_providers.engines.openai.dialects import DIALECTS
-from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
+from cosd_providers.engines.openai.probe_client import CompletionsProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Ranked, steps
 from cosd_providers.engines.token_ids import TokenIdsEngine
 from cosd_providers.engines.token_ids_client import (
@@ -66,6 +65,7 @@ from cosd_providers.engines.token_ids_client import (
     ListedId,
     TokenIdsClient,
     TokenIdsFacts,
+    abilities,
     beginning_of,
     id_step,
 )
@@ -73,12 +73,9 @@ from cosd_providers.errors import InvalidRequestError, ResponseError, StatusErro
 from cosd_providers.greedy import TIES, Choice, Position, check_greedy, check_own, prob
 from cosd_providers.http.transport import MANY_IDLE
 from cosd_providers.parsing import parse
-from cosd_providers.probe_client import RawReply, RawRequest, RawScores
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import ENDS, looks_special, spell
-
-__all__ = ["Vllm", "VllmClient", "VllmFacts"]
 
 _GREEDY: dict[str, object] = {
     "temperature": 0,
@@ -101,35 +98,11 @@ _GREEDY: dict[str, object] = {
 
 _OWNED = {
     *_GREEDY,
-    "add_special_tokens",
-    "allowed_token_ids",
-    "bad_words",
-    "best_of",
-    "guided_choice",
-    "guided_grammar",
-    "guided_json",
-    "guided_regex",
-    "include_stop_str_in_output",
-    "length_penalty",
-    "logit_bias",
-    "logprob_token_ids",
-    "logprobs",
-    "max_tokens",
-    "model",
-    "prompt",
-    "prompt_embeds",
-    "prompt_logprobs",
-    "repetition_detection",
-    "response_format",
-    "stop_token_ids",
-    "stream",
-    "stream_options",
-    "structured_outputs",
-    "suffix",
-    "thinking_token_budget",
-    "truncate_prompt_tokens",
-    "truncation_side",
-    "use_beam_search",
+    *("add_special_tokens", "allowed_token_ids", "bad_words", "best_of", "guided_choice", "guided_grammar"),
+    *("guided_json", "guided_regex", "include_stop_str_in_output", "length_penalty", "logit_bias"),
+    *("logprob_token_ids", "logprobs", "max_tokens", "model", "prompt", "prompt_embeds", "prompt_logprobs"),
+    *("repetition_detection", "response_format", "stop_token_ids", "stream", "stream_options", "structured_outputs"),
+    *("suffix", "thinking_token_budget", "truncate_prompt_tokens", "truncation_side", "use_beam_search"),
     "watermarking",
 }
 """Fields that a user's `extra_body` may not set."""
@@ -153,21 +126,6 @@ class _Decoded(BaseModel):
     """The response of `/detokenize`."""
 
     prompt: str
-
-
-@dataclass(frozen=True, slots=True)
-class VllmFacts(TokenIdsFacts):
-    """Facts about a vLLM server.
-
-    Attributes:
-        most: the largest number of probabilities that the server reports at one position.
-        between: the ids of a separator between runs of ids to decode, and the separator's text.
-        forced: for each id that was forced, the answer, which consists of that token only.
-    """
-
-    most: int = field(default=_MOST, kw_only=True)
-    between: tuple[list[int], str] = field(kw_only=True)
-    forced: Annotated[dict[int, Completion], Field(exclude=True)] = field(default_factory=dict[int, Completion])
 
 
 def _checked(answer: Completion, endpoint: str) -> Completion:
@@ -214,18 +172,10 @@ def _ranked(entry: Mapping[int, Ranked] | None, most: int) -> list[ListedId]:
     return sorted(listed, key=lambda one: -one[1])[:most]
 
 
-# Requests.
-
-
-class VllmClient(TokenIdsClient[VllmFacts]):
+class VllmClient(TokenIdsClient):
     """Requests to one vLLM server."""
 
     _most_prompts = 2**31  # the largest number of prompts in one request; lowered if the server refuses
-
-    def take(self, facts: VllmFacts) -> None:
-        """Use these facts about the server."""
-        super().take(facts)
-        self.most = facts.most
 
     def body(self, prompt: object, wanted: int, **fields: object) -> dict[str, object]:
         """Build the body of a greedy request."""
@@ -270,20 +220,13 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return [_checked(one, self.transport.endpoint) for one in answers]
 
     async def events(
-        self,
-        ids: Sequence[int],
-        wanted: int,
-        options: DraftOptions,
-        *,
-        top: int,
-        drawn: int,
-        attempt: int,
-        usage: Usage,
+        self, ids: Sequence[int], wanted: int, options: DraftOptions, usage: Usage, attempt: int
     ) -> AsyncGenerator[IdAnswer, None]:
         """See `TokenIdsClient.events`. Tokens without text are held back until a token with text arrives."""
         sampling: dict[str, object] = {"temperature": 1} if options.sampled else {}
-        if options.sampled and (seed := options.seed_after(drawn)) is not None:
-            sampling["seed"] = seed
+        if options.sampled and options.seed is not None:
+            sampling["seed"] = options.seed
+        top = self.drafted(options.alternatives)
         told = {"include_usage": True, "continuous_usage_stats": True}
         body = self.body([[*ids]], wanted, logprobs=top, stream=True, stream_options=told, **sampling)
         endpoint, done, last = self.transport.endpoint, False, None
@@ -332,15 +275,15 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         listed = [_ranked(entry, top) for entry in entries[first : len(ids)]]
         if not ends:
             return IdScoring(own, listed, next(iter(_listed(answer, self.transport.endpoint)), None))
-        last, behind = entries[-1] or {}, _ranked(entries[-1], top)
+        last, ranked = entries[-1] or {}, _ranked(entries[-1], top)
         found = {n: last[n] for n in ends if n in last}
         hidden = [n for n in ends if n not in last]
         best = max((prob(one.logprob) or 0.0 for one in found.values()), default=0.0)
-        if hidden and behind and best < behind[-1][1]:  # an unlisted end may be the most probable end
+        if hidden and ranked and best < ranked[-1][1]:  # an unlisted end may be the most probable end
             answers = await self.batch([[*ids, n] for n in hidden], 1, usage, prompt_logprobs=1)
             lists = [(one.prompt_logprobs or [None])[-1] or {} for one in answers]
             found |= {n: one[n] for n, one in zip(hidden, lists, strict=True) if n in one}
-        after = id_step(behind[0], behind) if behind else None
+        after = id_step(ranked[0], ranked) if ranked else None
         return IdScoring(own, listed, after, _ranked(found, len(found)))
 
     async def encode(self, text: str) -> Encoding:
@@ -386,21 +329,22 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         texts, anchored = await self.decode_runs(runs), self.facts.anchored
         looks = [looks_special(text.removeprefix(anchored)) for text in texts]
         special = [at for at, run in enumerate(runs) if looks[at] and len(run) == 2]  # single tokens after the anchor
-        for at, answer in zip(special, await self._force([runs[at][-1] for at in special]), strict=True):
-            texts[at] = anchored + answer.text
+        for at, (text, _) in zip(special, await self._force([runs[at][-1] for at in special]), strict=True):
+            texts[at] = anchored + text
         return texts
 
     async def ends(self, token_id: int, usage: Usage) -> bool:  # noqa: ARG002 - not billed, like discovery
         """Force a token, and return True if it ends the answer."""
-        [answer] = await self._force([token_id])
-        return answer.finish_reason == "stop"
+        [(_, ended)] = await self._force([token_id])
+        return ended
 
-    async def _force(self, ids: Sequence[int]) -> list[Completion]:
+    async def _force(self, ids: Sequence[int]) -> list[tuple[str, bool]]:
         """Force each token in a separate request that is not billed. Special tokens have no text in these answers."""
 
         async def one(token_id: int) -> None:
             fields = {"logit_bias": {str(token_id): _FORCE}, "skip_special_tokens": True}
-            [self.facts.forced[token_id]] = await self.batch([[self.facts.anchor]], 1, Usage(), **fields)
+            [answer] = await self.batch([[self.facts.anchor]], 1, Usage(), **fields)
+            self.facts.forced[token_id] = answer.text, answer.finish_reason == "stop"
 
         await concurrently([partial(one, n) for n in ids if n not in self.facts.forced])
         return [self.facts.forced[n] for n in ids]
@@ -436,10 +380,7 @@ def _twice(event: Answer, billed: Billed | None) -> bool:
     return bool(before and written and written <= before and any(map(steps, event.choices)))
 
 
-# The provider.
-
-
-class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
+class Vllm(TokenIdsEngine[VllmClient]):
     """A model served by vLLM. See `contract.Provider`.
 
     Args:
@@ -460,7 +401,6 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
     """
 
     _client_type = VllmClient
-    _facts_type = VllmFacts
     _owned = _OWNED
     _several = "list"
     _ready_route = "/health"
@@ -484,7 +424,7 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
         await self.facts()
         return VllmProbeClient(self._client, self.tokenize)
 
-    async def _discover(self) -> VllmFacts:
+    async def _discover(self) -> TokenIdsFacts:
         ask = partial(ask_only, self._transport, looks="vLLM", url="`vllm serve`")
         version = (await ask(_Version, "/version")).version
         chosen = choose((await ask(Models, "/v1/models")).data, self._model, self._transport.endpoint)
@@ -502,29 +442,19 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
             words = f"this version of vLLM ({version}) does not show token ids, as 0.10.2 and newer do"
             raise UnsupportedError(words, endpoint=endpoint, hint=_OLD)
         most = await _limit(client, plain[-1:])
-        able = Capabilities(
-            token_ids=True,
-            end_prob=True,
-            tokenize=True,
-            score=True,
-            top_k=most - 1,  # the list includes the server's own token
-            score_top_k=most - 1,
-            sampling=True,
-            ids=True,
-        )
         info = ServerInfo(
             endpoint=endpoint,
             engine="vllm",
             model=client.model,
             build=version,
             context=chosen.max_model_len or encoded.max_model_len,
-            capabilities=able,
+            capabilities=abilities(most, sampling=True),
             answer_cue=await answer_cue(client.template),
         )
         shown = await client.decode(plain)
         anchored = (await client.decode([*plain, plain[-1]])).removeprefix(shown)
         spaced = await client.spaces(plain, shown)
-        facts = VllmFacts(info, beginning, plain[-1], anchored, spaced=spaced, most=most, between=(plain, shown))
+        facts = TokenIdsFacts(info, beginning, plain[-1], anchored, spaced=spaced, most=most, between=(plain, shown))
         return await client.with_ends(facts)
 
 
@@ -538,16 +468,8 @@ async def _limit(client: VllmClient, ids: list[int]) -> int:
     return _MOST
 
 
-# The probe's client.
-
-
 class VllmProbeClient(CompletionsProbeClient):
-    """The probe's client for a vLLM server.
-
-    Args:
-        client: requests to the server.
-        encode: a function that returns the tokens of a text.
-    """
+    """The probe's client for a vLLM server."""
 
     def __init__(self, client: VllmClient, encode: Callable[[str], Awaitable[list[Piece]]]) -> None:
         def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
-__all__ = ["HttpAnswer"]
-
 
 class HttpAnswer(Protocol):
     """An answer whose body has not been read yet. It has those members of `httpx.Response` that this library uses."""

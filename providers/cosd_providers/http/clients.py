@@ -23,8 +23,6 @@ from cosd_providers.http.answers import HttpAnswer
 if TYPE_CHECKING:
     from cosd_providers.http.fast import AiohttpClient
 
-__all__ = ["EventLoop", "HttpClients", "ask", "carrier", "event_loop", "http_stack"]
-
 EventLoop: TypeAlias = Literal["asyncio", "uvloop"]
 
 _FAST = "cosd_providers.http.fast"  # imported only if needed, because this module imports aiohttp
@@ -59,16 +57,10 @@ def event_loop() -> EventLoop:
 
 
 class HttpClients:
-    """The HTTP clients for one server, one for each event loop. A client is closed when its last user leaves.
-
-    Args:
-        url: the server's URL.
-        timeout: the time limits.
-        idle: maximum number of idle connections to keep.
-    """
+    """The HTTP clients for one server, one for each event loop. A client is closed when its last user leaves."""
 
     def __init__(self, url: str, timeout: httpx.Timeout, idle: int) -> None:
-        self.idle = idle
+        self.idle = idle  # maximum number of idle connections to keep
         self._secure = url.lower().startswith("https:")
         self._timeout = timeout
         self._clients: dict[object, AiohttpClient | httpx.AsyncClient] = {}
@@ -136,13 +128,8 @@ async def ask(
 ) -> HttpAnswer:
     """Send a request, and return the answer, whose body has not been read yet.
 
-    Args:
-        client: the client.
-        method: GET or POST.
-        url: the target.
-        content: the JSON body; empty if there is none.
-        headers: more headers than the client sends.
-        options: `timeout` and `extensions`, as in httpx; the extensions are used in error messages.
+    `content` is the JSON body; empty if there is none. The client adds its own `headers`. The `options` are `timeout`
+    and `extensions`, as in httpx; the extensions are used in error messages.
 
     Raises:
         httpx.HTTPError: no answer arrived.
@@ -207,14 +194,10 @@ class _HttpxTransport(httpx.AsyncBaseTransport):
 
     One transport for all would check all its connections for each request. With 64 connections, a request would take
     three times as long.
-
-    Args:
-        idle: function that returns the maximum number of idle connections to keep.
-        verify: the certificates to trust.
     """
 
     def __init__(self, idle: Callable[[], int], verify: ssl.SSLContext) -> None:
-        self._idle = idle
+        self._idle = idle  # function that returns the maximum number of idle connections to keep
         self._verify = verify
         self._all = set[httpx.AsyncHTTPTransport]()
         self._free = deque[tuple[float, httpx.AsyncHTTPTransport]]()  # with times of release; last in, first out

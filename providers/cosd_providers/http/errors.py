@@ -34,8 +34,6 @@ from cosd_providers.errors import (
 from cosd_providers.http.answers import HttpAnswer
 from cosd_providers.http.keys import Strike, only_keys
 
-__all__ = ["BROKEN", "FIXED_WAIT", "Errors", "is_no_http"]
-
 FIXED_WAIT = "cosd_fixed_wait"
 """Name of an httpx extension that marks a request with a fixed read timeout, which no setting can change."""
 
@@ -86,7 +84,6 @@ class Errors:
     """A factory for the errors of one server. The error messages contain no secrets.
 
     Args:
-        endpoint: the server's URL.
         headers: the headers sent to the server. Their values are removed from every message.
     """
 

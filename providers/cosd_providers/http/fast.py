@@ -35,8 +35,6 @@ from yarl import URL
 
 from cosd_providers.http.answers import HttpAnswer
 
-__all__ = ["AiohttpClient"]
-
 _IDLE_SECONDS = 5.0  # seconds for which an idle connection is kept, as httpx does
 _LONGEST_HEADER = 1 << 16  # maximum length of a header, in bytes
 _SMALL = 1 << 15  # size, in bytes, up to which the operating system accepts a body in one call
@@ -53,15 +51,11 @@ class AiohttpClient:
     Args:
         idle: function that returns the maximum number of idle connections to keep. If more requests are in progress,
             the connections of the later ones are closed after use.
-        verify: the certificates to trust.
         headers: headers that are sent with every request.
-
-    Attributes:
-        is_closed: whether `aclose` has been called.
     """
 
     def __init__(self, idle: Callable[[], int], verify: ssl.SSLContext, headers: Mapping[str, str]) -> None:
-        self.is_closed = False
+        self.is_closed = False  # whether `aclose` has been called
         resolver = aiohttp.ThreadedResolver()
         connector = aiohttp.TCPConnector(limit=0, ssl=verify, resolver=resolver, keepalive_timeout=_IDLE_SECONDS)
         self._session = aiohttp.ClientSession(

@@ -8,8 +8,6 @@ from typing import Any
 
 import httpx
 
-__all__ = ["behind_httpx", "is_httpx2"]
-
 
 def is_httpx2(client: object) -> bool:
     """Test whether an object is an `httpx2.AsyncClient`."""

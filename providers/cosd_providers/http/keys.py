@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-__all__ = ["Strike", "checked_headers", "checked_url", "only_keys", "sets_authorization", "with_key"]
-
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SCHEMES = {"basic", "bearer", "token"}
 _KEYS = {"api-key", "authorization", "x-api-key"}

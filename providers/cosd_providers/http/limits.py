@@ -18,8 +18,6 @@ from aiolimiter import AsyncLimiter
 
 from cosd_providers.usage import Usage
 
-__all__ = ["Limiter", "Limits", "Slot", "checked_limits"]
-
 _MINUTE = 60.0
 
 
@@ -69,14 +67,7 @@ def checked_limits(limits: Limits | None) -> Limits | None:
 
 
 class Limiter:
-    """A queue for the requests to one server.
-
-    Args:
-        limits: the limits; None means no limits.
-
-    Attributes:
-        limits: the limits.
-        sent: number of generation requests so far.
+    """A queue for the requests to one server; None means no limits.
 
     Raises:
         TypeError: `limits` is not a `Limits` object.
@@ -84,16 +75,14 @@ class Limiter:
 
     def __init__(self, limits: Limits | None) -> None:
         self.limits = checked_limits(limits) or Limits()
-        self.sent = 0
+        self.sent = 0  # number of generation requests so far
         self._limited = self.limits != Limits()
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
 
     async def enter(self, usage: Usage, *, draft: bool) -> Slot | None:
         """Wait until another request may be in flight, and return its slot; None if there are no limits.
 
-        Args:
-            usage: the request's record of usage.
-            draft: whether the request is a draft's stream, which may stay open while it waits for other requests.
+        A draft's stream (`draft`) may stay open while it waits for other requests.
         """
         slot = None
         if self._limited:

@@ -13,8 +13,6 @@ import tenacity
 
 from cosd_providers.errors import ProviderError, ServerError
 
-__all__ = ["RetriedFailures", "overcome", "resumed", "until_answered"]
-
 _ATTEMPTS = 4
 _LOADING_SECONDS = 120.0  # maximum wait for a server that is loading its model
 _LONGEST_WAIT = 60.0  # maximum number of seconds between two attempts; limits per minute ask for up to a minute
@@ -73,10 +71,7 @@ def overcome(endpoint: str) -> None:
 
 
 async def until_answered(
-    attempt: Callable[[int], Awaitable[_T]],
-    again: Callable[[ProviderError], None] = lambda _: None,
-    *,
-    few: int = 2,
+    attempt: Callable[[int], Awaitable[_T]], again: Callable[[ProviderError], None] = lambda _: None, *, few: int = 2
 ) -> _T:
     """Make attempts until one succeeds, and return its result.
 

@@ -21,8 +21,6 @@ from cosd_providers.http.errors import BROKEN, Errors
 from cosd_providers.http.limits import Slot
 from cosd_providers.usage import Usage
 
-__all__ = ["EventSplitter", "LineSplitter", "events", "read"]
-
 _LONGEST = 64 << 20  # maximum number of bytes in an answer, or in one event
 _LONGEST_ERROR = 64 << 10  # maximum number of bytes that are read from an error answer
 _LAST_SECONDS = 0.05  # time within which a stream must end after `[DONE]`, so that its connection can be kept
@@ -144,15 +142,12 @@ class EventSplitter:
     """A splitter for server-sent events, as in the HTML standard (section 9.2.6, Interpreting an event stream).
 
     Only the field `data` is used. An event that has no data, or no empty line at its end, is ignored.
-
-    Attributes:
-        size: number of bytes in the chunks that arrived after the last empty line.
     """
 
     __slots__ = ("_after_cr", "_data", "_first", "_parts", "size")
 
     def __init__(self) -> None:
-        self.size = 0
+        self.size = 0  # number of bytes in the chunks that arrived after the last empty line
         self._parts: list[bytes] = []  # the parts of an incomplete line
         self._data: list[bytes] = []  # the lines of an incomplete event
         self._first = True  # whether the next line is the first line of the stream
@@ -193,16 +188,12 @@ class EventSplitter:
 
 
 class LineSplitter:
-    """A splitter for a stream with one JSON object per line. A last line without a line feed is ignored.
-
-    Attributes:
-        size: number of bytes in the incomplete line.
-    """
+    """A splitter for a stream with one JSON object per line. A last line without a line feed is ignored."""
 
     __slots__ = ("_parts", "size")
 
     def __init__(self) -> None:
-        self.size = 0
+        self.size = 0  # number of bytes in the incomplete line
         self._parts: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[bytes]:

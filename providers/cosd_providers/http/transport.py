@@ -33,8 +33,6 @@ from cosd_providers.http.retries import overcome, until_answered
 from cosd_providers.http.streams import events, read
 from cosd_providers.usage import Usage
 
-__all__ = ["DEFAULT_TIMEOUT", "FEW_IDLE", "MANY_IDLE", "HttpClient", "Timeout", "Transport"]
-
 HttpClient = httpx.AsyncClient
 Timeout = float | httpx.Timeout
 
@@ -80,7 +78,6 @@ class Transport:
         idle: maximum number of idle connections to keep.
 
     Attributes:
-        endpoint: the server's URL.
         http_client: the user's own client, if one was given. An httpx2 client is wrapped in httpx's interface.
 
     Raises:
@@ -307,31 +304,18 @@ class Transport:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A request.
-
-    Attributes:
-        method: GET or POST.
-        path: the route.
-        body: the data to send, as JSON.
-        usage: the record that counts the request; None if the model generates nothing.
-        headers: further headers of this request.
-        stream: whether the answer is read as it arrives.
-        draft: whether the reader of the stream may wait for other requests.
-        once: whether the request must not be retried.
-        again: whether the request is itself a retry.
-        quick: whether to give up after ten seconds without an answer.
-    """
+    """A request."""
 
     method: str
     path: str
-    body: object = None
-    usage: Usage | None = None
-    headers: Mapping[str, str] | None = None
-    stream: bool = False
-    draft: bool = False
-    once: bool = False
-    again: bool = False
-    quick: bool = False
+    body: object = None  # the data to send, as JSON
+    usage: Usage | None = None  # the record that counts the request; None if the model generates nothing
+    headers: Mapping[str, str] | None = None  # further headers of this request
+    stream: bool = False  # whether the answer is read as it arrives
+    draft: bool = False  # whether the reader of the stream may wait for other requests
+    once: bool = False  # whether the request must not be retried
+    again: bool = False  # whether the request is itself a retry
+    quick: bool = False  # whether to give up after ten seconds without an answer
 
 
 async def _close(response: HttpAnswer) -> None:

@@ -9,8 +9,8 @@ from cosd_providers.contract import Provider
 from cosd_providers.deferred import deferred
 
 if TYPE_CHECKING:
-    from cosd_providers.probe.inquiry import PROBE_PROMPT
     from cosd_providers.probe.report import Definition, Line, ProbeReport, Spent, Way, definition_of
+    from cosd_providers.probe.state import PROBE_PROMPT
 
 __all__ = ["PROBE_PROMPT", "Definition", "Line", "ProbeReport", "Spent", "Way", "definition_of", "probe"]
 
@@ -18,7 +18,7 @@ if not TYPE_CHECKING:
     _REPORT = ("Definition", "Line", "ProbeReport", "Spent", "Way", "definition_of")
     __getattr__ = deferred(
         __name__,
-        {"PROBE_PROMPT": "cosd_providers.probe.inquiry", **dict.fromkeys(_REPORT, "cosd_providers.probe.report")},
+        {"PROBE_PROMPT": "cosd_providers.probe.state", **dict.fromkeys(_REPORT, "cosd_providers.probe.report")},
     )
 
 

@@ -15,11 +15,9 @@ from typing import Any
 
 from cosd_providers.contract import Context, HiddenStates, IdContexts, Question, State, Token
 from cosd_providers.distributions import near
-from cosd_providers.probe.inquiry import DRAFTED, NO_IDS, TOO_SHORT, Finding, Inquiry, by_start, check, places, text_of
 from cosd_providers.probe.report import in_digits
+from cosd_providers.probe.state import DRAFTED, NO_IDS, TOO_SHORT, Finding, ProbeRun, by_start, check, places, text_of
 from cosd_providers.usage import Usage
-
-__all__ = ["DISTRIBUTIONS"]
 
 _WRITTEN = 24  # number of tokens in each draft by ids
 _PROMPTS = (
@@ -50,21 +48,21 @@ _Listed = Mapping[tuple[bytes, bool], float]
 
 
 @check("after_ids", refused=False)
-async def after_ids(inquiry: Inquiry) -> Finding:
+async def after_ids(probe: ProbeRun) -> Finding:
     """Write drafts by ids, and send the model the ids before each of their tokens. It must choose that token again.
 
     Also record the line `tie`: the difference in log probability that counts as a tie.
     """
-    able = inquiry.info.capabilities
-    if not (able.ids and isinstance(inquiry.provider, IdContexts)):
-        inquiry.note("tie", None, NO_IDS)
+    able = probe.info.capabilities
+    if not (able.ids and isinstance(probe.provider, IdContexts)):
+        probe.note("tie", None, NO_IDS)
         return False, NO_IDS
     also: dict[str, Any] = {"alternatives": 1} if able.top_k else {}
-    drafts = [(await inquiry.drafted(Context(prompt, b"", ()), _WRITTEN, **also))[0] for prompt in _PROMPTS]
+    drafts = [(await probe.drafted(Context(prompt, b"", ()), _WRITTEN, **also))[0] for prompt in _PROMPTS]
     if any(token.id is None for draft in drafts for token in draft):
         return False, "its tokens have no ids"
     equal, tied, wrong, moves = 0, 0, list[str](), [0.0]
-    for written, read in await _read_again(inquiry, drafts):
+    for written, read in await _read_again(probe, drafts):
         second = next(iter(read.alternatives), None)
         if read.id == written.id or (read.end and written.end):
             equal += 1
@@ -77,18 +75,18 @@ async def after_ids(inquiry: Inquiry) -> Finding:
     compared = equal + tied + len(wrong)
     if compared < _LEAST:
         return None, TOO_SHORT
-    alone = [_moved(*pair) for pair in await _read_alone(inquiry, drafts[0])]
-    inquiry.note("tie", *_tie(max(moves), max(alone, default=None)))
+    alone = [_moved(*pair) for pair in await _read_alone(probe, drafts[0])]
+    probe.note("tie", *_tie(max(moves), max(alone, default=None)))
     words = f"equal at {equal} of {compared} places" + (f", and a tie at {tied}" if tied else "")
     return not wrong, words + (f"; {wrong[0]}" if wrong else "")
 
 
-async def _read_again(inquiry: Inquiry, drafts: Sequence[Sequence[Token]]) -> list[tuple[Token, Token]]:
+async def _read_again(probe: ProbeRun, drafts: Sequence[Sequence[Token]]) -> list[tuple[Token, Token]]:
     """Ask for the token at each place of the drafts; return the written tokens, each with the one that is chosen now.
 
     If possible, the places of all drafts are asked in one request, so that they form a batch.
     """
-    provider: Any = inquiry.provider
+    provider: Any = probe.provider
     several: IdContexts = provider.with_strategy("list") if "list" in getattr(provider, "strategies", ()) else provider
     usage = Usage()  # a separate record, because these requests belong to no strategy
     found: list[tuple[Token, Token]] = []
@@ -101,16 +99,16 @@ async def _read_again(inquiry: Inquiry, drafts: Sequence[Sequence[Token]]) -> li
         contexts = [Context(prompt, text_of(own), tuple(token.id or 0 for token in own)) for prompt, own, _ in known]
         chosen = await several.next_tokens(contexts, usage=usage)
         found += [(token, read) for (*_, token), read in zip(known, chosen, strict=True) if read is not None]
-    inquiry.spend(usage)
+    probe.spend(usage)
     return found
 
 
-async def _read_alone(inquiry: Inquiry, draft: Sequence[Token]) -> list[tuple[Token, Token]]:
+async def _read_alone(probe: ProbeRun, draft: Sequence[Token]) -> list[tuple[Token, Token]]:
     """Ask for the token at some places of the first draft as `_read_again`, but in requests of their own.
 
     Return only the places at which the same token is chosen; none if the provider asks in one way only.
     """
-    provider: Any = inquiry.provider
+    provider: Any = probe.provider
     if not {"list", "singles"} <= {*getattr(provider, "strategies", ())}:
         return []
     usage, chosen = Usage(), places(draft)
@@ -118,7 +116,7 @@ async def _read_alone(inquiry: Inquiry, draft: Sequence[Token]) -> list[tuple[To
         Context(_PROMPTS[0], text_of(draft[:at]), tuple(token.id or 0 for token in draft[:at])) for at in chosen
     ]
     found: Sequence[Token | None] = await provider.with_strategy("singles").next_tokens(contexts, usage=usage)
-    inquiry.spend(usage)
+    probe.spend(usage)
     return [
         (token, read)
         for (_, token), read in zip(chosen.values(), found, strict=True)
@@ -191,9 +189,9 @@ def _rounded(value: float, rounding: str) -> float:
 
 
 @check("restart")
-async def restart(inquiry: Inquiry) -> Finding:
+async def restart(probe: ProbeRun) -> Finding:
     """Return what the provider has found out about the cost of a restart."""
-    again = inquiry.info.capabilities.reread
+    again = probe.info.capabilities.reread
     if again is None:
         return None, "measured only on llama.cpp, if it has a cache"
     cached = "tokens in its cache are read again after a change"
@@ -201,33 +199,33 @@ async def restart(inquiry: Inquiry) -> Finding:
 
 
 @check("alternatives")
-async def alternatives(inquiry: Inquiry) -> Finding:
+async def alternatives(probe: ProbeRun) -> Finding:
     """Request alternatives from each method. They must agree at each place, and must not change the tokens."""
-    able = inquiry.info.capabilities
+    able = probe.info.capabilities
     if not able.top_k:
         return False, "drafts may list some, proposals and scores do not"
-    if not inquiry.draft:
-        return None, inquiry.no_draft
-    prompt, text = inquiry.prompt, text_of(inquiry.draft)
-    drafted, _ = await inquiry.drafted(Context(prompt), DRAFTED, alternatives=_LISTED)
-    if [token.data for token in drafted] != [token.data for token in inquiry.draft]:
+    if not probe.draft:
+        return None, probe.no_draft
+    prompt, text = probe.prompt, text_of(probe.draft)
+    drafted, _ = await probe.drafted(Context(prompt), DRAFTED, alternatives=_LISTED)
+    if [token.data for token in drafted] != [token.data for token in probe.draft]:
         return False, "a draft with alternatives differs from a draft without them"
     if not all(_ordered(token) for token in drafted):
         return False, "an alternative is more probable than the chosen token, or than the alternative before it"
     asked = {start: token for start, token in places(drafted).values() if token.alternatives}
     questions = [Question(start, (token.data,)) for start, token in asked.items()]
-    found = await inquiry.provider.propose(Context(prompt, text), questions, alternatives=_LISTED, usage=inquiry.usage)
+    found = await probe.provider.propose(Context(prompt, text), questions, alternatives=_LISTED, usage=probe.usage)
     proposed = {one.start: one.tokens[0] for one in found if one is not None}
     scored: dict[int, Token] = {}
     if able.score_top_k:
         given = Context(prompt, text)
-        scored |= by_start(await inquiry.provider.score(given, alternatives=_LISTED, usage=inquiry.usage))
+        scored |= by_start(await probe.provider.score(given, alternatives=_LISTED, usage=probe.usage))
     where, seen = ["drafts"], list[str]()
     for name, tokens in (("proposals", proposed), ("scores", scored)):
         pairs = [(start, token) for start, token in asked.items() if _same_token(token, tokens.get(start))]
         if not pairs:
             continue
-        equal = sum([await _agree(inquiry, text[:start], token, tokens[start]) for start, token in pairs])
+        equal = sum([await _agree(probe, text[:start], token, tokens[start]) for start, token in pairs])
         seen.append(f"{name} at {equal} of {len(pairs)} places")
         if equal < len(pairs):
             return False, f"equal to the alternatives of drafts in {', '.join(seen)}"
@@ -238,15 +236,15 @@ async def alternatives(inquiry: Inquiry) -> Finding:
 
 
 @check("scored_end", refused=False)
-async def scored_end(inquiry: Inquiry) -> Finding:
+async def scored_end(probe: ProbeRun) -> Finding:
     """Score the end of a text. Its probability must equal the probability that a proposal reports for the end."""
-    able = inquiry.info.capabilities
+    able = probe.info.capabilities
     if not able.score:
         return False, "it scores no text"
-    if not inquiry.draft:
-        return None, inquiry.no_draft
-    prompt, text = inquiry.prompt, text_of(inquiry.draft)
-    scored = await inquiry.provider.score(Context(prompt, text), end=True, usage=inquiry.usage)
+    if not probe.draft:
+        return None, probe.no_draft
+    prompt, text = probe.prompt, text_of(probe.draft)
+    scored = await probe.provider.score(Context(prompt, text), end=True, usage=probe.usage)
     last = scored[-1] if scored else Token(b"", None)
     if not last.end:
         return False, "the end is missing"
@@ -254,7 +252,7 @@ async def scored_end(inquiry: Inquiry) -> Finding:
         return False, "its probability is not reported"
     options: dict[str, Any] = {"alternatives": _LISTED} if able.top_k else {}
     asked = [Question(len(text), (b"",))]
-    [proposal] = await inquiry.provider.propose(Context(prompt, text), asked, usage=inquiry.usage, **options)
+    [proposal] = await probe.provider.propose(Context(prompt, text), asked, usage=probe.usage, **options)
     listed: _Listed = _listed(proposal.tokens[0]) if proposal is not None else {}
     if not listed:
         return None, f"{last.prob:.2g}; nothing is proposed there that it could be compared with"
@@ -266,20 +264,20 @@ async def scored_end(inquiry: Inquiry) -> Finding:
 
 
 @check("sampling", refused=False)
-async def sampling(inquiry: Inquiry) -> Finding:
+async def sampling(probe: ProbeRun) -> Finding:
     """Draw tokens. The same seed must draw the same tokens, with the probabilities that a greedy answer lists."""
-    if not inquiry.info.capabilities.sampling:
+    if not probe.info.capabilities.sampling:
         return False, "it is not known to draw from the model's own distribution"
-    place = await _unsure(inquiry)
+    place = await _unsure(probe)
     if place is None:
         return None, "the model is confident everywhere: every draw would be the same"
     context, listed = place
-    one, other = [(await inquiry.drafted(context, _SAMPLED, temperature=1, seed=1))[0] for _ in range(2)]
+    one, other = [(await probe.drafted(context, _SAMPLED, temperature=1, seed=1))[0] for _ in range(2)]
     if [token.data for token in one] != [token.data for token in other]:
         return False, "one seed draws different tokens"
     drawn: list[Token] = []
     for seed in range(2, 2 + _DRAWS):
-        drawn += (await inquiry.drafted(context, 1, temperature=1, seed=seed))[0][:1]
+        drawn += (await probe.drafted(context, 1, temperature=1, seed=seed))[0][:1]
     best, prob = max(listed.items(), key=lambda item: item[1])
     raw = sum(_is_raw(token, listed) for token in drawn)
     if raw < len(drawn):
@@ -290,20 +288,20 @@ async def sampling(inquiry: Inquiry) -> Finding:
 
 
 @check("hidden_states", refused=False)
-async def hidden_states(inquiry: Inquiry) -> Finding:
+async def hidden_states(probe: ProbeRun) -> Finding:
     """Request hidden states in two ways. They must agree at each place, and must not change the tokens."""
-    width, provider = inquiry.info.capabilities.hidden_states, inquiry.provider
+    width, provider = probe.info.capabilities.hidden_states, probe.provider
     if not width or not isinstance(provider, HiddenStates):
         return False, "the server does not report them"
-    if not inquiry.draft:
-        return None, inquiry.no_draft
-    prompt, text = inquiry.prompt, text_of(inquiry.draft)
-    stream = provider.generate_with_states(Context(prompt, b""), max_tokens=DRAFTED, usage=inquiry.usage)
+    if not probe.draft:
+        return None, probe.no_draft
+    prompt, text = probe.prompt, text_of(probe.draft)
+    stream = provider.generate_with_states(Context(prompt, b""), max_tokens=DRAFTED, usage=probe.usage)
     async with aclosing(stream):
         drafted = [item async for item in stream if isinstance(item, Token)]
-    if [token.data for token in drafted] != [token.data for token in inquiry.draft]:
+    if [token.data for token in drafted] != [token.data for token in probe.draft]:
         return False, "a draft with hidden states differs from a draft without them"
-    found = await provider.hidden_states(Context(prompt, text), usage=inquiry.usage)
+    found = await provider.hidden_states(Context(prompt, text), usage=probe.usage)
     states = {start: token.state for start, token in places(drafted).values() if start in found}
     if any(state is None or len(state) != width for state in states.values()):
         return False, f"not all have {width} numbers"
@@ -321,14 +319,14 @@ def _close(one: State, other: State) -> bool:
     return len(one) == len(other) and difference <= _CLOSE * max(math.hypot(*one), math.hypot(*other))
 
 
-async def _unsure(inquiry: Inquiry) -> tuple[Context, _Listed] | None:
+async def _unsure(probe: ProbeRun) -> tuple[Context, _Listed] | None:
     """Find a context after which the model is unsure. Return it and its distribution; None if not found."""
-    tokens = [token for token in inquiry.draft if not token.end and token.prob is not None]
+    tokens = [token for token in probe.draft if not token.end and token.prob is not None]
     least = min(tokens, key=lambda token: token.prob or 0.0, default=None)
-    before = text_of(inquiry.draft[: inquiry.draft.index(least)]) if least is not None else b""
-    options: dict[str, Any] = {"alternatives": _LISTED} if inquiry.info.capabilities.top_k else {}
-    for context in (Context(inquiry.prompt, before), *map(Context, _OPENINGS)):
-        found, _ = await inquiry.drafted(context, 1, **options)
+    before = text_of(probe.draft[: probe.draft.index(least)]) if least is not None else b""
+    options: dict[str, Any] = {"alternatives": _LISTED} if probe.info.capabilities.top_k else {}
+    for context in (Context(probe.prompt, before), *map(Context, _OPENINGS)):
+        found, _ = await probe.drafted(context, 1, **options)
         if found and (found[0].prob or 1.0) <= _UNSURE:
             return context, _listed(found[0])
     return None
@@ -359,7 +357,7 @@ def _same_token(one: Token, other: Token | None) -> bool:
     return other is not None and (one.data, one.end) == (other.data, other.end)
 
 
-async def _agree(inquiry: Inquiry, text: bytes, drafted: Token, other: Token) -> bool:
+async def _agree(probe: ProbeRun, text: bytes, drafted: Token, other: Token) -> bool:
     """Test whether a token has the same alternatives as the drafted token, or as the first token of a new draft.
 
     A new draft, which starts at the token's place, is compared because the alternatives can differ from those of the
@@ -367,7 +365,7 @@ async def _agree(inquiry: Inquiry, text: bytes, drafted: Token, other: Token) ->
     """
     if _equal(_listed(drafted), _listed(other)):
         return True
-    found, _ = await inquiry.drafted(Context(inquiry.prompt, text), 1, alternatives=_LISTED)
+    found, _ = await probe.drafted(Context(probe.prompt, text), 1, alternatives=_LISTED)
     return bool(found) and _equal(_listed(found[0]), _listed(other))
 
 

@@ -13,21 +13,6 @@ from pydantic import BaseModel, ConfigDict
 
 from cosd_providers.connect import Snapshot
 
-__all__ = [
-    "EXAMPLE",
-    "LINES",
-    "UNTRUSTED",
-    "UNUSABLE",
-    "Definition",
-    "Line",
-    "ProbeReport",
-    "Spent",
-    "Value",
-    "Way",
-    "definition_of",
-    "in_digits",
-]
-
 Value = bool | int | float | str | tuple[str, ...] | None
 """The value of a line; None means that it is unknown."""
 
@@ -94,7 +79,7 @@ _ROWS = (
 LINES: Mapping[str, Words] = {row.name: row for row in _ROWS}
 """All lines of a report, by name, in the order of the report, which is also the order of the checks.
 
-A new check is a row here, and a function with the decorator `inquiry.check` in the list at the end of its module.
+A new check is a row here, and a function with the decorator `state.check` in the list at the end of its module.
 """
 
 UNUSABLE: Mapping[tuple[str, Value], str] = {

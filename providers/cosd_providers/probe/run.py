@@ -12,17 +12,15 @@ from cosd_providers.contract import Provider
 from cosd_providers.detection import DetectedProvider
 from cosd_providers.engine import Engine
 from cosd_providers.engines.openai import OpenAICompatible
+from cosd_providers.engines.openai.probe_client import ProbeClient
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.greedy import TIES
 from cosd_providers.probe.contract_checks import CONTRACT, ways
 from cosd_providers.probe.distribution_checks import DISTRIBUTIONS
-from cosd_providers.probe.inquiry import DRAFTED, PROBE_PROMPT, STOPPING, Inquiry, reason
 from cosd_providers.probe.report import LINES, UNTRUSTED, UNUSABLE, Line, ProbeReport, Spent, Way
+from cosd_providers.probe.state import DRAFTED, PROBE_PROMPT, STOPPING, ProbeRun, reason
 from cosd_providers.probe.wire_checks import WIRE
-from cosd_providers.probe_client import ProbeClient
 from cosd_providers.tokenizers import fingerprint
-
-__all__ = ["run"]
 
 _NO_WIRE = "a provider of this kind can only be checked through its contract"
 
@@ -83,21 +81,21 @@ async def _examined(provider: Provider, prompt: str, began: float) -> ProbeRepor
         return _refused(provider, error, began)
     look: Any = getattr(provider, "probe_client", None)
     client: ProbeClient | None = await look() if look is not None else None
-    inquiry = Inquiry(provider, info, client, prompt)
-    inquiry.note("server", f"{info.engine} {info.build or ''}".strip(), "reported, not tested")
+    probe = ProbeRun(provider, info, client, prompt)
+    probe.note("server", f"{info.engine} {info.build or ''}".strip(), "reported, not tested")
     for name, told in (("context", info.context), ("template", info.answer_cue)):
         if told is not None:
-            inquiry.note(name, told, "reported, not tested")
+            probe.note(name, told, "reported, not tested")
     if client is not None:
-        inquiry.settings = await _settings(client)
+        probe.settings = await _settings(client)
     checks = {check.name: check for check in (*CONTRACT, *(WIRE if client is not None else ()), *DISTRIBUTIONS)}
     for name in LINES:
         if name in checks:
-            await inquiry.examine(checks[name])
-    if inquiry.fastest is not None:
-        inquiry.note("round_trip", round(inquiry.fastest, 4), f"{inquiry.fastest * 1000:.0f} ms")
-    _fill(inquiry)
-    return await _reported(inquiry, began)
+            await probe.examine(checks[name])
+    if probe.fastest is not None:
+        probe.note("round_trip", round(probe.fastest, 4), f"{probe.fastest * 1000:.0f} ms")
+    _fill(probe)
+    return await _reported(probe, began)
 
 
 async def _settings(client: ProbeClient) -> dict[str, int]:
@@ -110,51 +108,51 @@ async def _settings(client: ProbeClient) -> dict[str, int]:
         return {}
 
 
-def _fill(inquiry: Inquiry) -> None:
+def _fill(probe: ProbeRun) -> None:
     """Add each missing line, with an unknown value and the reason for it."""
     reasons = {
         "context": "the server does not report it",
         "template": "the model has none of its own, or none can be seen",
         "end": f"no answer ended within {DRAFTED} tokens; give a prompt with a short answer",
-        "score": inquiry.no_draft,
-        "propose": inquiry.no_draft,
+        "score": probe.no_draft,
+        "propose": probe.no_draft,
     }
-    other = _NO_WIRE if inquiry.client is None else "there was no question to send"
+    other = _NO_WIRE if probe.client is None else "there was no question to send"
     for name in LINES:
-        if name not in inquiry.lines:
-            inquiry.note(name, None, reasons.get(name, other))
-    end = inquiry.lines["end"]
-    if end.value and not inquiry.info.capabilities.end_prob:
-        inquiry.note("end", True, f"{end.seen}{UNTRUSTED}", end.asked)
+        if name not in probe.lines:
+            probe.note(name, None, reasons.get(name, other))
+    end = probe.lines["end"]
+    if end.value and not probe.info.capabilities.end_prob:
+        probe.note("end", True, f"{end.seen}{UNTRUSTED}", end.asked)
 
 
-async def _reported(inquiry: Inquiry, began: float) -> ProbeReport:
-    found = await ways(inquiry)
-    drafts, assists = _missing(inquiry, found)
-    engine, options = _connected(inquiry.provider)
+async def _reported(probe: ProbeRun, began: float) -> ProbeReport:
+    found = await ways(probe)
+    drafts, assists = _missing(probe, found)
+    engine, options = _connected(probe.provider)
     right = next((way.name for way in found if way.proved), None)
-    if right is not None and (any(way.wrong for way in found) or inquiry.value("propose") is False):
+    if right is not None and (any(way.wrong for way in found) or probe.value("propose") is False):
         options["strategy"] = right
-    keep: Any = getattr(inquiry.provider, "snapshot", None)
-    usage = inquiry.usage
+    keep: Any = getattr(probe.provider, "snapshot", None)
+    usage = probe.usage
     return ProbeReport(
-        endpoint=inquiry.info.endpoint,
+        endpoint=probe.info.endpoint,
         engine=engine,
         options=options,
-        model=inquiry.info.model,
+        model=probe.info.model,
         facts=await keep() if keep is not None and engine is not None else None,
-        version=inquiry.info.build,
-        lines=tuple(inquiry.lines[name] for name in LINES),
+        version=probe.info.build,
+        lines=tuple(probe.lines[name] for name in LINES),
         can_draft=not drafts,
         can_assist=not assists,
-        by_agreement=not assists and not inquiry.info.capabilities.probs,
+        by_agreement=not assists and not probe.info.capabilities.probs,
         draft_lacks=tuple(drafts),
         assistant_lacks=tuple(assists),
         ways=tuple(found),
-        advice=tuple(_advice(inquiry, found)),
-        encoding=_digest(await fingerprint(inquiry.provider, inquiry.info)),
-        vocabulary=_digest(inquiry.vocabulary),
-        tie=tie if isinstance(tie := inquiry.value("tie"), float) else None,
+        advice=tuple(_advice(probe, found)),
+        encoding=_digest(await fingerprint(probe.provider, probe.info)),
+        vocabulary=_digest(probe.vocabulary),
+        tie=tie if isinstance(tie := probe.value("tie"), float) else None,
         spent=Spent(
             requests=usage.requests,
             prompt_tokens=usage.prompt_tokens,
@@ -197,12 +195,12 @@ def _connected(provider: Provider) -> tuple[str | None, dict[str, str]]:
     return next((name for name in ADAPTERS if type(provider) is adapter_class(name)), None), options
 
 
-def _missing(inquiry: Inquiry, found: Sequence[Way]) -> tuple[list[str], list[str]]:
+def _missing(probe: ProbeRun, found: Sequence[Way]) -> tuple[list[str], list[str]]:
     """Return the reasons why the server cannot be a draft, and the reasons why it cannot be an assistant."""
-    value, lines = inquiry.value, inquiry.lines
+    value, lines = probe.value, probe.lines
     both = [words for (name, bad), words in UNUSABLE.items() if value(name) == bad]
     drafts, assists, proved = [*both], [*both], any(way.proved for way in found)
-    if inquiry.short:
+    if probe.short:
         if value("logprobs") is False:  # if all answers were short, there is no other evidence
             drafts.append(lines["logprobs"].seen)
         return drafts, assists
@@ -215,17 +213,17 @@ def _missing(inquiry: Inquiry, found: Sequence[Way]) -> tuple[list[str], list[st
     return drafts, assists
 
 
-def _advice(inquiry: Inquiry, found: Sequence[Way]) -> list[str]:
+def _advice(probe: ProbeRun, found: Sequence[Way]) -> list[str]:
     """Return the options and flags that would help with this kind of server."""
-    value, depth, settings = inquiry.value, inquiry.value("depth"), inquiry.settings
+    value, depth, settings = probe.value, probe.value("depth"), probe.settings
     lacks = {
         "cached": value("cache") is None,
         "cache": value("cache") is False,
         "raw": value("probabilities") in ("changed", "degenerate"),
         "depth": isinstance(depth, int) and depth < TIES,
-        "scoring": not inquiry.info.capabilities.score,
+        "scoring": not probe.info.capabilities.score,
         "tokenizer": value("tokenizer") is False,
-        "context": 0 < (inquiry.info.context or 0) < settings.get("trained", 0),
+        "context": 0 < (probe.info.context or 0) < settings.get("trained", 0),
         "echo": any(way.name == "echo" and way.proved and not way.cached for way in found),
         "slots": settings.get("slots") == 1,
         "restart": bool(value("restart")),
@@ -233,9 +231,9 @@ def _advice(inquiry: Inquiry, found: Sequence[Way]) -> list[str]:
     right = [way.name for way in found if way.proved]
     wrong = [way.name for way in found if way.wrong]
     words: list[str] = []
-    rows = (*_ADVICE.get(inquiry.info.engine, ()), *_ADVICE[""])
+    rows = (*_ADVICE.get(probe.info.engine, ()), *_ADVICE[""])
     if right and wrong and not lacks["restart"]:  # otherwise the answers differ because the cache is read again
         words.append(f"strategy={right[0]!r}: asked by {' or '.join(wrong)} it answers differently")
-    if value("after_ids") is False and inquiry.info.capabilities.ids and not lacks["restart"]:
+    if value("after_ids") is False and probe.info.capabilities.ids and not lacks["restart"]:
         words.append('unit="word": asked after its own ids it answers differently')
     return [*words, *(row for lack, row in rows if lacks[lack])]

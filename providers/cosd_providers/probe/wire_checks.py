@@ -8,12 +8,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from cosd_providers.distributions import agree, cuts, listed, power_of
+from cosd_providers.engines.openai.probe_client import REPLY_WAYS, Prompt, RawReply, RawScores
 from cosd_providers.errors import ServerError, UnsupportedError
 from cosd_providers.greedy import Position
-from cosd_providers.probe.inquiry import REFUSALS, Finding, Inquiry, check, reason
-from cosd_providers.probe_client import REPLY_WAYS, Prompt, RawReply, RawScores
-
-__all__ = ["WIRE"]
+from cosd_providers.probe.state import REFUSALS, Finding, ProbeRun, check, reason
 
 _OPENING = "The capital of France is Paris, and the"
 _SENTENCE = f"{_OPENING} capital of Spain is Madrid."
@@ -39,35 +37,35 @@ _LEAST = 3  # minimum number of characters that must agree
 
 
 @check("models")
-async def models(inquiry: Inquiry) -> Finding:
+async def models(probe: ProbeRun) -> Finding:
     """List the server's models."""
-    names = tuple(await inquiry.wire.models())
-    there = "among them" if inquiry.info.model in names else "not among them"
+    names = tuple(await probe.wire.models())
+    there = "among them" if probe.info.model in names else "not among them"
     return names, f"the model in use is {there}"
 
 
 @check("logprobs")
-async def logprobs(inquiry: Inquiry) -> Finding:
+async def logprobs(probe: ProbeRun) -> Finding:
     """Ask for one token, with its probability and its alternatives."""
-    inquiry.first = await inquiry.after(_OPENING)
-    if not any(listed(position) for position in inquiry.first.positions):
+    probe.first = await probe.after(_OPENING)
+    if not any(listed(position) for position in probe.first.positions):
         return False, "an answer without probabilities: the field is ignored, or refused"
-    position = inquiry.first.positions[0]
+    position = probe.first.positions[0]
     token = position.pick.token
     prob = "no probability" if token.prob is None else f"probability {token.prob:.3g}"
     return True, f"{token.data!r} with {prob} and {len(position.top)} alternatives"
 
 
 @check("depth")
-async def depth(inquiry: Inquiry) -> Finding | None:
+async def depth(probe: ProbeRun) -> Finding | None:
     """Find the maximum number of alternatives that the server lists."""
-    if not inquiry.first.positions:
+    if not probe.first.positions:
         return None
-    got = _count(inquiry.first)
+    got = _count(probe.first)
     seen = [f"asked for 5: {got}"]
     for top in _DEEP:
         try:
-            [reply] = await inquiry.ask([_OPENING], top=top)
+            [reply] = await probe.ask([_OPENING], top=top)
         except REFUSALS:
             seen.append(f"asked for {top}: refused")
             break
@@ -79,16 +77,16 @@ async def depth(inquiry: Inquiry) -> Finding | None:
 
 
 @check("probabilities")
-async def probabilities(inquiry: Inquiry) -> Finding | None:
+async def probabilities(probe: ProbeRun) -> Finding | None:
     """Compare the probabilities at one place for several temperatures.
 
     The model's own probabilities do not depend on the temperature.
     """
-    if not inquiry.value("logprobs"):
+    if not probe.value("logprobs"):
         return None
-    tables = [listed(inquiry.first.positions[0])]
+    tables = [listed(probe.first.positions[0])]
     for temperature in (1.0, 0.5):
-        [reply] = await inquiry.ask([_OPENING], temperature=temperature)
+        [reply] = await probe.ask([_OPENING], temperature=temperature)
         tables.append(listed(reply.positions[0]) if reply.positions else {})
     cold, plain, half = tables
     if not _unsure(cold) and cold and max(cold.values()) >= _SURE and _unsure(plain):
@@ -105,11 +103,11 @@ async def probabilities(inquiry: Inquiry) -> Finding | None:
 
 
 @check("lists", refused=False)
-async def lists(inquiry: Inquiry) -> Finding:
+async def lists(probe: ProbeRun) -> Finding:
     """Send two prompts in one request, and each in its own request. The answers must be the same."""
-    alone = [inquiry.first, await inquiry.after(_OTHER)]
+    alone = [probe.first, await probe.after(_OTHER)]
     try:
-        found = await inquiry.ask([_OPENING, _OTHER])
+        found = await probe.ask([_OPENING, _OTHER])
     except ServerError as error:
         return False, reason(error)
     if len(found) != len(alone):
@@ -122,34 +120,34 @@ async def lists(inquiry: Inquiry) -> Finding:
 
 
 @check("ids", refused=False)
-async def ids(inquiry: Inquiry) -> Finding:
+async def ids(probe: ProbeRun) -> Finding:
     """Send the ids of a text. The answer must be the same as the answer to the text."""
-    if not inquiry.info.capabilities.tokenize:
-        [reply] = await inquiry.ask([_FEW_IDS])
+    if not probe.info.capabilities.tokenize:
+        [reply] = await probe.ask([_FEW_IDS])
         if reply.read is None:
             return None, "the server does not report how many tokens it has read"
         return reply.read in (len(_FEW_IDS), len(_FEW_IDS) + 1), f"{reply.read} tokens were read of {len(_FEW_IDS)} ids"
-    prompt: Prompt = [piece.id for piece in await inquiry.provider.tokenize(_OPENING)]
-    [reply] = await inquiry.ask([prompt])
-    if _alike(inquiry.first, reply) and reply.read == inquiry.first.read:
+    prompt: Prompt = [piece.id for piece in await probe.provider.tokenize(_OPENING)]
+    [reply] = await probe.ask([prompt])
+    if _alike(probe.first, reply) and reply.read == probe.first.read:
         return True, "the same answer, and the same number of tokens read"
     return False, f"a different answer; {reply.read} tokens read"
 
 
 @check("scoring", refused=False)
-async def scoring(inquiry: Inquiry) -> Finding:
+async def scoring(probe: ProbeRun) -> Finding:
     """Score a given text, and compare the scores with the probabilities of tokens that are generated at some places.
 
     Scores that belong to a neighbouring place look plausible, and so do scores that a temperature has changed. Scoring
     is therefore trusted only if the scores equal the probabilities of the generated tokens with the same shift at every
     compared place. A place at which several shifts fit proves nothing and is skipped.
     """
-    scores = await inquiry.wire.score(_SENTENCE, inquiry.usage)
+    scores = await probe.wire.score(_SENTENCE, probe.usage)
     agreeing: list[tuple[int, Position, Position]] = []  # a shift, and what is scored with it and generated at a place
     compared = added = 0
     places = cuts(scores.own)
     for at, before in places[:: max(1, len(places) // _TRIED)][:_TRIED]:
-        reply = await inquiry.after(before.decode("utf-8", "ignore"))
+        reply = await probe.after(before.decode("utf-8", "ignore"))
         if reply.read is not None and reply.read != at + scores.specials:
             # The prompt and the scored text are encoded differently, or the server adds a special token to only one.
             added += 1
@@ -197,16 +195,16 @@ def _entry(scores: RawScores, at: int) -> Position | None:
 
 
 @check("bytes")
-async def exact_bytes(inquiry: Inquiry) -> Finding:
+async def exact_bytes(probe: ProbeRun) -> Finding:
     """Make the server write a text with multi-byte characters. The joined bytes of its tokens must equal the text.
 
     Also record whether the end of this answer is reported.
     """
-    reply = await inquiry.wire.recite(_KNOWN, inquiry.prompt, inquiry.usage)
+    reply = await probe.wire.recite(_KNOWN, probe.prompt, probe.usage)
     if reply.text != _KNOWN:
         return None, "the server cannot be made to write it"
     if reply.ended:
-        await _forced_end(inquiry, reply)
+        await _forced_end(probe, reply)
     if not reply.positions:
         return None, "the text is right, and its tokens are not shown"
     own = [position.pick.token.data for position in reply.positions if not position.pick.token.end]
@@ -217,18 +215,18 @@ async def exact_bytes(inquiry: Inquiry) -> Finding:
     return exact, f"the tokens' bytes are {'' if exact else 'not '}those of the text; {parts}"
 
 
-async def _forced_end(inquiry: Inquiry, reply: RawReply) -> None:
+async def _forced_end(probe: ProbeRun, reply: RawReply) -> None:
     """Record whether the server reports the end of sequence of an answer whose text it was made to write."""
     named = _end_shown(reply)
-    if named == "" and not inquiry.info.capabilities.end_prob:
+    if named == "" and not probe.info.capabilities.end_prob:
         # An end without a name may in fact be a part of the last character. Plain letters have no such parts.
         try:
-            reply = await inquiry.wire.recite(_PLAIN, inquiry.prompt, inquiry.usage)
+            reply = await probe.wire.recite(_PLAIN, probe.prompt, probe.usage)
         except REFUSALS:
             return
         named = _end_shown(reply) if reply.text == _PLAIN and reply.ended else None
     words = "its probability is not shown" if named is None else "it has an entry with a probability"
-    inquiry.note("end", named is not None, words, "the end of an answer that was forced")
+    probe.note("end", named is not None, words, "the end of an answer that was forced")
 
 
 def _end_shown(reply: RawReply) -> str | None:
@@ -238,18 +236,18 @@ def _end_shown(reply: RawReply) -> str | None:
 
 
 @check("whole")
-async def reading(inquiry: Inquiry) -> Finding:
+async def reading(probe: ProbeRun) -> Finding:
     """Send prompts of several lengths. The server must read all their tokens.
 
     Also record how many tokens of a repeated prompt come from the server's cache.
     """
     took: list[float] = []
     reply: list[RawReply] = []
-    fitting = ((inquiry.info.context or 1 << 30) - len(_READ)) // len(_READ) // 2
+    fitting = ((probe.info.context or 1 << 30) - len(_READ)) // len(_READ) // 2
     half = (_READ * max(1, min(_TIMES, fitting))).rstrip(" .")
     for text in (half, half * 2, half * 2, half + _BREAKS):
         began = time.monotonic()
-        reply.append(await inquiry.after(text))
+        reply.append(await probe.after(text))
         took.append(time.monotonic() - began)
     short, once, again, broken = reply
     timing = f"it took {took[1] * 1000:.0f} ms and then {took[2] * 1000:.0f} ms, which is only a hint"
@@ -257,10 +255,10 @@ async def reading(inquiry: Inquiry) -> Finding:
     if again.cached is not None:
         cached = f"{again.cached} of {again.read} tokens" if again.read else f"{again.cached} tokens"
     seen = cached if again.cached else f"{cached}; {timing}"
-    inquiry.note("cache", None if again.cached is None else again.cached > 0, seen)
+    probe.note("cache", None if again.cached is None else again.cached > 0, seen)
     if short.read is None or once.read is None:
         return None, "the server does not report how many tokens it has read"
-    least = inquiry.first.read or 0
+    least = probe.first.read or 0
     grown = short.read > least + _JOINT and once.read - short.read >= short.read - least - _JOINT
     trims = broken.read == short.read
     words = ", and no more with line breaks at the end: the server strips white space" if trims else ""
@@ -268,9 +266,9 @@ async def reading(inquiry: Inquiry) -> Finding:
 
 
 @check("prefill", refused=False)
-async def prefill(inquiry: Inquiry) -> Finding:
+async def prefill(probe: ProbeRun) -> Finding:
     """Ask the server to continue the first half of its own reply. It must write the second half."""
-    first = await inquiry.wire.reply(_MESSAGE, _REPLY, inquiry.usage)
+    first = await probe.wire.reply(_MESSAGE, _REPLY, probe.usage)
     whole = first.text
     cut = whole.find(" ", len(whole) // 2)
     if cut < 1:
@@ -282,7 +280,7 @@ async def prefill(inquiry: Inquiry) -> Finding:
     for way in REPLY_WAYS:
         name = way or "the last message alone"
         try:
-            reply = await inquiry.wire.reply(_MESSAGE, _REPLY, inquiry.usage, started=whole[:cut], way=way)
+            reply = await probe.wire.reply(_MESSAGE, _REPLY, probe.usage, started=whole[:cut], way=way)
         except UnsupportedError as error:
             seen.append(f"{name}: {reason(error)}")
             continue

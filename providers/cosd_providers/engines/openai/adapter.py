@@ -51,8 +51,6 @@ from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import counted
 from cosd_providers.usage import Usage
 
-__all__ = ["OpenAICompatible"]
-
 
 class OpenAICompatible(Engine[ServerFacts]):
     """A model served by an API like OpenAI's. See `contract.Provider`.
@@ -132,30 +130,15 @@ class OpenAICompatible(Engine[ServerFacts]):
         able = replace(info.capabilities, score=scores, top_k=listed, score_top_k=score_top_k, texts=texts)
         return replace(info, capabilities=able)
 
-    async def _draft(
-        self,
-        facts: ServerFacts,  # noqa: ARG002 - the client has them
-        context: Context,
-        continuation: Any,
-        max_tokens: int,
-        options: DraftOptions,
-        usage: Usage,
-    ) -> Drafting:
+    async def _draft(self, context: Context, max_tokens: int, options: DraftOptions, usage: Usage) -> Drafting:
         client = self._client
         if context.text and not client.partial:
             raise no_partial(client.endpoint)
-        if continuation is not None:
-            raise self._unsupported("a draft cannot continue from token ids: the server takes text only")
         own_way = options.sampled and not client.samples
         return Drafting(client.without_probs() if own_way else client, context, usage, options, max_tokens)
 
     async def propose(
-        self,
-        context: Context,
-        questions: Sequence[Question] | None,
-        *,
-        alternatives: int = 0,
-        usage: Usage,
+        self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """Propose with the chosen strategy; see `contract.Provider`.
 
@@ -166,8 +149,8 @@ class OpenAICompatible(Engine[ServerFacts]):
         if not client.partial:
             raise no_partial(self._transport.endpoint)
         if client.facts.probs:
-            way: Any = {"strategy": self._strategy, "alternatives": self._listed(alternatives)}
-            return await Proposing(client, context, usage, echo=self._echo, **way).answer(questions)
+            options: Any = {"strategy": self._strategy, "alternatives": self._listed(alternatives)}
+            return await Proposing(client, context, usage, echo=self._echo, **options).answer(questions)
         if questions is None or not all(question.word for question in questions):
             raise no_probs("logprobs", self._transport.endpoint, hint=AGREE)
         found = await answer(questions, Agreement(client, context, usage).ask)
@@ -282,4 +265,5 @@ class OpenAICompatible(Engine[ServerFacts]):
 
     async def _scores(self, usage: Usage) -> bool:
         """Test, at the first call, whether the server reports the probabilities of a given text's tokens."""
-        return self._client.api == "completions" and self._client.facts.probs and await self._echo.can_score(usage)
+        scores = self._client.api == "completions" and self._client.facts.probs
+        return scores and await self._echo.shift(usage) == 0  # a shifted echo lacks the probabilities of its own tokens

@@ -25,8 +25,6 @@ from cosd_providers.greedy import Position
 from cosd_providers.messages import Message, OnSpecialTokens
 from cosd_providers.usage import Usage
 
-__all__ = ["ChatRouteRenderer", "no_partial"]
-
 _Kind = Literal["system", "systems", "neighbours"]
 
 _PROBES: Mapping[_Kind, tuple[Message, ...]] = {
@@ -47,11 +45,7 @@ _SAME = 1e-3  # smaller differences between two probabilities count as rounding
 
 
 class ChatRouteRenderer(ChatRenderer):
-    """Renderer of conversations for the route for messages, which remembers what the template accepts.
-
-    Args:
-        client: requests to the server.
-    """
+    """Renderer of conversations for the route for messages, which remembers what the template accepts."""
 
     def __init__(self, client: OpenAIClient) -> None:
         super().__init__(client.endpoint)

@@ -25,13 +25,7 @@ from cosd_providers.engines.openai.dialects import GREEDY, NEUTRAL, Dialect
 from cosd_providers.engines.openai.logprobs import CheckedAligner, Listing
 from cosd_providers.engines.openai.streams import StreamCheck, checked
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Conversation, steps
-from cosd_providers.errors import (
-    ContextLengthError,
-    InvalidRequestError,
-    ResponseError,
-    ServerError,
-    UnsupportedError,
-)
+from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
 from cosd_providers.greedy import TIES, Position
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
@@ -40,8 +34,6 @@ from cosd_providers.token_counts import Counts, Recent
 from cosd_providers.tokenizers import Tokenizer, beside, count
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import SURE_ENDS
-
-__all__ = ["OWNED", "EchoProof", "OpenAIClient", "OpenAIFacts", "Prefix", "is_too_long"]
 
 OWNED = {
     *("add_generation_prompt", "continue_final_message", "echo", "logit_bias", "logprobs", "max_completion_tokens"),
@@ -86,10 +78,6 @@ class Prefix:
         return cls(context.prompt, sendable(context.text))
 
 
-def _sorted(ends: set[str | int]) -> list[str | int]:
-    return sorted(ends, key=str)
-
-
 def _is_unspelt(answer: Completion) -> bool:
     """True if no token has a string, although the text has visible ASCII characters, which need no second token."""
     found = steps(answer)
@@ -99,71 +87,48 @@ def _is_unspelt(answer: Completion) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EchoProof:
-    """The result of testing a server's `echo`.
+    """The result of testing a server's `echo`."""
 
-    Attributes:
-        shift: the shift of the echo's entries, in tokens; None if the echo cannot be used.
-        lists: whether the echo lists the most probable tokens at each position, as well as the text's own token.
-    """
-
-    shift: int | None
+    shift: int | None  # the shift of the echo's entries, in tokens; None if the echo cannot be used
+    # whether the echo lists the most probable tokens at each position, as well as the text's own token
     lists: bool = False
 
 
 @dataclass
 class OpenAIFacts:
-    """Facts about a server that speaks OpenAI's protocol.
-
-    Attributes:
-        model: id of the model.
-        context: size of the context in tokens, prompt and answer together; None if unknown.
-        probs: whether the server returns log probabilities.
-        lists: whether the server accepts a list of prompts in one request; None before the test.
-        repeats: whether the answer to a continued message repeats that message.
-        trims: whether the server strips white space from the start of its answers; None before the test.
-        ends: strings and ids of the known ends of sequence.
-        echo: the result of testing `echo`; None before the test.
-        tokenizer: name of the local tokenizer that was checked against the server; None if there is none.
-        most: the largest number of tokens that the server lists at a position; None unless the server has refused a
-            larger number.
-        spaced: whether strings of listed tokens keep the space before a word.
-        refused: names of dispensable fields that the server has refused.
-        texts: whether tokens come with their strings; False once an answer had only empty ones.
-    """
+    """Facts about a server that speaks OpenAI's protocol."""
 
     model: str
-    context: int | None
-    probs: bool
-    lists: bool | None
-    repeats: bool
+    context: int | None  # size of the context in tokens, prompt and answer together; None if unknown
+    probs: bool  # whether the server returns log probabilities
+    lists: bool | None  # whether the server accepts a list of prompts in one request; None before the test
+    repeats: bool  # whether the answer to a continued message repeats that message
+    # whether the server strips white space from the start of its answers; None before the test
     trims: bool | None = None
-    ends: Annotated[set[str | int], PlainSerializer(_sorted)] = field(default_factory=lambda: {*SURE_ENDS})
-    echo: EchoProof | None = None
+    # strings and ids of the known ends of sequence
+    ends: Annotated[set[str | int], PlainSerializer(lambda ends: sorted(ends, key=str))] = field(
+        default_factory=lambda: {*SURE_ENDS}
+    )
+    echo: EchoProof | None = None  # the result of testing `echo`; None before the test
+    # name of the local tokenizer that was checked against the server; None if there is none
     tokenizer: str | None = None
+    # the largest number of tokens that the server lists at a position; None unless the server has refused a larger
+    # number
     most: int | None = None
-    spaced: bool = False
+    spaced: bool = False  # whether strings of listed tokens keep the space before a word
+    # names of dispensable fields that the server has refused
     refused: Annotated[set[str], PlainSerializer(sorted)] = field(default_factory=set[str])
-    texts: bool = True
+    texts: bool = True  # whether tokens come with their strings; False once an answer had only empty ones
 
 
 class OpenAIClient:
     """Requests to one server.
 
     Args:
-        transport: the server.
         dialect: the server's variant of the protocol.
         api: the route to use.
         tokenizer: a local tokenizer, which counts tokens; None if there is none.
-        extra: fields merged into every request.
         partial: whether the route for messages continues a partial answer.
-
-    Attributes:
-        endpoint: the server's URL.
-        api: the route in use.
-        partial: the argument `partial`.
-        facts: the known facts about the server; requests add further facts.
-        tokenizer: the local tokenizer.
-        conversation: the messages around the prompt and the text, for the route for messages.
     """
 
     def __init__(
@@ -177,7 +142,7 @@ class OpenAIClient:
         partial: bool = True,
     ) -> None:
         self.partial = partial
-        self.api: Literal["completions", "chat"] = api
+        self.api: Literal["completions", "chat"] = api  # the route in use
         self.endpoint = transport.endpoint
         self.dialect = dialect
         self.facts = OpenAIFacts(
@@ -188,7 +153,7 @@ class OpenAIClient:
             repeats=dialect.repeats,
             spaced=dialect.spaced,
         )
-        self.conversation = Conversation()
+        self.conversation = Conversation()  # the messages around the prompt and the text, for the route for messages
         self._transport = transport
         self.tokenizer = tokenizer
         self._extra = extra

@@ -14,8 +14,6 @@ from typing import Literal
 from cosd_providers.parsing import RAW
 from cosd_providers.suggestions import suggestion
 
-__all__ = ["DIALECTS", "Dialect", "Refusal", "dialect_at", "dialect_of"]
-
 GREEDY: Mapping[str, object] = {"temperature": 0, "top_p": 1, "n": 1}
 """Fields for greedy decoding that every server understands. (Hosted services refuse unknown fields.)"""
 
@@ -240,12 +238,7 @@ DIALECTS: Mapping[str, Dialect] = {
     # This row uses the API without a version in its URL (since August 2025); `model` is the name of the deployment.
     # Unverified: the API has /completions, which refuses a chat model with 400.
     "azure": replace(
-        _OPENAI,
-        engine="azure",
-        unknown=False,
-        hosts=(".openai.azure.com",),
-        base="/openai",
-        key_header="api-key",
+        _OPENAI, engine="azure", unknown=False, hosts=(".openai.azure.com",), base="/openai", key_header="api-key"
     ),
     # `logprobs` up to 20 and `echo` are in its published schema. Unverified: an echo lists alternatives, and `prompt`
     # must be a single string. With some models, `logprobs` in a stream is a bare number for each token; a draft from

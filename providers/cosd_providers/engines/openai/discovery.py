@@ -25,8 +25,6 @@ from cosd_providers.parsing import parse
 from cosd_providers.tokenizers import Tokenizer, count
 from cosd_providers.usage import Usage
 
-__all__ = ["check_tokenizer", "choose", "discover", "unbegun"]
-
 _STARTED = "4711 and 0815"  # several tokens, which no model repeats by chance
 _SURE = 1 - 1e-6
 _BARE = 4  # greatest plausible number of tokens for one letter, including special tokens
@@ -35,13 +33,9 @@ _BEGINNING = re.compile(r"<s>|<bos>|<\|(begin_of_text|startoftext)\|>|<ï½œbeginâ
 
 
 async def discover(client: OpenAIClient, transport: Transport, model: str | None, context: int | None) -> OpenAIFacts:
-    """Find out which model the server has, and check that the route in use is suitable for a fusion.
+    """Find out which model the server has, fill in the client's facts, and check that the route suits a fusion.
 
-    Args:
-        client: requests to the server; its `facts` are filled in.
-        transport: the server.
-        model: the model's id; None if the server has only one.
-        context: size of the context in tokens; None for the size that the server reports.
+    `model` may be None if the server has only one; `context` is None for the size that the server reports, in tokens.
 
     Raises:
         UnsupportedError: the server cannot be used.
@@ -165,10 +159,7 @@ async def check_raw(client: OpenAIClient, size: int | None = None) -> None:
 
     The server must read a single letter as at most a few tokens, and two line breaks after the letter must change that
     number. A server that does not report its usage cannot be checked.
-
-    Args:
-        client: requests to the server.
-        size: the number of tokens that the server reads for the letter, if known.
+    `size` is the number of tokens that the server reads for the letter, if known.
 
     Raises:
         UnsupportedError: the server wraps every prompt in a template, or strips trailing white space from prompts.

@@ -23,8 +23,6 @@ from cosd_providers.sampling import DraftOptions
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 
-__all__ = ["Drafting"]
-
 _AGAIN = 2  # attempts that resume from the same text; later attempts resume from the text received so far
 _MARGIN = 8  # number of special tokens that the server may add to a prompt
 _MORE = 3  # number of further raw tokens that may be needed to finish a character
@@ -43,9 +41,6 @@ class Drafting:
     continue the longer text; if it cannot, the draft ends after the requested number of the server's own tokens.
 
     Args:
-        client: requests to the server.
-        context: the prompt, and the response so far.
-        usage: the ledger that counts the requests.
         options: how tokens are chosen, and the number of alternatives to list for each, as far as the server can.
         max_tokens: the largest number of whole-character tokens to return.
     """
@@ -211,37 +206,24 @@ class Drafting:
 
 
 class _Stream:
-    """Reader of one stream, which adds its tokens to a draft.
-
-    Args:
-        client: requests to the server.
-        draft: the draft that receives the new tokens.
-        known: the bytes of each raw token in earlier answers to the same text; new tokens are appended.
-        options: how tokens are chosen, and the number of alternatives to list for each.
-        repeated: the answer so far, if the server repeats it; otherwise empty.
-
-    Attributes:
-        finish: the reason for the answer's end; None before the end.
-        billed: the usage of the answer; None until the server reports it.
-        differs: whether a token differs from an earlier answer; this and all later tokens are ignored.
-    """
+    """Reader of one stream, which adds its tokens to a draft."""
 
     def __init__(
         self, client: OpenAIClient, draft: Draft, known: list[bytes], options: DraftOptions, repeated: str
     ) -> None:
-        self.finish: str | None = None
-        self.billed: Billed | None = None
-        self.differs = False
+        self.finish: str | None = None  # the reason for the answer's end; None before the end
+        self.billed: Billed | None = None  # the usage of the answer; None until the server reports it
+        self.differs = False  # whether a token differs from an earlier answer; this and all later tokens are ignored
         self._client = client
-        self._options = options
-        self._draft = draft
-        self._known = known
+        self._options = options  # how tokens are chosen, and the number of alternatives to list for each
+        self._draft = draft  # the draft that receives the new tokens
+        self._known = known  # the bytes of each raw token in earlier answers to the same text; new tokens are appended
         self._at = 0
         self._written = 0  # number of tokens with text, and an end that is shown
         self._again = 0  # how many of them came in events that repeat the text of the event before
         self._last = ""
         self._streamed: int | None = None  # number of raw tokens of a stream that was closed for another request
-        self._repeated = repeated
+        self._repeated = repeated  # the answer so far, if the server repeats it; otherwise empty
         self._begun: CheckedAligner | EventReader | None = None
         self._ended: str | None = None  # the end of an answer whose probabilities may still follow
 

@@ -23,8 +23,6 @@ from cosd_providers.greedy import Choice, Position, with_alternatives
 from cosd_providers.text import LOST, join, sendable
 from cosd_providers.usage import Usage
 
-__all__ = ["Echo", "Scored", "cannot_score", "end_at", "hidden_tokens", "spelt"]
-
 _GROWN = 4  # the echo is tested again for a text more than this many times as long as tested texts
 _PLACES = 3  # number of positions to compare
 _AGREEING = 2  # number of positions that must agree
@@ -35,22 +33,16 @@ _SHIFTS = (0, 1)  # an entry belongs to the position of its own token, or of the
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A text with the model's distribution at each of its tokens.
+    """A text with the model's distribution at each of its tokens."""
 
-    Attributes:
-        specials: number of special tokens before the text.
-        positions: a position for each token of the text; its pick is the text's own token.
-        after: the position after the text; None if the server does not show it.
-        all_told: whether no unlisted token is more probable than the listed tokens. (A hidden end of sequence may be
-            more probable.)
-        shifted: whether the echo is shifted. If so, the probability of an unlisted token of the text is unknown, but is
-            less than that of the listed tokens.
-    """
-
-    specials: int
-    positions: Sequence[Position]
-    after: Position | None
+    specials: int  # number of special tokens before the text
+    positions: Sequence[Position]  # a position for each token of the text; its pick is the text's own token
+    after: Position | None  # the position after the text; None if the server does not show it
+    # whether no unlisted token is more probable than the listed tokens. (A hidden end of sequence may be more
+    # probable.)
     all_told: bool
+    # whether the echo is shifted. If so, the probability of an unlisted token of the text is unknown, but is less than
+    # that of the listed tokens
     shifted: bool = False
 
     def tokens(self, alternatives: int = 0) -> list[Token]:
@@ -79,11 +71,7 @@ class Scored:
 
 
 class Echo:
-    """Scorer of texts on one server.
-
-    Args:
-        client: requests to the server.
-    """
+    """Scorer of texts on one server."""
 
     def __init__(self, client: OpenAIClient) -> None:
         self._client = client
@@ -98,10 +86,6 @@ class Echo:
         if facts.echo is None:
             facts.echo = await self._proof.get(lambda: self._prove(usage))
         return facts.echo.shift
-
-    async def can_score(self, usage: Usage) -> bool:
-        """True if the echo has passed the test unshifted, and so shows the probabilities of the text's own tokens."""
-        return await self.shift(usage) == 0
 
     @property
     def proved(self) -> bool:
@@ -186,12 +170,8 @@ class Echo:
     ) -> list[tuple[Position, Position]] | None:
         """Compare the scored distributions at some positions with the model's answers at the same positions.
 
-        Args:
-            scored: the scored text.
-            asked: the answers so far, keyed by the text before them; new answers are added.
-            usage: the ledger that counts the requests.
-            most: the largest number of positions at which to request an answer.
-            since: the first byte of the text at which to request an answer.
+        New answers are added to `asked`, keyed by the text before them. Answers are requested from byte `since` of the
+        text on, at `most` positions.
 
         Returns:
             Pairs of a scored and a generated position that agree, and whose distribution differs from the distributions

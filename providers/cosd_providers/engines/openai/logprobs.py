@@ -16,14 +16,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from cosd_providers.contract import Token
-from cosd_providers.engine import no_probs, own_stop
-from cosd_providers.engines.openai.wire import FINISHES, Candidate, Completion, Step, steps
+from cosd_providers.engine import no_probs
+from cosd_providers.engines.openai.wire import Candidate, Completion, Step, check_finish, steps
 from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.greedy import Choice, Position, check_greedy, check_own
 from cosd_providers.text import LOST, first_character, readable, sendable, whole
 from cosd_providers.vocabulary import is_plain, keeps_spaces
-
-__all__ = ["CheckedAligner", "Listing", "TokenAligner", "ranked", "spells"]
 
 _LOST = LOST.encode()
 
@@ -42,40 +40,29 @@ _NOISE = 1e-3  # allowance for rounding in a sum of probabilities
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The properties of the lists of most probable tokens in a server's answer.
+    """The properties of the lists of most probable tokens in a server's answer."""
 
-    Attributes:
-        asked: the number of tokens requested at each position.
-        ranked: whether the server is known to list the most probable tokens; see `Dialect.ranked`.
-        ends: whether the end of sequence is listed if it is probable enough.
-        spaced: whether the listed strings are known to keep the space before a word.
-    """
-
-    asked: int
-    ranked: bool
-    ends: bool
-    spaced: bool = False
+    asked: int  # the number of tokens requested at each position
+    ranked: bool  # whether the server is known to list the most probable tokens; see `Dialect.ranked`
+    ends: bool  # whether the end of sequence is listed if it is probable enough
+    spaced: bool = False  # whether the listed strings are known to keep the space before a word
 
 
 class TokenAligner:
     """Aligner that finds the bytes of each token of an answer in the answer's text, event by event.
 
     Args:
-        endpoint: the server's URL, for error messages.
         ends: known strings and ids of ends of sequence; newly found ones are added.
         bare: whether the strings lack one space at their front; None if this is unknown and must be found out.
         listing: properties of the lists of tokens. If given, a listed token is `sure` only if its text is known and no
             unlisted token can be more probable.
-
-    Attributes:
-        count: number of tokens received.
-        spaced: whether the listed tokens keep the space before a word.
     """
 
     def __init__(
         self, endpoint: str, ends: set[str | int], *, bare: bool | None = None, listing: Listing | None = None
     ) -> None:
-        self.count = 0
+        self.count = 0  # number of tokens received
+        # whether the listed tokens keep the space before a word
         self.spaced = bare is False or bool(listing and listing.spaced)
         self._listing = listing
         self._endpoint = endpoint
@@ -219,11 +206,7 @@ class TokenAligner:
         """Find the length of the text up to the end of a token after unfinished characters; 0 if no position fits.
 
         The token's string may occur several times in the text, so the later tokens must fit after it.
-
-        Args:
-            core: the token's string, without the character that it completes.
-            later: the tokens after it.
-            goes_on: whether the token begins by completing a character.
+        `core` is the token's string without the character that it completes, if it begins with one (`goes_on`).
         """
         for bare in (False, True):
             for end in endings(core, self._text, goes_on=goes_on):
@@ -399,9 +382,6 @@ class CheckedAligner(TokenAligner):
     """An aligner that refuses answers that a fusion cannot use.
 
     Args:
-        endpoint: the server's URL, for error messages.
-        ends: known strings and ids of ends of sequence; newly found ones are added.
-        listing: as in `TokenAligner`.
         proxied: whether the answer is a stream that a proxy may have stripped of its log probabilities.
         drawn: whether tokens are drawn at random; a drawn token is not always the most probable one.
     """
@@ -434,11 +414,7 @@ class CheckedAligner(TokenAligner):
             self._check_position(position)
             yield position
             self._first = False
-        if isinstance(answer.stop_reason, str) and answer.stop_reason:
-            raise own_stop(self._endpoint, hint="Start it without stop strings, in its generation settings too.")
-        if answer.finish_reason is not None and answer.finish_reason not in FINISHES:
-            words = f"the answer ended for an unknown reason: {answer.finish_reason[:40]!r}"
-            raise ResponseError(words, endpoint=self._endpoint)
+        check_finish(answer, self._endpoint)
 
     def _check_probs(self, answer: Completion) -> None:
         """Refuse text without probabilities, and text from which the model's reasoning was removed."""
@@ -499,12 +475,8 @@ def spells(strings: Sequence[str | bytes], text: bytes, *, bare: bool, open_end:
     A token without a string leaves a character unfinished; if strings are bare, it may also be a space. In the text,
     any number of U+FFFD may represent bytes of such tokens that do not form a character. A token whose string continues
     after U+FFFD completes an unfinished character.
-
-    Args:
-        strings: the strings of the tokens, or their bytes if known.
-        text: the text received so far.
-        bare: whether the strings lack one space at their front.
-        open_end: whether more tokens follow.
+    With `bare`, the strings lack one space at their front; with `open_end`, more tokens follow. Instead of a string, a
+    token may have its bytes.
     """
     while text.endswith(_LOST):  # U+FFFD at the end is a character that was cut off
         text = text.removesuffix(_LOST)

@@ -15,15 +15,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from cosd_providers.contract import Context, Question, Token
-from cosd_providers.engine import own_stop
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
-from cosd_providers.engines.openai.wire import FINISHES, Completion
-from cosd_providers.errors import ResponseError
+from cosd_providers.engines.openai.wire import Completion, check_finish
 from cosd_providers.greedy import Choice, Continuation, Position
 from cosd_providers.text import LOST, sendable
 from cosd_providers.usage import Usage
-
-__all__ = ["AGREE", "Agreement", "EventReader", "words"]
 
 AGREE = (
     "So it cannot draft. As an assistant it can be asked whether it agrees, word by word: give"
@@ -41,40 +37,26 @@ class EventReader:
     """Reader of the events of one answer, whose tokens have no probabilities.
 
     Args:
-        endpoint: the server's URL, for error messages.
         repeated: text that the server repeats at the front of the answer, although the model did not write it.
-
-    Attributes:
-        count: number of tokens so far.
-        spaced: always False, because no tokens are listed.
     """
 
-    spaced = False
+    spaced = False  # always False, because no tokens are listed
 
     def __init__(self, endpoint: str, repeated: str = "") -> None:
-        self.count = 0
+        self.count = 0  # number of tokens so far
         self._endpoint = endpoint
         self._repeated = repeated
         self._held = ""
         self._cut = ""
 
     def feed(self, answer: Completion) -> Iterator[Position]:
-        """Read an event, and yield its text as a token, followed by the end of sequence if the model ended.
-
-        Raises:
-            UnsupportedError: the server ended the answer at a stop string from its own settings.
-            ResponseError: the answer ended for an unknown reason.
-        """
+        """Read an event, and yield its text as a token, followed by the end of sequence if the model ended."""
         new = self._cut + self._new(answer.written, last=answer.finish_reason is not None)
         text = new.rstrip(LOST)  # U+FFFD at the end is a character that was cut off
         self._cut = new[len(text) :]
         if text:
             yield self._position(Token(text.encode(), None))
-        if isinstance(answer.stop_reason, str) and answer.stop_reason:
-            raise own_stop(self._endpoint, hint="Start it without stop strings, in its generation settings too.")
-        if answer.finish_reason is not None and answer.finish_reason not in FINISHES:
-            words = f"the answer ended for an unknown reason: {answer.finish_reason[:40]!r}"
-            raise ResponseError(words, endpoint=self._endpoint)
+        check_finish(answer, self._endpoint)
         if answer.finish_reason == "stop":
             yield self._position(Token(b"", None, end=True))
 
@@ -95,13 +77,7 @@ class EventReader:
 
 
 class Agreement:
-    """The answers to the questions of one `propose` call, with words as tokens.
-
-    Args:
-        client: requests to the server.
-        context: the prompt, and the response so far.
-        usage: the ledger that counts the requests.
-    """
+    """The answers to the questions of one `propose` call, with words as tokens."""
 
     def __init__(self, client: OpenAIClient, context: Context, usage: Usage) -> None:
         self._client = client

@@ -1,11 +1,18 @@
-"""The probe's client for a server that speaks OpenAI's protocol."""
+"""The probe's clients, which lack an adapter's checks, so that wrong answers become visible.
+
+`CompletionsProbeClient` is for servers that speak OpenAI's protocol. Other engines derive their own from `ProbeClient`.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
+from cosd_providers.engine import Models
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.echo import hidden_tokens, spelt
 from cosd_providers.engines.openai.logprobs import TokenAligner
@@ -14,24 +21,147 @@ from cosd_providers.errors import InvalidRequestError, ResponseError, ServerErro
 from cosd_providers.greedy import TIES, Position
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
-from cosd_providers.probe_client import Forcing, ProbeClient, RawReply, RawRequest, RawScores, grammar
 from cosd_providers.usage import Usage
 
-__all__ = ["CompletionsProbeClient", "probe_client"]
+REPLY_WAYS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
+    "": ({}, {}),
+    "continue_final_message": ({"continue_final_message": True, "add_generation_prompt": False}, {}),
+    "prefix": ({}, {"prefix": True}),
+}
+"""Ways to request the continuation of a partial reply, each with its fields for the request and for the message."""
+
+Prompt = str | list[int]
+"""A text, or the ids of a text. Before ids, the client inserts the special tokens that the server adds to a text."""
+
+Forcing = Sequence[Callable[[str], Mapping[str, object]]]
+"""Functions that, given a text, return request fields that may force a server to write it. All are tried in turn."""
+
+_FORCED = 48  # the greatest number of tokens in a forced text
+
+
+@dataclass(frozen=True, slots=True)
+class RawRequest:
+    """A request to continue one or more prompts."""
+
+    prompts: Sequence[Prompt]  # texts, or the ids of texts
+    limit: int = 1  # the greatest number of tokens in each answer
+    top: int = TIES  # the number of alternatives at each position
+    temperature: float = 0.0
+    fields: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+@dataclass(frozen=True, slots=True)
+class RawReply:
+    """An unchecked answer."""
+
+    text: str
+    # the tokens of the answer, each with the most probable tokens at its position, as far as the server showed them
+    positions: Sequence[Position] = ()
+    read: int | None = None  # number of tokens in the prompt; None if the server does not report it
+    cached: int | None = None  # number of prompt tokens from the server's cache; None if the server does not report it
+    written: int | None = None  # number of tokens in the answer; None if the server does not report it
+    ended: bool = False  # whether the server reports that the model ended its answer
+
+
+@dataclass(frozen=True, slots=True)
+class RawScores:
+    """Unchecked distributions at the tokens of a given text."""
+
+    way: str  # the kind of request that returned the distributions, e.g. `"echo"`
+    own: Sequence[Position]  # a position for each token of the text; a token's `prob` is None if it is unknown
+    specials: int = 0  # number of special tokens that the answer shows before the text
+    after: Position | None = None  # the position after the text, if the answer includes it
+
+
+class ProbeClient(ABC):
+    """Requests to a server without an adapter's checks. A request that the server refuses raises `UnsupportedError`."""
+
+    # functions that return, for a text, request fields that may force the server to write this text and end
+    forcing: Forcing = ()
+
+    def __init__(
+        self,
+        transport: Transport,
+        model: str,
+        *,
+        chat: str | None = "/v1/chat/completions",
+        models: str | None = "/v1/models",
+    ) -> None:
+        self._transport = transport
+        self._model = model
+        self._chat = chat  # the route for messages; None if the server has no such route
+        self._models = models  # the route that lists the models; None if the server has no such route
+
+    @abstractmethod
+    async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
+        """Send all prompts in one request, and return the answers, however many there are."""
+
+    @abstractmethod
+    async def score(self, text: str, usage: Usage) -> RawScores:
+        """Request the distributions at the tokens of a text."""
+
+    async def settings(self) -> dict[str, int]:
+        """Request the server's start options, as far as it reports them, e.g. the number of `"slots"`."""
+        return {}
+
+    async def models(self) -> list[str]:
+        """List the names of the server's models."""
+        try:
+            found = await self._transport.get(self._models) if self._models is not None else None
+            return [one.id for one in parse(Models, found, self._transport.endpoint).data]
+        except (InvalidRequestError, ResponseError):
+            raise self.unable("the server does not list its models") from None
+
+    async def recite(self, text: str, prompt: str, usage: Usage) -> RawReply:
+        """Force the model to answer with this text."""
+        words = "no field makes the server write a given text"
+        for force in self.forcing:
+            fields = force(text)
+            try:
+                [reply] = await self.send(RawRequest([prompt], limit=_FORCED, fields=fields), usage)
+            except (InvalidRequestError, ServerError, ResponseError, ValueError) as error:
+                if len(self.forcing) == 1:
+                    words = f"{', '.join(fields)} is refused: {_message(error)}"
+                continue
+            if reply.text == text:
+                return reply
+        raise self.unable(words)
+
+    async def reply(
+        self, message: str, limit: int, usage: Usage, *, started: str | None = None, way: str = ""
+    ) -> RawReply:
+        """Request a reply to a user's message over the chat route. Some servers repeat `started` in the reply.
+
+        With `started`, the reply continues this partial reply in one of the `REPLY_WAYS`.
+        """
+        if self._chat is None:
+            raise self.unable("there is no chat route")
+        fields, marks = REPLY_WAYS[way if started is not None else ""]
+        messages: list[dict[str, object]] = [{"role": "user", "content": message}]
+        if started is not None:
+            messages.append({"role": "assistant", "content": started, **marks})
+        body = {"model": self._model, "messages": messages, "max_tokens": limit, "temperature": 0, **fields}
+        try:
+            data = await self._transport.post(self._chat, body, usage=usage)
+            answer = parse(Answer, data, self._transport.endpoint)
+        except (InvalidRequestError, ServerError, ResponseError) as error:
+            raise self.unable(f"the chat route refuses it: {_message(error)}") from error
+        if not answer.choices:
+            raise self.unable("the chat route answers without a choice")
+        choice, billed = answer.choices[0], answer.usage or Billed()
+        usage.bill(billed.prompt_tokens, billed.completion_tokens or 0)
+        return RawReply(choice.written, written=billed.completion_tokens, ended=choice.finish_reason == "stop")
+
+    def unable(self, words: str) -> UnsupportedError:
+        """Create the error for a request that the server refuses."""
+        return UnsupportedError(words, endpoint=self._transport.endpoint)
 
 
 class CompletionsProbeClient(ProbeClient):
     """The probe's client for a server that speaks OpenAI's protocol.
 
-    Args:
-        transport: the server.
-        path: the route for requests.
-        body: a function that builds the body of a request from one or more prompts, a limit of tokens, and a number of
-            alternatives.
-        ends: strings and ids of known ends of sequence.
-        model: the model's id.
-        chat: the route for messages; None if there is no such route.
-        models: the route of the list of models; None if there is no list.
+    `body` builds the body of a request from one or more prompts, a limit of tokens, and a number of alternatives;
+    `ends` are strings and ids of known ends of sequence.
     """
 
     forcing: Forcing = (
@@ -89,15 +219,10 @@ class CompletionsProbeClient(ProbeClient):
         positions: list[Position] = []
         with suppress(ResponseError):
             positions = list(TokenAligner(self._transport.endpoint, {*self._ends}).feed(choice))
-        details = billed.prompt_tokens_details if billed else None
-        return RawReply(
-            choice.written,
-            positions,
-            billed.prompt_tokens or None if billed else None,
-            details.cached_tokens if details else None,
-            billed.completion_tokens if billed else None,
-            choice.finish_reason == "stop",
-        )
+        bill = billed or Billed()
+        cached = bill.prompt_tokens_details.cached_tokens if bill.prompt_tokens_details else None
+        ended = choice.finish_reason == "stop"
+        return RawReply(choice.written, positions, bill.prompt_tokens or None, cached, bill.completion_tokens, ended)
 
 
 def probe_client(client: OpenAIClient, transport: Transport) -> CompletionsProbeClient:
@@ -115,3 +240,12 @@ def probe_client(client: OpenAIClient, transport: Transport) -> CompletionsProbe
     return CompletionsProbeClient(
         transport, client.path, body, facts.ends, facts.model, chat=dialect.chat, models=dialect.models
     )
+
+
+def grammar(text: str) -> str:
+    """Return a grammar (in GBNF) that allows only this text."""
+    return f"root ::= {json.dumps(text, ensure_ascii=False)}"
+
+
+def _message(error: Exception) -> str:
+    return str(error.args[0]) if error.args else type(error).__name__

@@ -17,8 +17,6 @@ from cosd_providers.text import LOST, sendable
 from cosd_providers.tokenizers import encoded
 from cosd_providers.usage import Usage
 
-__all__ = ["Proposing"]
-
 _MORE = 3  # number of further raw tokens that may be needed to finish a character
 
 
@@ -30,13 +28,11 @@ class Proposing(Rounds):
     which places the echo answers.
 
     Args:
-        client: requests to the server.
-        context: the prompt, and the response so far.
-        usage: the ledger that counts the requests.
         echo: the scorer of texts; None if the server cannot score.
         strategy: the kind of request; None for the default.
-        alternatives: the number of other tokens to list with each token.
     """
+
+    by_text = True
 
     def __init__(
         self,
@@ -64,32 +60,29 @@ class Proposing(Rounds):
             UnsupportedError: the echo has not passed its test, but is needed because the strategy is `"echo"`, or
                 because every boundary is asked about without a tokenizer.
         """
-        facts, tokenizer, way = self._client.facts, self._client.tokenizer, self._strategy
+        facts, tokenizer, strategy = self._client.facts, self._client.tokenizer, self._strategy
         scored: Scored | None = None
         everywhere = questions is None
-        if way == "echo" or (everywhere and tokenizer is None):
+        if strategy == "echo" or (everywhere and tokenizer is None):
             scored = await self._score(must=everywhere)
         if questions is None:
             own = [] if tokenizer is None else [piece.data for piece in await encoded(tokenizer, self._whole.whole)]
             if scored is not None:
                 own = [position.pick.token.data for position in scored.positions]
             questions = boundaries(own, len(self._prompt.encode()))
-        if way is None:
+        if strategy is None:
             several = everywhere or len(questions) > 1
-            way = "list" if several and facts.lists is not False else "singles"
+            strategy = "list" if several and facts.lists is not False else "singles"
             if everywhere and tokenizer is not None and self._echo is not None and self._echo.proved:
-                way, scored = "echo", await self._score()
-        self._singly, self._echoed = way == "singles", scored if way == "echo" else None
-        return await self.propose(questions, way, self._usage)
+                strategy, scored = "echo", await self._score()
+        self._singly, self._echoed = strategy == "singles", scored if strategy == "echo" else None
+        return await self.propose(questions, strategy, self._usage)
 
-    def _sent_by(self, way: Strategy) -> Strategy:  # noqa: ARG002 - the server may have refused a list
+    def _sent_by(self, strategy: Strategy) -> Strategy:  # noqa: ARG002 - the server may have refused a list
         return "singles" if self._singly or self._client.facts.lists is False else "list"
 
     async def _score(self, *, must: bool = False) -> Scored | None:
-        """Score the whole text.
-
-        Args:
-            must: whether to raise an error if the echo of this text is wrong, instead of returning None.
+        """Score the whole text; None if the echo of this text is wrong, unless `must` is set.
 
         Raises:
             UnsupportedError: the server has not passed the test of its echo.
@@ -135,14 +128,10 @@ class Proposing(Rounds):
     async def _too_long(self, one: Continuation) -> ContextLengthError:  # noqa: ARG002
         return ContextLengthError("the text does not fit into the model's context", endpoint=self._client.endpoint)
 
-    def _skipped(self, one: Continuation) -> int:
-        """The number of tokens after the last override, which the server generates again."""
-        return len(one.ids) - one.turned[0]
-
     async def _written(self, open_: Sequence[Continuation], count: int) -> list[Sequence[Position]]:
         """Request the new positions after each continuation; fewer if the server refuses an answer of this length."""
         prefixes = [Prefix(self._prompt, sendable(self._text[: one.question.start] + one.turned[1])) for one in open_]
-        skipped = [self._skipped(one) for one in open_]
+        skipped = [one.again for one in open_]
         try:
             found = await self._many(prefixes, skipped, count)
         except (ContextLengthError, InvalidRequestError) as error:
@@ -184,7 +173,7 @@ class Proposing(Rounds):
         Raises:
             ContextLengthError: the text alone is too long.
         """
-        least = len(one.ids) - one.turned[0] + 1
+        least = one.again + 1
         while wanted > least:
             wanted = max(wanted // 2, least)
             try:

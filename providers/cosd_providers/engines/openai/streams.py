@@ -15,8 +15,6 @@ from cosd_providers.engines.openai.wire import Answer, marks, rest_of, steps, st
 from cosd_providers.errors import ResponseError
 from cosd_providers.usage import Usage
 
-__all__ = ["RestOfAnswer", "StreamCheck", "checked"]
-
 
 class RestOfAnswer(Answer):
     """The rest of an answer that was requested once more, without a stream; that request has a bill of its own."""
@@ -32,18 +30,13 @@ class StreamCheck:
       event arrives.
     - If an event comes twice, its tokens have the same strings and the same probabilities both times, which hardly
       happens otherwise. If it does happen, the whole answer has these tokens twice, too.
-
-    Args:
-        hides: whether the server may hide parts of characters.
-        probs: whether probabilities were requested; without them, an event that comes twice is not noticed.
-
-    Attributes:
-        broken: whether the stream hides or repeats something, so that the rest of the answer must be requested.
     """
 
     def __init__(self, *, hides: bool, probs: bool) -> None:
+        # whether the stream hides or repeats something, so that the rest of the answer must be requested
         self.broken = False
-        self._hides = hides
+        self._hides = hides  # whether the server may hide parts of characters
+        # whether probabilities were requested; without them, an event that comes twice is not noticed
         self._probs = probs
         self._strings: list[str] = []  # tokens of the events that have been returned
         self._text = ""
@@ -90,10 +83,7 @@ class StreamCheck:
     def rest(self, whole: Answer, endpoint: str, usage: Usage) -> RestOfAnswer:
         """Return the part of the whole answer after the events that have been returned, as one event.
 
-        Args:
-            whole: the answer to the same request without a stream.
-            endpoint: the server's URL, for messages.
-            usage: the ledger that counts the requests. It receives a warning if the stream has repeated something.
+        `whole` answers the same request without a stream. `usage` gets a warning if the stream has repeated something.
 
         Raises:
             ResponseError: the whole answer does not begin with these events.
@@ -124,13 +114,7 @@ class StreamCheck:
 async def checked(
     events: AsyncGenerator[Answer], check: StreamCheck, rest: Callable[[], Awaitable[Answer]]
 ) -> AsyncGenerator[Answer]:
-    """Yield the events of a stream, as far as they are sound.
-
-    Args:
-        events: the events.
-        check: the check of this stream.
-        rest: a function that closes the stream, and returns the rest of the answer.
-    """
+    """Yield the events of a stream, as far as they are sound; `rest` closes it, and returns the rest of the answer."""
     async with aclosing(events):
         async for event in events:
             for answer in check.feed(event):

@@ -17,22 +17,11 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 
 from cosd_providers.drafting import RequestBill
+from cosd_providers.engine import own_stop
+from cosd_providers.errors import ResponseError
 from cosd_providers.greedy import prob
 from cosd_providers.messages import Message
 from cosd_providers.parsing import LogProb, unless_none
-
-__all__ = [
-    "FINISHES",
-    "Answer",
-    "Candidate",
-    "Completion",
-    "Conversation",
-    "Step",
-    "marks",
-    "rest_of",
-    "steps",
-    "strings",
-]
 
 _ID = re.compile(r"token_id:(\d+)")
 """A token that is written as an id, as vLLM and other servers do if the request asks for ids."""
@@ -65,40 +54,29 @@ Number = Annotated[int, unless_none(0)]
 
 @dataclass(slots=True)  # not frozen, for speed: each listed token needs an object
 class Candidate:
-    """A token in a server's answer, with its probability.
+    """A token in a server's answer, with its probability."""
 
-    Attributes:
-        text: the server's string for the token. If the token leaves a character unfinished, the string is empty or
-            contains U+FFFD. The token's leading space may be missing.
-        prob: its probability; None if unknown.
-        data: its bytes; None if unknown. The end of sequence has none (and no string), but neither has a part of a
-            character on some servers.
-        id: its id; None if unknown.
-        logprob: the logarithm that the server shows; None if there is none.
-    """
-
+    # the server's string for the token. If the token leaves a character unfinished, the string is empty or contains
+    # U+FFFD. The token's leading space may be missing
     text: str
-    prob: float | None
+    prob: float | None  # its probability; None if unknown
+    # its bytes; None if unknown. The end of sequence has none (and no string), but neither has a part of a character on
+    # some servers
     data: bytes | None = None
-    id: int | None = None
+    id: int | None = None  # its id; None if unknown
+    # the logarithm that the server shows; None if there is none
     logprob: float | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
 class Step:
-    """One token of an answer, and the most probable tokens at its position, in any order.
-
-    Attributes:
-        pick: the server's own token.
-        top: the most probable tokens.
-        hides: whether the server left out earlier tokens and their probabilities, and added their bytes to this token.
-        sure: whether the token's string is complete. If not, the token may have further bytes: the first bytes of a
-            character.
-    """
+    """One token of an answer, and the most probable tokens at its position, in any order."""
 
     pick: Candidate
     top: Sequence[Candidate] = ()
+    # whether the server left out earlier tokens and their probabilities, and added their bytes to this token
     hides: bool = False
+    # whether the token's string is complete. If not, the token may have further bytes: the first bytes of a character
     sure: bool = True
 
 
@@ -143,19 +121,12 @@ class ChatDelta(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The messages around the prompt and the text of a request.
+    """The messages around the prompt and the text of a request."""
 
-    Attributes:
-        earlier: the messages before the prompt.
-        role: the role of the prompt.
-        started: the partial answer before the text.
-        lead: white space that the server writes before a partial answer; the model's own answer begins with it.
-    """
-
-    earlier: tuple[Message, ...] = ()
+    earlier: tuple[Message, ...] = ()  # the messages before the prompt
     role: str = "user"
-    started: str = ""
-    lead: str = ""
+    started: str = ""  # the partial answer before the text
+    lead: str = ""  # white space that the server writes before a partial answer; the model's own answer begins with it
 
     def answer(self, text: str) -> str:
         """Return the partial answer to send for continuation; `text` begins with the model's leading white space."""
@@ -223,6 +194,15 @@ class Answer(BaseModel):
             bill.written += sum(len(steps(choice)) for choice in self.choices)
         else:
             bill.written = usage.completion_tokens
+
+
+def check_finish(answer: Completion, endpoint: str) -> None:
+    """Raise an error if an answer ended at a stop string from the server's settings, or for an unknown reason."""
+    if isinstance(answer.stop_reason, str) and answer.stop_reason:
+        raise own_stop(endpoint, hint="Start it without stop strings, in its generation settings too.")
+    if answer.finish_reason is not None and answer.finish_reason not in FINISHES:
+        words = f"the answer ended for an unknown reason: {answer.finish_reason[:40]!r}"
+        raise ResponseError(words, endpoint=endpoint)
 
 
 def steps(answer: Completion) -> list[Step]:

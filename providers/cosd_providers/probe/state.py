@@ -13,6 +13,7 @@ from typing import Any
 
 from cosd_providers.contract import Context, DraftEnd, Provider, ServerInfo, Token
 from cosd_providers.engine import no_probs
+from cosd_providers.engines.openai.probe_client import ProbeClient, Prompt, RawReply, RawRequest
 from cosd_providers.errors import (
     AuthenticationError,
     BudgetError,
@@ -25,27 +26,8 @@ from cosd_providers.errors import (
 )
 from cosd_providers.greedy import TIES
 from cosd_providers.probe.report import LINES, Line, Value
-from cosd_providers.probe_client import ProbeClient, Prompt, RawReply, RawRequest
 from cosd_providers.same_ids import Vocabulary
 from cosd_providers.usage import Usage
-
-__all__ = [
-    "ASKED",
-    "DRAFTED",
-    "NO_IDS",
-    "PROBE_PROMPT",
-    "REFUSALS",
-    "STOPPING",
-    "TOO_SHORT",
-    "Check",
-    "Finding",
-    "Inquiry",
-    "by_start",
-    "check",
-    "places",
-    "reason",
-    "text_of",
-]
 
 PROBE_PROMPT = "Q: What is the capital of France?\nA:"
 """Default prompt for the short draft."""
@@ -74,39 +56,29 @@ Finding = tuple[Value, str]
 
 
 @dataclass
-class Inquiry:
-    """A provider that is being probed.
-
-    Attributes:
-        provider: the provider, called through its contract.
-        info: the provider's description of itself.
-        client: client that sends requests to the same server without checking the answers; None if the provider has no
-            such client.
-        prompt: the prompt for the short draft.
-        usage: the cost of all requests so far.
-        lines: the findings, by the name of their line.
-        first: the server's answer to the first question, at temperature 0.
-        draft: the tokens of the short draft.
-        own: the model's own answer, about which the model is asked as an assistant. It is the draft or, if streams show
-            no probabilities, an answer that was not streamed.
-        fastest: duration of the fastest request for one token, in seconds; None before the first request.
-        settings: the options with which the server was started, as it reports them.
-        short: whether every answer was too short for a comparison.
-        vocabulary: the fingerprint of the model's vocabulary; None if the server accepts or shows no ids.
-    """
+class ProbeRun:
+    """A provider that is being probed."""
 
     provider: Provider
-    info: ServerInfo
+    info: ServerInfo  # the provider's description of itself
+    # client that sends requests to the same server without checking the answers; None if the provider has no such
+    # client
     client: ProbeClient | None
-    prompt: str
-    usage: Usage = field(default_factory=Usage)
-    lines: dict[str, Line] = field(default_factory=dict[str, Line])
+    prompt: str  # the prompt for the short draft
+    usage: Usage = field(default_factory=Usage)  # the cost of all requests so far
+    lines: dict[str, Line] = field(default_factory=dict[str, Line])  # the findings, by the name of their line
+    # the server's answer to the first question, at temperature 0
     first: RawReply = field(default_factory=lambda: RawReply(""))
-    draft: list[Token] = field(default_factory=list[Token])
+    draft: list[Token] = field(default_factory=list[Token])  # the tokens of the short draft
+    # the model's own answer, about which the model is asked as an assistant. It is the draft or, if streams show no
+    # probabilities, an answer that was not streamed
     own: list[Token] = field(default_factory=list[Token])
+    # duration of the fastest request for one token, in seconds; None before the first request
     fastest: float | None = None
+    # the options with which the server was started, as it reports them
     settings: Mapping[str, int] = field(default_factory=dict[str, int])
-    short: bool = False
+    short: bool = False  # whether every answer was too short for a comparison
+    # the fingerprint of the model's vocabulary; None if the server accepts or shows no ids
     vocabulary: Vocabulary | None = None
 
     def note(self, name: str, value: Value, seen: str, asked: str | None = None) -> None:
@@ -184,21 +156,16 @@ class Inquiry:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of a server, which produces a line of the report.
+    """A check of a server, which produces a line of the report."""
 
-    Attributes:
-        name: the name of the line in `LINES`, which has its question and its words.
-        find: function that returns the finding; None if there is nothing to check, or if it has already recorded its
-            finding.
-        refused: the value of the line if the server refuses the request. After any other error the value is unknown.
-    """
-
-    name: str
-    find: Callable[[Inquiry], Awaitable[Finding | None]]
+    name: str  # the name of the line in `LINES`, which has its question and its words
+    # function that returns the finding; None if there is nothing to check, or if it has already recorded its finding
+    find: Callable[[ProbeRun], Awaitable[Finding | None]]
+    # the value of the line if the server refuses the request. After any other error the value is unknown
     refused: Value = None
 
 
-def check(name: str, *, refused: Value = None) -> Callable[[Callable[[Inquiry], Awaitable[Finding | None]]], Check]:
+def check(name: str, *, refused: Value = None) -> Callable[[Callable[[ProbeRun], Awaitable[Finding | None]]], Check]:
     """Create a decorator that turns a function into the `Check` of a line."""
     return lambda find: Check(name, find, refused)
 
