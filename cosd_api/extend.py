@@ -13,6 +13,7 @@ from cosd_api.alignment import Unit
 from cosd_api.budget import SharedLimit
 from cosd_api.checks import (
     OwnMessages,
+    between,
     check_between,
     check_choice,
     check_count,
@@ -23,10 +24,11 @@ from cosd_api.checks import (
     check_unit,
 )
 from cosd_api.decoding.commands import Contender, DecidedSegment
+from cosd_api.decoding.model import Lost, Model, Stream
 from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.program import Answer
 from cosd_api.decoding.route import Routes
 from cosd_api.decoding.timeline import RequestKind
-from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.event_loop import event_loop_name, own_process, run_async
 from cosd_api.methods.base import (
@@ -34,13 +36,12 @@ from cosd_api.methods.base import (
     METHODS,
     DraftFirst,
     Method,
-    Models,
-    Written,
+    Program,
     method_from_text,
     method_named,
 )
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.gated import check_draws
+from cosd_api.methods.needs import Models, RoleNeeds, check_draws
 from cosd_api.records import DRAFT, Probability, Record, Seconds
 from cosd_api.settings import (
     DEFAULT_MAX_TOKENS,
@@ -107,24 +108,28 @@ if TYPE_CHECKING:
     from cosd_providers.probe.report import in_digits
 
 __all__ = [  # noqa: RUF022 - by subject
-    # Methods. To define a new way to fuse, derive from `Written` or `DraftFirst`.
+    # Methods. To define a new way to fuse, derive from `Program` or `DraftFirst`.
     "DEFAULT_METHOD",
     "FINER",
     "METHODS",
-    "AnswerWriter",
+    "Answer",
     "Assumptions",
     "Bounds",
     "Contender",
     "Cost",
     "DecidedSegment",
     "DraftFirst",
+    "Lost",
     "Method",
+    "Model",
     "Models",
     "Passage",
     "Plan",
+    "Program",
     "Reading",
+    "RoleNeeds",
+    "Stream",
     "Unit",
-    "Written",
     "check_draws",
     "method_from_text",
     "method_named",
@@ -161,6 +166,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "OwnMessages",
     "ServerConfig",
     "ServerLimitsConfig",
+    "between",
     "check_between",
     "check_choice",
     "check_count",

@@ -17,19 +17,18 @@ from cosd_api.extend import (
     FINER,
     KINDS,
     METHODS,
-    AnswerWriter,
+    Answer,
     Assumptions,
     Bounds,
-    Contender,
     Cost,
-    DecidedSegment,
     FusionOptions,
     Method,
+    Model,
     Models,
     Plan,
+    Program,
     Reading,
     Unit,
-    Written,
     check_draws,
     default_of,
     describe_verifier,
@@ -75,16 +74,16 @@ _UNASKED = {"speculative": "it draws what the assistant would write; its greedy 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alone(Written):
+class Alone(Program):
     """One model's own answer: the draft writes its most probable tokens, and no other model is asked."""
 
     name: ClassVar[str] = "alone"
     decides: ClassVar[str] = "one model alone"
     accepts_messages_only: ClassVar[bool] = True
 
-    async def write(self, writer: AnswerWriter) -> None:
+    async def write(self, answer: Answer, *models: Model) -> None:  # noqa: ARG002 - the draft writes alone
         """Write the draft's own answer."""
-        await writer.relay(0, DecidedSegment((Contender((-1,), b"", False, ()),), 0, "no other model is asked"))
+        await models[0].finish("no other model is asked")
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """Estimate the cost: one request to the draft; see `Method.cost`."""
@@ -117,9 +116,9 @@ class SelfConsistency(Switch):
         """The method's own settings, as recorded in results."""
         return {"samples": self.samples, "grader": self.grader}
 
-    def read(self, writer: AnswerWriter, text: str) -> str | None:
+    def read(self, answer: Answer, text: str) -> str | None:
         """Read a sample's answer in the same way as the grader; see `Switch.read`."""
-        return super().read(writer, text) if self.reads is None else self.reads(writer.prompt, text)
+        return super().read(answer, text) if self.reads is None else self.reads(answer.prompt, text)
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
         """Raise an error if the first model cannot sample; see `Switch.examine`."""

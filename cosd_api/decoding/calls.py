@@ -83,13 +83,32 @@ class Calls:
         Raises:
             ProviderError: the model failed (see `contract.Provider.generate`), or a limit is reached.
         """
+        items = self.items(model, command, counts=counts, turn=turn, question=question)
+        await _until(take, items)
+
+    async def items(
+        self,
+        model: int,
+        command: StartDraft,
+        *,
+        counts: Callable[[], bool] = lambda: True,
+        turn: RenderedPrompt | None = None,
+        question: bool = False,
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """Let a model continue a text according to a command, and yield each token and finally one `DraftEnd`.
+
+        The next token is read from the server when the caller asks for it. Closing the generator ends the request. See
+        `generate` for the arguments and errors.
+        """
         self._budget.check()
         self.draft_requests += not question
         self.assistant_requests += question
         if command.own and command.continuation is None and command.ids is None:
             await self._compare_encodings(model, command)
         kind: RequestKind = "question" if question else "hedge" if command.ahead else "draft"
-        await self._write(model, command, take, kind=kind, counts=counts, turn=turn)
+        async with aclosing(self._write(model, command, kind=kind, counts=counts, turn=turn)) as items:
+            async for item in items:
+                yield item
 
     async def watch(
         self, watch: Watch, take: Callable[[Token | DraftEnd], bool], *, counts: Callable[[], bool] = lambda: True
@@ -103,7 +122,7 @@ class Calls:
         self.assistant_requests += 1
         also: Any = {"alternatives": watch.alternatives, "ids": watch.ids}
         command = StartDraft(watch.watch, watch.text, watch.max_tokens, None, (), **also)
-        await self._write(1 + watch.assistant, command, take, kind="watch", counts=counts)
+        await _until(take, self._write(1 + watch.assistant, command, kind="watch", counts=counts))
 
     def heard(self, watch: int, assistant: int) -> None:
         """Count a place that a watch has answered, both in the assistant's ledger and in the record of the request."""
@@ -114,13 +133,12 @@ class Calls:
         self,
         model: int,
         command: StartDraft,
-        take: Callable[[Token | DraftEnd], bool],
         *,
         kind: RequestKind,
         counts: Callable[[], bool],
         turn: RenderedPrompt | None = None,
-    ) -> None:
-        """Send one request in which a model writes; see `generate`."""
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """Send one request in which a model writes; see `items`."""
         size = (self._sizes[model] if turn is None else len(turn.prompt.encode())) + len(command.text)
         turn, own = turn or self.turns[model], turn is None
         drafts = kind in ("draft", "hedge")
@@ -141,8 +159,12 @@ class Calls:
                             span.tokens += 1
                             if span.first is None:
                                 span.first = self._timeline.now()
-                            if take(item):
-                                await anyio.lowlevel.checkpoint_if_cancelled()  # `take` may have cancelled this task
+                            try:
+                                yield item
+                            except GeneratorExit:  # no more tokens are needed
+                                await (
+                                    anyio.lowlevel.checkpoint_if_cancelled()
+                                )  # the caller may have cancelled this task
                                 return
                             usage.written += 1
                             if self._budget.counts_tokens and counts():
@@ -152,7 +174,7 @@ class Calls:
                         else:
                             _check_end(item, last, turn.provider.name)
                             span.finish = item.reason
-                            take(item)
+                            yield item
                         last = item
             if not isinstance(last, DraftEnd):
                 raise ResponseError("generate() ended without a DraftEnd", endpoint=turn.provider.name)
@@ -282,6 +304,14 @@ class Calls:
             return
         tokens = [token.data for token in merge(Token(piece.data, None) for piece in pieces)]
         self.reencoded = tokens[-len(command.own) :] != list(command.own)
+
+
+async def _until(take: Callable[[Token | DraftEnd], bool], items: AsyncGenerator[Token | DraftEnd, None]) -> None:
+    """Pass each item to `take`, until `take` returns True for a token."""
+    async with aclosing(items):
+        async for item in items:
+            if take(item) and isinstance(item, Token):
+                return
 
 
 def _stream(turn: RenderedPrompt, command: StartDraft, usage: Usage) -> AsyncGenerator[Token | DraftEnd, None]:

@@ -26,23 +26,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from cosd_api.alignment import Unit
 from cosd_api.checks import check_positive
 from cosd_api.decoding.commands import Contender, DecidedSegment
-from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.methods.base import Models, Written
+from cosd_api.decoding.model import Lost, Model
+from cosd_api.decoding.program import Answer
+from cosd_api.methods.base import Program
 from cosd_api.methods.cost import FINER, HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.perplexity import ROUNDING, perplexity, scores_needed
+from cosd_api.methods.needs import RoleNeeds
+from cosd_api.methods.perplexity import ROUNDING, perplexity
 from cosd_providers.contract import Token
 
 _TWICE = 2  # the largest number of requests for the answer, because its last token may need a second request
 
 
 @dataclass(frozen=True, kw_only=True)
-class Route(Written):
+class Route(Program):
     """Route: the model with the lowest perplexity on the prompt answers alone.
 
     The perplexity is PackLLM's measure of a model's competence (arXiv 2404.11531). The method needs two or more models
@@ -62,32 +64,27 @@ class Route(Written):
     decides: ClassVar[str] = "the perplexity of the prompt"
     symmetric: ClassVar[bool] = True
 
-    tau: float = 1.0
+    needs: ClassVar[RoleNeeds] = {"models": ("scores",)}
 
-    def __post_init__(self) -> None:
-        check_positive("tau", self.tau)
+    tau: Annotated[float, check_positive] = 1.0
 
-    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
-        """Refuse a model that does not score text; see `Method.examine`."""
-        scores_needed(models, self.name)
-        return ()
-
-    async def write(self, writer: AnswerWriter) -> None:
+    async def write(self, answer: Answer, *models: Model) -> None:
         """Write the answer."""
-        means = await scored(writer)
-        while not writer.over:
-            heard = {model: means.get(model) for model in writer.models}
-            model = chosen(heard)
-            await writer.relay(model, self._segment(writer, heard, model))
+        means = await scored(answer)
+        while True:
+            heard = {model.index: means.get(model.index) for model in answer.models}
+            best = chosen(heard)
+            with suppress(Lost):
+                await models[best].finish(self._segment(models, heard, best))
 
-    def _segment(self, writer: AnswerWriter, means: Mapping[int, float | None], winner: int) -> DecidedSegment:
+    def _segment(self, models: Sequence[Model], means: Mapping[int, float | None], winner: int) -> DecidedSegment:
         """Return the record of the choice, with the weight and the mean of each model."""
         shares = weights(means, self.tau)
         entries = [
-            Contender((model - 1,), b"", False, _only(model, shares[model], writer.count), mean)
+            Contender((model - 1,), b"", False, _only(model, shares[model], len(models)), mean)
             for model, mean in means.items()
         ]
-        return DecidedSegment(tuple(entries), [*means].index(winner), _reason(writer, means, shares, winner))
+        return DecidedSegment(tuple(entries), [*means].index(winner), _reason(models, means, shares, winner))
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002 - the same for all
         """Forecast the cost of scoring the prompt, and of the answers that this model writes; see `Method.cost`."""
@@ -107,18 +104,15 @@ class Route(Written):
         )
 
 
-async def scored(writer: AnswerWriter) -> Mapping[int, float | None]:
+async def scored(answer: Answer) -> Mapping[int, float | None]:
     """Step 1: return the mean negative log-likelihood of the prompt, by model; None if it is unknown.
 
     If only one model is left, no model is asked, and the mapping is empty.
     """
-    if len(writer.models) == 1:
+    if len(answer.models) == 1:
         return {}
-
-    async def ask(model: int) -> float | None:
-        return prompt_nll(await writer.score_prompt(model))
-
-    return await writer.ask_all(ask)
+    found = await answer.all(Model.score_prompt)
+    return {model.index: prompt_nll(tokens) for model, tokens in found.items()}
 
 
 def prompt_nll(tokens: Sequence[Token]) -> float | None:
@@ -157,7 +151,7 @@ def _only(model: int, weight: float | None, count: int) -> tuple[float | None, .
 
 
 def _reason(
-    writer: AnswerWriter,
+    models: Sequence[Model],
     means: Mapping[int, float | None],
     shares: Mapping[int, float | None],
     winner: int,
@@ -171,6 +165,6 @@ def _reason(
     words = f"mean NLL of the prompt {own:.4g} (weight {shares[winner]:.4g})"
     if not known:
         return f"{words}; no other could measure it"
-    against = ", ".join(f"{mean:.4g} of {writer.name(model)} (weight {shares[model]:.4g})" for model, mean in known)
+    against = ", ".join(f"{mean:.4g} of {models[model].name} (weight {shares[model]:.4g})" for model, mean in known)
     least = "least" if all(mean > own for _, mean in known) else "least, and listed first:"
     return f"{least} {words} against {against}"

@@ -26,7 +26,7 @@ from cosd_api import (
 from cosd_api.cli.spending import bounded
 from cosd_api.demo.servers import Pair
 from cosd_api.extend import AnswerLimits, Unit, Verifier
-from cosd_api.methods.words import unicode_words
+from cosd_api.decoding.words import unicode_words
 from cosd_api.verification.tree import TreeNode
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider

@@ -12,10 +12,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cosd_api import CoolFusion, CoSD, FusionResult, MatchVerifier, fuse
+from cosd_api.decoding.words import unicode_words
 from cosd_api.extend import Method
 from cosd_api.methods.base import METHODS as REGISTERED
 from cosd_api.methods.base import method_named
-from cosd_api.methods.words import unicode_words
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.text import sendable
 from support.drawn import examples
