@@ -41,6 +41,7 @@ from cosd_api.methods.base import (
     method_named,
 )
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.loader import is_address
 from cosd_api.methods.needs import Models, RoleNeeds, check_draws
 from cosd_api.records import DRAFT, Probability, Record, Seconds
 from cosd_api.settings import (
@@ -131,6 +132,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "Stream",
     "Unit",
     "check_draws",
+    "is_address",
     "method_from_text",
     "method_named",
     # Verifiers.

@@ -32,6 +32,7 @@ from cosd_api.extend import (
     check_draws,
     default_of,
     describe_verifier,
+    is_address,
     method_named,
 )
 from cosd_api.types import CustomVerifier
@@ -283,7 +284,9 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
         raise SettingError(f'methods must be "all", or several names or objects, not {chosen!r}')
     else:
         made = [(one, _made(one)) for one in chosen]
-        named = [(one if isinstance(one, str) else _name(method), method) for one, method in made]
+        named = [
+            (one if isinstance(one, str) and not is_address(one) else _name(method), method) for one, method in made
+        ]
     if not named:
         raise SettingError('methods is empty: give some, or "all"')
     return named, []

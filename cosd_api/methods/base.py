@@ -16,7 +16,8 @@ from cosd_api.alignment import Unit
 from cosd_api.checks import check_setting, check_temperature
 from cosd_api.errors import SettingError
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading, assistant_cost, draft_cost, draft_first_assumptions
-from cosd_api.methods.needs import Models, RoleNeeds, check_needs
+from cosd_api.methods.loader import address_of, class_at, is_address
+from cosd_api.methods.needs import Models, Need, RoleNeeds, check_needs
 from cosd_api.verification import Verifier
 from cosd_providers.suggestions import suggestion
 
@@ -250,6 +251,9 @@ class Program(Method):
         if cls.roles and (unknown := {*cls.needs}.difference(cls.roles)):
             words = f"{cls.__name__}.needs names {min(unknown)!r}, which is no parameter of its write"
             raise SettingError(f"{words}: it has {', '.join(cls.roles) or 'none'}")
+        if strange := {need for needs in cls.needs.values() for need in needs}.difference(get_args(Need)):
+            words = f"{cls.__name__}.needs names {min(strange)!r}, which is no capability"
+            raise SettingError(f"{words}: the capabilities are {', '.join(get_args(Need))}")
 
     @property
     def own_paths(self) -> bool:
@@ -283,13 +287,15 @@ def settings_of(kind: type[Method]) -> Mapping[str, Any]:
     return {one.name: hints[one.name] for one in fields(kind)}
 
 
-def is_registered(method: Method) -> bool:
-    """Test whether the method's name and settings are enough to recreate it: its class must be one in `METHODS`."""
-    return method.name in METHODS and type(method) is method_class(method.name)
+def known_as(method: Method) -> str | None:
+    """The name or the address that, with the settings, is enough to recreate a method; None if its class has none."""
+    if method.name in METHODS and type(method) is method_class(method.name):
+        return method.name
+    return address_of(type(method))
 
 
 def method_named(name: str, *, also: Sequence[str] = (), **options: Any) -> Method:
-    """Create a method from its name; the `options` override its defaults.
+    """Create a method from its name or its address in a file; the `options` override its defaults.
 
     `also` contains other names that the caller accepts, for the error message.
 
@@ -331,13 +337,15 @@ def method_from_text(name: str, options: Mapping[str, str]) -> Method:
 
 
 def method_class(name: str, also: Sequence[str] = ()) -> type[Method]:
-    """Return the class of the method with this name.
+    """Return the class of the method with this name, which may be the address of a class in a file; see `class_at`.
 
     `also` contains other names that the caller accepts, for the error message.
 
     Raises:
         SettingError: there is no such method.
     """
+    if is_address(name):
+        return class_at(name, Method, METHODS)  # type: ignore[type-abstract]  # a base, not to be created
     if name not in METHODS:
         names = [*METHODS, *also]
         more = suggestion(name, names, f"the methods are {', '.join(names)}")
