@@ -304,8 +304,10 @@ class _NamedShape:
         return {"anyOf": [*names, union]}
 
     def _name(self, given: object) -> object:
-        named = cast("Mapping[str, Any]", given).get(self.tag) if isinstance(given, Mapping) else None
-        name = getattr(given, self.tag, given) if named is None else named
+        if isinstance(given, Mapping):
+            name: object = cast("Mapping[str, object]", given).get(self.tag)
+        else:
+            name = getattr(given, self.tag, given)
         return FILE if isinstance(name, str) and self.tag == "name" and is_address(name) else name
 
     def _read(self, given: object) -> object:

@@ -70,7 +70,7 @@ class Average(Weighted):
 
     Attributes:
         weights: the weights of the models, in the order of the models; numbers of at least 0, not all 0. Only their
-            ratios count. None weighs all models equally; `"route"` weighs them by the prompt, as `Route` does.
+            ratios count. None weighs all models equally; `"route"` weighs them by the perplexity of the prompt.
         tau: the temperature of the weights for `weights="route"`, above 0.
         ahead: the number of tokens that the first model writes before the other models are asked, at least 1. This
             number changes only the cost.

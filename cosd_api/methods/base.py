@@ -30,18 +30,22 @@ METHODS: Mapping[str, str] = {
     "rerank": "rerank:Rerank",
     "cool": "cool:CoolFusion",
     "speculative": "speculative:Speculative",
-    "route": "route:Route",
-    "cascade": "cascade:Cascade",
     "average": "average:Average",
-    "nudging": "nudging:Nudging",
     "steps": "steps:Steps",
     "defer": "defer:Defer",
     "chared": "chared:CharED",
     "safe": "safe:Safe",
-    "switch": "switch:Switch",
-    "adafuse": "adafuse:AdaFuse",
 }
 """The module and class of each method, by the method's name."""
+
+EXAMPLES: Mapping[str, str] = {
+    "adafuse": "adafuse.py:AdaFuse",
+    "cascade": "cascade.py:Cascade",
+    "nudging": "nudging.py:Nudging",
+    "route": "route.py:Route",
+    "switch": "switch.py:Switch",
+}
+"""Methods in `examples/methods` of the repository, by their names, under which the library had them before."""
 
 DEFAULT_METHOD = "cosd"
 """The default method of a fusion."""
@@ -347,6 +351,9 @@ def method_class(name: str, also: Sequence[str] = ()) -> type[Method]:
     if is_address(name):
         return class_at(name, Method, METHODS)  # type: ignore[type-abstract]  # a base, not to be created
     if name not in METHODS:
+        if name in EXAMPLES:
+            words = f'the method {name!r} is an example of the repository: method="examples/methods/{EXAMPLES[name]}"'
+            raise SettingError(f"{words}, or the same for --method, uses it from a clone")
         names = [*METHODS, *also]
         more = suggestion(name, names, f"the methods are {', '.join(names)}")
         raise SettingError(f"there is no method {name!r}{more}")

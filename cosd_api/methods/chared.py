@@ -85,7 +85,7 @@ class CharED(Weighted):
 
     Attributes:
         weights: the weights of the models, in the order of the models; numbers of at least 0, not all 0. Only their
-            ratios count. None weighs all models equally; `"route"` weighs them by the prompt, as `Route` does.
+            ratios count. None weighs all models equally; `"route"` weighs them by the perplexity of the prompt.
         tau: the temperature of the weights for `weights="route"`, above 0.
         listed: the number of most probable tokens that each model lists, at least 20. All other tokens are treated as
             having probability 0.

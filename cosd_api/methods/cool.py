@@ -12,7 +12,7 @@
         models is taken, or the first one listed if several are equal       (equation 3)
     5   if the winning model ended after its segment, the answer ends       (2.3)
 
-`perplexity.choose` implements steps 2 to 4.
+`perplexity.choose_text` implements steps 2 to 4.
 
 **Words.** If a model's tokenizer is known (`connect(url, tokenizer=...)`), words are the pieces into which it splits a
 text before it encodes them. Otherwise they are Unicode's words (`words.unicode_words`). The last word of a text does
@@ -56,7 +56,7 @@ from cosd_api.decoding.program import Answer
 from cosd_api.decoding.words import complete_words
 from cosd_api.methods.cost import FINER, HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.needs import Models
-from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose
+from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose_text
 from cosd_api.methods.rerank import Rerank, answers
 from cosd_providers.contract import Token, WordEnds
 from cosd_providers.errors import UnsupportedError
@@ -104,7 +104,7 @@ class CoolFusion(ByPerplexity):
         fused = await answer.scratch(self._fuse)
         mine = ProposedText(fused.text, fused.ended, Passage(models[0], (), 0, None), fused.sources)
         candidates.join(mine)
-        winner, segment = await choose(answer, candidates.distinct(), self.normalisation)
+        winner, segment = await choose_text(answer, candidates.distinct(), self.normalisation)
         if winner is mine:
             answer.copy(fused, replace(segment, reason=f"the fused answer: {segment.reason}"))
         answer.append(winner.passage, segment, whole=True)
@@ -153,7 +153,7 @@ class CoolFusion(ByPerplexity):
             candidates = ProposedTexts()
             for model, one in proposed.items():
                 candidates.add(model.index, one)
-            winner, segment = await choose(answer, candidates.distinct(), self.normalisation)
+            winner, segment = await choose_text(answer, candidates.distinct(), self.normalisation)
             answer.append(winner.passage, segment)
 
     async def _segment(

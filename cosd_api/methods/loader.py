@@ -74,7 +74,7 @@ def class_at(address: str, base: type[Method], taken: Container[str]) -> type[Me
 
 
 async def _starts() -> None:
-    """Stands for `write` in methods that have their own `start`."""
+    """Do nothing, in place of `write` in methods that have their own `start`."""
 
 
 def _id(file: Path) -> str:

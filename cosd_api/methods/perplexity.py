@@ -1,4 +1,4 @@
-"""Perplexities of proposed texts, and the choice between the texts, for Cool-Fusion, reranking and AdaFuse.
+"""Perplexities of proposed texts, and the choice between the texts, for Cool-Fusion and reranking.
 
 ::
 
@@ -150,7 +150,7 @@ class _Measure:
     text: float | None
 
 
-async def choose(
+async def choose_text(
     answer: Answer,
     candidates: Sequence[ProposedText],
     normalisation: Normalisation,

@@ -5,9 +5,9 @@
     1   every model answers alone, greedily, up to its end of sequence, a stop string or max_tokens   `answers`
     2   equal answers count as one; if only one answer is left, it is taken                           `answers`
     3   every model scores every answer by its perplexity, over the answer's tokens in the model's
-        own encoding, including the end of sequence if the answer ended by itself                     `choose`
+        own encoding, including the end of sequence if the answer ended by itself                     `choose_text`
     4   the answer whose perplexity has the lowest arithmetic mean over the models is taken, or
-        the first one listed if several are equal                                                     `choose`
+        the first one listed if several are equal                                                     `choose_text`
 
 This is a baseline of Cool-Fusion (arXiv 2407.19807, section 3.3). Before an answer is scored, a stop string and the
 text after it are cut off; an answer that was cut has no end of sequence. Two answers with the same text count as
@@ -23,7 +23,7 @@ from typing import ClassVar
 from cosd_api.decoding.model import Model
 from cosd_api.decoding.program import Answer
 from cosd_api.methods.cost import FINER, HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose
+from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Rerank(ByPerplexity):
     async def write(self, answer: Answer, *models: Model) -> None:  # noqa: ARG002 - all models
         """Write the answer."""
         candidates = await answers(answer)
-        winner, segment = await choose(answer, candidates.distinct(), self.normalisation)
+        winner, segment = await choose_text(answer, candidates.distinct(), self.normalisation)
         answer.append(winner.passage, segment, whole=True)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002 - the same for all

@@ -77,8 +77,8 @@ class Safe(Weighted):
 
     Attributes:
         weights: the weights of the models, in the order of the models; numbers of at least 0, not all 0. Only their
-            ratios count. None weighs all models equally, as in the paper; `"route"` weighs them by the prompt, as
-            `Route` does.
+            ratios count. None weighs all models equally, as in the paper; `"route"` weighs them by the
+            perplexity of the prompt.
         tau: the temperature of the weights for `weights="route"`, above 0.
         ahead: the number of tokens that the first model writes before the other models encode the text, at least 1.
             This number affects the answer, because the encoding of a text also depends on the text that follows.

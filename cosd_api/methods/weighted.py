@@ -16,8 +16,7 @@ from cosd_api.errors import SettingError
 from cosd_api.methods.base import Program
 from cosd_api.methods.cost import HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Reading
 from cosd_api.methods.needs import Models, scores_needed
-from cosd_api.methods.route import scored
-from cosd_api.methods.route import weights as weights_by
+from cosd_api.methods.prompt_weights import prompt_nlls, prompt_weights
 
 _ROUTE = "route"
 
@@ -28,8 +27,8 @@ class Weighted(Program):
 
     Attributes:
         weights: the weights of the models, in the order of the models; numbers of at least 0, not all 0. Only their
-            ratios count. None weighs all models equally. `"route"` weighs them by the prompt of each answer, as `Route`
-            does; `FusionResult.weights` records the weights.
+            ratios count. None weighs all models equally. `"route"` weighs them by the perplexity of each answer's
+            prompt (`prompt_weights`); `FusionResult.weights` records the weights.
         tau: the temperature of the weights for `weights="route"`, above 0.
 
     Raises:
@@ -92,12 +91,12 @@ class Weighted(Program):
     async def _measured(self, answer: Answer) -> Self:
         """Return the same method with weights as numbers; with `weights="route"`, they are computed from the prompt.
 
-        The module `route` defines these weights: softmax(-mean / tau) over the mean negative log-likelihoods of the
-        prompt. A model that cannot score the prompt has weight 0. If no model can score it, all weights are equal.
+        The module `prompt_weights` defines these weights: softmax(-mean / tau) over the mean negative log-likelihoods
+        of the prompt. A model that cannot score the prompt has weight 0. If no model can score it, all are equal.
         """
         if self.weights != _ROUTE:
             return self
-        found = weights_by(await scored(answer), self.tau)
+        found = prompt_weights(await prompt_nlls(answer), self.tau)
         given = tuple(found.get(model) or 0.0 for model in range(answer.count))
         made = replace(self, weights=given if any(given) else (1.0,) * answer.count, tau=1.0)
         answer.weights = made.shares([model.index for model in answer.models])

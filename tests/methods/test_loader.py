@@ -132,9 +132,7 @@ def test_a_file_that_was_corrected_is_loaded_again(loud: Path) -> None:
 
 
 def test_an_address_needs_a_file_and_a_class(tmp_path: Path) -> None:
-    with pytest.raises(
-        SettingError, match=r"loud\.py: give the file and the name of the class, as .*loud\.py:My"
-    ):
+    with pytest.raises(SettingError, match=r"loud\.py: give the file and the name of the class, as .*loud\.py:My"):
         method_named(str(tmp_path / "loud.py"))
     with pytest.raises(SettingError, match=r"there is no such file\. A method is a name, an object, or FILE\.py"):
         method_named(str(tmp_path / "loud.py:Loud"))

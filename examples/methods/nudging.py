@@ -46,16 +46,28 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, ClassVar
 
-from cosd_api.checks import between, check_count
-from cosd_api.decoding.model import Lost, Model, Stream
-from cosd_api.decoding.passage import Passage, joined
-from cosd_api.decoding.program import Answer, OpenSegment
-from cosd_api.decoding.words import ends_of_words
-from cosd_api.methods.base import Program
-from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.needs import RoleNeeds
-from cosd_providers.contract import Token
-from cosd_providers.text import readable
+from cosd_api.extend import (
+    FINER,
+    Answer,
+    Assumptions,
+    Bounds,
+    Cost,
+    Lost,
+    Model,
+    OpenSegment,
+    Passage,
+    Plan,
+    Program,
+    Reading,
+    RoleNeeds,
+    Stream,
+    between,
+    check_count,
+    ends_of_words,
+    joined,
+    readable,
+)
+from cosd_providers import Token
 
 PASSAGE = 16
 """The number of B's tokens in a passage. Each passage is compared with the answer before it, to find repetitions."""

@@ -34,7 +34,7 @@ is more than `outliers` times the smallest.
 
 For each proposal, results record exp(NLL) for each model, which is the perplexity, and exp(mean NLL), which is the
 geometric mean of the perplexities. In all other respects, steps 3 to 6 are the same as in the module `cool`
-(`perplexity.choose`).
+(`choose_text`).
 """
 
 from __future__ import annotations
@@ -45,16 +45,31 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, ClassVar
 
-from cosd_api.checks import between, check_count
-from cosd_api.decoding.model import Model
-from cosd_api.decoding.passage import Passage, joined
-from cosd_api.decoding.program import Answer
-from cosd_api.decoding.words import common_ends
-from cosd_api.methods.cool import LONGEST, most_segments
-from cosd_api.methods.cost import HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.needs import RoleNeeds
-from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose
-from cosd_providers.contract import Token, WordEnds
+from cosd_api.extend import (
+    HIGHEST_SCORED,
+    LONGEST,
+    SCORED,
+    Answer,
+    Assumptions,
+    Bounds,
+    ByPerplexity,
+    Cost,
+    Model,
+    Passage,
+    Plan,
+    ProposedText,
+    ProposedTexts,
+    Reading,
+    RoleNeeds,
+    between,
+    check_count,
+    choose_text,
+    common_ends,
+    joined,
+    most_segments,
+)
+from cosd_providers import Token
+from cosd_providers.contract import WordEnds
 
 _TOKENS = 5  # the assumed average number of tokens in a winning proposal
 _UNSURE = 0.25  # the assumed share of spans at whose beginning a model is unsure
@@ -107,7 +122,7 @@ class AdaFuse(ByPerplexity):
             for model, proposals in (await answer.all(partial(self._proposals, answer, heard))).items():
                 for at, one in enumerate(proposals):
                     candidates.add(model.index, one, own=at == 0)
-            winner, segment = await choose(answer, candidates.distinct(), self.normalisation, self._combined)
+            winner, segment = await choose_text(answer, candidates.distinct(), self.normalisation, self._combined)
             answer.append(winner.passage, segment)
 
     async def _proposals(self, answer: Answer, words: Sequence[WordEnds], model: Model) -> list[ProposedText]:

@@ -40,19 +40,28 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from cosd_api.checks import check_count
-from cosd_api.decoding.commands import Contender, DecidedSegment
-from cosd_api.decoding.model import Lost, Model
-from cosd_api.decoding.passage import Passage
-from cosd_api.decoding.program import Answer
-from cosd_api.errors import SettingError
-from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.lists import ROUNDING
-from cosd_api.methods.needs import RoleNeeds
-from cosd_api.methods.weighted import Weighted
-from cosd_providers.messages import Message
-from cosd_providers.text import readable
+from cosd_api import SettingError
+from cosd_api.extend import (
+    FINER,
+    Answer,
+    Assumptions,
+    Bounds,
+    Contender,
+    Cost,
+    DecidedSegment,
+    Lost,
+    Model,
+    Passage,
+    Plan,
+    Reading,
+    RoleNeeds,
+    Weighted,
+    check_count,
+    readable,
+)
+from cosd_providers import Message
 
+ROUNDING = 1e-9  # the largest relative difference between two sums of votes at which they count as equal
 _DISAGREE = 0.5  # the assumed share of prompts for which a model's samples disagree
 _SHORT = 40  # only answers of at most this number of characters are quoted in a reason
 
@@ -69,7 +78,7 @@ class Switch(Weighted):
 
     Attributes:
         weights: the weights of the models' votes, in the order of the models; numbers of at least 0, not all 0. Only
-            their ratios count. None weighs all models equally; `"route"` weighs them by the prompt, as `Route` does.
+            their ratios count. None weighs all models equally; `"route"` weighs them by the perplexity of the prompt.
         tau: the temperature of the weights for `weights="route"`, above 0.
         samples: the number of answers that each model draws, at least 1.
         threshold: if at least this share of a model's samples agree, no other model is asked; in (0, 1].

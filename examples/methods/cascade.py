@@ -33,17 +33,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from cosd_api.alignment import Unit
-from cosd_api.checks import between
-from cosd_api.decoding.commands import DRAFT, Contender, DecidedSegment
-from cosd_api.decoding.model import Lost, Model
-from cosd_api.decoding.program import Answer
-from cosd_api.methods.base import Program
-from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.needs import Models, RoleNeeds
-from cosd_api.methods.perplexity import ROUNDING
-from cosd_providers.contract import Token
+from cosd_api.extend import (
+    FINER,
+    Answer,
+    Assumptions,
+    Bounds,
+    Contender,
+    Cost,
+    DecidedSegment,
+    Lost,
+    Model,
+    Models,
+    Plan,
+    Program,
+    Reading,
+    RoleNeeds,
+    Unit,
+    between,
+)
+from cosd_providers import Token
 
+ROUNDING = 1e-9  # the largest relative difference between Q and tau at which they count as equal
 _DEFERRED = 0.5  # the assumed share of answers that the assistant writes
 
 
@@ -85,7 +95,7 @@ class Cascade(Program):
         own = await draft.write()
         alone = answer.alone(own)
         found = level(alone.tokens, self.quantile)
-        mine = Contender((DRAFT,), alone.data, alone.ends, (found, None), found)
+        mine = Contender((-1,), alone.data, alone.ends, (found, None), found)
         both = (mine, Contender((0,), b"", False, (), self.tau))
         why = DecidedSegment(both, 0, self._reason(found))
         if not assistant.heard:
