@@ -79,11 +79,16 @@ class Answer:
             raise FusionError(f"{words}: write() has to append until the answer is complete, or to call answer.end()")
 
     async def _run(self) -> None:
-        with suppress(Over):
+        try:
             try:
                 await self._write(self, *self._models)
             except Lost:
                 await self._models[0].finish("no other model is heard")
+        except Over:
+            pass
+        except BaseExceptionGroup as group:  # of a program's own tasks
+            if group.split(Over)[1] is not None:
+                raise
 
     def stop_here(self, finish: Finish) -> None:
         """End the answer after its emitted tokens. This has no effect on a complete answer."""
@@ -241,6 +246,7 @@ class Answer:
         """
         if isinstance(why, str):
             why = DecidedSegment((Contender((of.model.index - 1,), b"", False),), 0, why)
+        self._check()
         start, before = len(self.text), len(self._parts)
 
         def add(tokens: Sequence[Token], reason: str) -> None:
@@ -312,6 +318,7 @@ class Answer:
     # ---------------------------------------------------------------------------------------------------- the engine
 
     def _add(self, of: Passage | Stream, tokens: Sequence[Token], why: DecidedSegment, *, own: bool = True) -> None:
+        self._check()
         part = WrittenPart(tokens, of.model.index, of.number, why.reason, len(why.candidates) > 1)
         self._place(part, own=own)
 

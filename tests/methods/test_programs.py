@@ -216,3 +216,18 @@ async def test_over_passes_a_program_that_catches_every_error() -> None:
     result = await fuse("Q", models=[model, model], method=Stubborn(), max_tokens=9)
     assert (result.text, result.finish_reason) == (" a b", "stop")
     assert not issubclass(Over, Exception)
+
+
+async def test_an_answer_may_be_completed_by_one_of_several_tasks() -> None:
+    class Hasty(Drawn):
+        name = "hasty"
+
+        async def write(self, answer: Answer, *models: Model) -> None:
+            async def append(_: int) -> None:
+                answer.append(await models[0].write(), "first")
+
+            await models[0].several(append, range(3))
+
+    model = ScriptedProvider.from_texts({"Q": [" a", " b"]})
+    result = await fuse("Q", models=[model, model], method=Hasty())
+    assert (result.text, len(result.segments)) == (" a b", 1)
