@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,9 @@ import pytest
 
 from cosd_api import Fusion, FusionConfig, SettingError, compare, fuse
 from cosd_api.config.document import read_document
+from cosd_api.gateway.api_errors import ApiError
+from cosd_api.gateway.bodies import read_completion
+from cosd_api.gateway.config import GatewayConfig, GatewayLimits
 from cosd_api.methods.base import method_named
 from cosd_providers.testing import ScriptedProvider
 from fakes.commands import cosd
@@ -77,6 +82,20 @@ def test_a_settings_file_names_it_relative_to_its_folder(loud: Path, tmp_path: P
         with pytest.raises(SettingError, match=words) as found:
             Fusion.load(settings)
         assert "fusion.yaml, line 3" in str(found.value)
+
+
+def test_a_gateways_file_names_it_and_no_request_does(loud: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "gateway.yaml"
+    fusion = "{draft: 'http://a:1', assistants: ['http://b:1'], method: 'loud.py:Loud'}"
+    settings.write_text(f"fusions:\n  mine: {fusion}\n")
+    config = GatewayConfig.load(settings).fusions["mine"]
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert Fusion.load(config).settings.method == method_named(f"{loud}:Loud")
+    loud.write_text("raise RuntimeError('loaded')")
+    with pytest.raises(ApiError, match="unknown field 'method'"):
+        read_completion(
+            json.dumps({"model": "mine", "prompt": "Q", "method": f"{loud}:Loud"}).encode(), GatewayLimits(), ()
+        )
 
 
 def test_the_command_line_names_it(loud: Path) -> None:
