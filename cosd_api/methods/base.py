@@ -352,8 +352,8 @@ def method_class(name: str, also: Sequence[str] = ()) -> type[Method]:
         return class_at(name, Method, METHODS)  # type: ignore[type-abstract]  # a base, not to be created
     if name not in METHODS:
         if name in EXAMPLES:
-            words = f'the method {name!r} is an example of the repository: method="examples/methods/{EXAMPLES[name]}"'
-            raise SettingError(f"{words}, or the same for --method, uses it from a clone")
+            words = f"the method {name!r} is now a file of the repository"
+            raise SettingError(f"{words}: in a clone, give examples/methods/{EXAMPLES[name]}")
         names = [*METHODS, *also]
         more = suggestion(name, names, f"the methods are {', '.join(names)}")
         raise SettingError(f"there is no method {name!r}{more}")

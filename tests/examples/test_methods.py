@@ -67,11 +67,8 @@ def test_the_page_has_every_file_and_no_dead_link() -> None:
 def test_an_old_name_is_refused_with_its_new_path(name: str) -> None:
     with pytest.raises(SettingError) as found:
         method_named(name)
-    path = f"examples/methods/{EXAMPLES[name]}"
-    assert str(found.value) == (
-        f'the method {name!r} is an example of the repository: method="{path}", or the same for --method, uses it '
-        "from a clone"
-    )
+    words = f"the method {name!r} is now a file of the repository"
+    assert str(found.value) == f"{words}: in a clone, give examples/methods/{EXAMPLES[name]}"
     assert method_named(AT[name]).name == name
 
 
