@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 from benchmarks.prompts import MAX_TOKENS, prompts
@@ -30,13 +31,14 @@ from cosd_api import (
 )
 from cosd_api.demo.servers import BUNDLED, MODELS, serve
 from cosd_api.extend import Method
-from cosd_api.methods.base import METHODS, method_class, method_named
+from cosd_api.methods.base import EXAMPLES, METHODS, method_class, method_named
 from cosd_api.verification.deferral import DEFERRAL_FEATURES
 from cosd_providers import Provider, UnsupportedError, Usage, connect
 from cosd_providers.contract import Context, DraftEnd
 
 __all__ = ["COLUMNS", "Spent", "contenders", "run"]
 
+AT = {name: f"{Path(__file__).parents[1]}/examples/methods/{file}" for name, file in EXAMPLES.items()}
 COUNT, QUICK = 20, 2
 BLOCK = 3
 """The number of questions that a method answers in a row."""
@@ -177,10 +179,9 @@ def contenders(alike: Sequence[str]) -> list[Contender]:
     """Two models alone, and every method with its variants; `alike` names two models that share a tokenizer."""
     pair = ("sums", "facts")
     found = [Contender(f"{name} alone", (name,)) for name in pair]
-    for name in METHODS:
-        one_tokenizer = method_class(name).one_tokenizer
-        method = LABELLED.get(name) or method_named(name, **SETTINGS.get(name, {}))
-        models = alike if one_tokenizer else pair
+    for name in (*METHODS, *AT):
+        method = LABELLED.get(name) or method_named(AT.get(name, name), **SETTINGS.get(name, {}))
+        models = alike if method_class(AT.get(name, name)).one_tokenizer else pair
         found.append(Contender(name, models, method))
         found += [Contender(variant, models, made) for variant, made in VARIANTS.items() if made.name == name]
     return found

@@ -35,20 +35,15 @@ if TYPE_CHECKING:
     from cosd_api.comparison.compare import compare
     from cosd_api.config.file import FusionConfig
     from cosd_api.forcing.samples import Example
-    from cosd_api.methods.adafuse import AdaFuse
     from cosd_api.methods.average import Average
-    from cosd_api.methods.cascade import Cascade
     from cosd_api.methods.chared import CharED
     from cosd_api.methods.cool import CoolFusion
     from cosd_api.methods.cosd import CoSD
     from cosd_api.methods.defer import Defer
-    from cosd_api.methods.nudging import Nudging
     from cosd_api.methods.rerank import Rerank
-    from cosd_api.methods.route import Route
     from cosd_api.methods.safe import Safe
     from cosd_api.methods.speculative import Speculative
     from cosd_api.methods.steps import Steps
-    from cosd_api.methods.switch import Switch
     from cosd_api.training.answers import tune_answers
     from cosd_api.training.collect import collect
     from cosd_api.training.dataset import Samples
@@ -57,10 +52,8 @@ if TYPE_CHECKING:
     from cosd_api.training.tuning import tune
 
 __all__ = [
-    "AdaFuse",
     "AgreementVerifier",
     "Average",
-    "Cascade",
     "CharED",
     "CoLLMVerifier",
     "CoSD",
@@ -78,10 +71,8 @@ __all__ = [
     "GradingError",
     "MatchVerifier",
     "Message",
-    "Nudging",
     "RandomVerifier",
     "Rerank",
-    "Route",
     "RuleVerifier",
     "Safe",
     "Samples",
@@ -89,7 +80,6 @@ __all__ = [
     "Speculative",
     "Steps",
     "SurpriseVerifier",
-    "Switch",
     "Trace",
     "TraceError",
     "TreeVerifier",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from cosd_api.alignment import Unit
 from cosd_api.errors import SettingError
@@ -16,6 +16,9 @@ from cosd_providers.messages import Message, checked_messages, checked_own
 
 Prompt = str | Sequence[Message | Mapping[str, Any]]
 """A prompt: text that all models continue, or a conversation."""
+
+Check = Callable[[str, Any], object]
+"""A check of a setting, called with its name and value; it raises a `SettingError`. `Annotated` declares it."""
 
 OwnMessages = Mapping[str, str | Sequence[Message | Mapping[str, Any]]]
 """Extra messages for single models, by endpoint name (`"draft"`, `"assistant"`); a string is a system message."""
@@ -127,6 +130,25 @@ def check_between(name: str, value: float, low: float, high: float) -> None:
     if not (number and low <= value <= high and value < math.inf):
         words = f"of at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
         raise SettingError(f"{name} must be a number {words}, not {value!r}")
+
+
+def between(low: float, high: float = math.inf) -> Check:
+    """A bound for the annotation of a setting: a finite number from `low` to `high`."""
+    return lambda name, value: check_between(name, value, low, high)
+
+
+def check_setting(name: str, value: Any, hint: Any) -> None:
+    """Check a setting against its annotation: the checks of `Annotated`, the values of `Literal`, or a bool.
+
+    Raises:
+        SettingError: the value is not valid.
+    """
+    for check in getattr(hint, "__metadata__", ()):
+        check(name, value)
+    if get_origin(hint) is Literal:
+        check_choice(name, value, hint)
+    if hint is bool and not isinstance(value, bool):
+        raise SettingError(f"{name} must be True or False, not {value!r}")
 
 
 def check_temperature(value: float) -> float:

@@ -228,7 +228,7 @@ class Endpoints:
         for name, info in named:
             if not (info.capabilities.continues or self.method.accepts_messages_only):
                 words = f"the {name} takes messages only, and does not continue a partial answer"
-                hint = 'method="steps" and method="switch" ask by messages. ' + _CONTINUES
+                hint = 'method="steps" asks by messages, as switch.py of examples/methods does. ' + _CONTINUES
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         warnings = self.method.examine(named, self.unit)
         unit, everybody, shares = self.unit, len(known) == len(self.names), tuple[bool, ...]()

@@ -13,6 +13,7 @@ from cosd_api.alignment import Unit
 from cosd_api.budget import SharedLimit
 from cosd_api.checks import (
     OwnMessages,
+    between,
     check_between,
     check_choice,
     check_count,
@@ -23,10 +24,12 @@ from cosd_api.checks import (
     check_unit,
 )
 from cosd_api.decoding.commands import Contender, DecidedSegment
-from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.model import Lost, Model, Stream
+from cosd_api.decoding.passage import Passage, joined
+from cosd_api.decoding.program import Answer, OpenSegment
 from cosd_api.decoding.route import Routes
 from cosd_api.decoding.timeline import RequestKind
-from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.decoding.words import common_ends, ends_of_words
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.event_loop import event_loop_name, own_process, run_async
 from cosd_api.methods.base import (
@@ -34,13 +37,17 @@ from cosd_api.methods.base import (
     METHODS,
     DraftFirst,
     Method,
-    Models,
-    Written,
+    Program,
     method_from_text,
     method_named,
 )
-from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.gated import check_draws
+from cosd_api.methods.cool import LONGEST, most_segments
+from cosd_api.methods.cost import FINER, HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.loader import is_address
+from cosd_api.methods.needs import Models, RoleNeeds, check_draws
+from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose_text
+from cosd_api.methods.prompt_weights import prompt_nlls, prompt_weights
+from cosd_api.methods.weighted import Weighted
 from cosd_api.records import DRAFT, Probability, Record, Seconds
 from cosd_api.settings import (
     DEFAULT_MAX_TOKENS,
@@ -107,27 +114,47 @@ if TYPE_CHECKING:
     from cosd_providers.probe.report import in_digits
 
 __all__ = [  # noqa: RUF022 - by subject
-    # Methods. To define a new way to fuse, derive from `Written` or `DraftFirst`.
+    # Methods. To define a new way to fuse, derive from `Program` or `DraftFirst`.
     "DEFAULT_METHOD",
     "FINER",
+    "HIGHEST_SCORED",
+    "LONGEST",
     "METHODS",
-    "AnswerWriter",
+    "SCORED",
+    "Answer",
     "Assumptions",
     "Bounds",
+    "ByPerplexity",
     "Contender",
     "Cost",
     "DecidedSegment",
     "DraftFirst",
+    "Lost",
     "Method",
+    "Model",
     "Models",
+    "OpenSegment",
     "Passage",
     "Plan",
+    "Program",
+    "ProposedText",
+    "ProposedTexts",
     "Reading",
+    "RoleNeeds",
+    "Stream",
     "Unit",
-    "Written",
+    "Weighted",
     "check_draws",
+    "choose_text",
+    "common_ends",
+    "ends_of_words",
+    "is_address",
+    "joined",
     "method_from_text",
     "method_named",
+    "most_segments",
+    "prompt_nlls",
+    "prompt_weights",
     # Verifiers.
     "DEFERRAL_FEATURES",
     "KINDS",
@@ -161,6 +188,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "OwnMessages",
     "ServerConfig",
     "ServerLimitsConfig",
+    "between",
     "check_between",
     "check_choice",
     "check_count",

@@ -54,9 +54,9 @@ class Fusion:
             would replace a unit, the text of the most confident one is used.
         models: two or more URLs or providers, in place of `draft` and `assistant`, for methods in which all models have
             the same role. In results, the first model is called the draft, and the other models are called assistants.
-        method: the fusion method: an object such as `CoSD(verifier=..., unit=...)`, or a name such as `"cosd"` for the
-            method with its default settings. The default is `CoSD`; the arguments `verifier` and `unit` are shortcuts
-            for the arguments of `CoSD` with the same names.
+        method: the fusion method: an object such as `CoSD(verifier=..., unit=...)`, or a name such as `"cosd"`, or
+            `"path/to/file.py:Class"`, for the method with its default settings. The default is `CoSD`; the arguments
+            `verifier` and `unit` are shortcuts for the arguments of `CoSD` with the same names.
         verifier: decides whether an assistant's word replaces the draft's. The default is `RuleVerifier()`;
             `RuleVerifier.paper()` has the paper's thresholds. Use `AgreementVerifier` for an assistant that does not
             report the probabilities of its tokens.

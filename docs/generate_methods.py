@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from cosd_api import CoSD, Defer, SettingError
 from cosd_api.alignment import Unit
 from cosd_api.extend import Method
-from cosd_api.methods.base import METHODS, method_named
+from cosd_api.methods.base import EXAMPLES, METHODS, method_named
 from cosd_api.verification import KINDS, TRAINED, Verifier, needs_of
 from cosd_api.verification.deferral import DEFERRAL_FEATURES
 from cosd_providers.contract import Capabilities, ServerInfo
@@ -85,13 +85,14 @@ NEEDED_BY_VERIFIERS: Mapping[str, Mapping[str, Any]] = {
 
 
 def sample_method(name: str) -> Method:
-    """Create a method with default settings, and with the settings in `NEEDED`.
+    """Create a method, or a method of `examples/methods`, with default settings, and with the settings in `NEEDED`.
 
     Raises:
         SettingError: the method needs a setting that `NEEDED` does not contain.
     """
     try:
-        return method_named(name, **NEEDED.get(name, {}))
+        known = f"{PAGE.parents[1]}/examples/methods/{EXAMPLES[name]}" if name in EXAMPLES else name
+        return method_named(known, **NEEDED.get(name, {}))
     except (SettingError, TypeError) as error:
         words = f"the method {name!r} has no defaults: add the settings that it needs to NEEDED"
         raise SettingError(f"{words} in docs/generate_methods.py ({error})") from None
@@ -190,7 +191,7 @@ def _shortened(refusal: str) -> str:
 def table() -> str:
     """Return the table, followed by its notes."""
     found: dict[str, tuple[Cell, ...]] = {}
-    for name in METHODS:
+    for name in (*METHODS, *EXAMPLES):
         method = sample_method(name)
         found[f"`{name}`"] = row(method)
         if name == "cosd":

@@ -28,6 +28,7 @@ from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableMo
 from fakes.adapters import ENGINES, Engine
 from fakes.llama_cpp import FakeLlamaCpp
 from support.drawn import costly
+from support.method_files import AT
 from toys import toy_models as toys
 from toys.lima import Unheard
 
@@ -307,19 +308,19 @@ def letters(first: str, second: str) -> TableModel:
     return TableModel(tokens, following, end_ids=(0,))
 
 
-@pytest.mark.parametrize("method", ["route", "rerank", "adafuse", "cool", CoolFusion(rerank=True)])
+@pytest.mark.parametrize("method", [AT["route"], "rerank", AT["adafuse"], "cool", CoolFusion(rerank=True)])
 @pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine.scores], ids=str)
 async def test_what_is_expected_of_scores_is_what_each_server_bills(engine: Engine, method: str | Method) -> None:
     way = engine.way | ({"old": False} if engine.name == "sglang" else {})
     cases = [engine.case(letters(*both), way) for both in ("ab", "ba")]
-    if method == "adafuse" and engine.name in {"tgi", "vllm"}:
+    if method == AT["adafuse"] and engine.name in {"tgi", "vllm"}:
         pytest.skip("it lists no alternatives")
     async with Fusion(models=[case.make() for case in cases], method=method) as fusion:
         estimate = await fusion.estimate("Q" * 24, max_tokens=24)
         result = await fusion.generate("Q" * 24, max_tokens=24)
     for name, usage in result.usage.items():
         check(estimate, name, usage.requests, usage.billed_tokens)
-    if method in {"route", "rerank"}:  # the others are a matter of how the models write
+    if method in {AT["route"], "rerank"}:  # the others are a matter of how the models write
         billed = sum(usage.billed_tokens for usage in result.usage.values())
         assert 1 / 2 <= billed / estimate.billed_tokens.expected <= 2
         assert (estimate.billed_tokens.expected > 600) == (engine.name == "llama.cpp")
@@ -329,7 +330,7 @@ async def test_what_is_expected_of_scores_is_what_each_server_bills(engine: Engi
 @given(
     toys.models(may_hide_end=False, longest_merge=6),
     toys.models(may_hide_end=False, longest_merge=6),
-    st.sampled_from(("route", "rerank", "adafuse", "cool", CoolFusion(rerank=True))),
+    st.sampled_from((AT["route"], "rerank", AT["adafuse"], "cool", CoolFusion(rerank=True))),
     st.integers(1, 12),
 )
 async def test_scores_token_by_token_cost_no_more_than_was_said(

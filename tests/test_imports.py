@@ -17,7 +17,7 @@ import cosd_providers
 from cosd_providers import engines
 
 RECORDS = (cosd_api.types, cosd_api.comparison, cosd_api.training)
-ANSWERING = ("cosd_api.decoding.writer", "cosd_api.likelihood", "cosd_api.methods.cosd")
+ANSWERING = ("cosd_api.decoding.program", "cosd_api.likelihood", "cosd_api.methods.cosd")
 LATER = (
     "cosd_api.demo",
     "cosd_api.gateway",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cosd_api.methods.base import METHODS
+from cosd_api.methods.base import EXAMPLES, METHODS
 from fakes.adapters import ENGINES, Engine
 from support.every_method import able
 
@@ -24,7 +24,7 @@ def test_the_table_of_engines_is_what_the_code_says() -> None:
     assert MADE["page"](TEXT) == TEXT, "run `make docs`"
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, *EXAMPLES])
 def test_every_method_is_on_the_page(name: str) -> None:
     needs, _, rest = TEXT.partition("## Engines")
     engines, _, sections = rest.partition(MADE["END"])

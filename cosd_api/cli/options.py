@@ -188,7 +188,8 @@ class SharedOptions:
         ),
     ] = None
     method: Annotated[
-        str | None, typer.Option(metavar="NAME", help=f"The way to fuse: {', '.join(METHODS)}; cosd by default.")
+        str | None,
+        typer.Option(metavar="NAME", help=f"The way to fuse: {', '.join(METHODS)}, or FILE.py:CLASS; cosd by default."),
     ] = None
     method_settings: Annotated[
         list[str] | None,

@@ -5,38 +5,42 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic_core import to_jsonable_python
 
-from cosd_api import Average, CoolFusion, CoSD, Fusion, RuleVerifier, SettingError, Switch
+from cosd_api import Average, CoolFusion, CoSD, Fusion, RuleVerifier, SettingError
 from cosd_api.extend import (
     FINER,
     KINDS,
     METHODS,
-    AnswerWriter,
+    Answer,
     Assumptions,
     Bounds,
-    Contender,
     Cost,
-    DecidedSegment,
     FusionOptions,
     Method,
+    Model,
     Models,
+    Passage,
     Plan,
+    Program,
     Reading,
     Unit,
-    Written,
+    check_count,
     check_draws,
     default_of,
     describe_verifier,
+    is_address,
     method_named,
+    readable,
 )
 from cosd_api.types import CustomVerifier
-from cosd_providers import Provider
+from cosd_providers import Message, Provider
 
 ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]
 """A model alone; a fusion method; a baseline that asks the models; a contestant whose answers are derived from the
@@ -75,16 +79,16 @@ _UNASKED = {"speculative": "it draws what the assistant would write; its greedy 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alone(Written):
+class Alone(Program):
     """One model's own answer: the draft writes its most probable tokens, and no other model is asked."""
 
     name: ClassVar[str] = "alone"
     decides: ClassVar[str] = "one model alone"
     accepts_messages_only: ClassVar[bool] = True
 
-    async def write(self, writer: AnswerWriter) -> None:
+    async def write(self, answer: Answer, *models: Model) -> None:  # noqa: ARG002 - the draft writes alone
         """Write the draft's own answer."""
-        await writer.relay(0, DecidedSegment((Contender((-1,), b"", False, ()),), 0, "no other model is asked"))
+        await models[0].finish("no other model is asked")
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """Estimate the cost: one request to the draft; see `Method.cost`."""
@@ -99,39 +103,72 @@ class Alone(Written):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfConsistency(Switch):
-    """A majority vote among several sampled answers of the first model; no other model is asked. See `Switch`.
+class SelfConsistency(Program):
+    """A majority vote among several sampled answers of the first model; no other model is asked.
+
+    If several answers have the most votes, the answer that was drawn first wins. If no sample has an answer, the first
+    sample is taken.
 
     Attributes:
+        samples: number of samples, at least 1.
         grader: name of the grader that reads the answers, as recorded in results.
         reads: function that is given the prompt's plain text and a sample, and returns the answer that the sample votes
-            for.
+            for; None if it votes for nothing.
     """
 
     name: ClassVar[str] = SELF_CONSISTENCY
+    decides: ClassVar[str] = "a vote of whole answers"
+    symmetric: ClassVar[bool] = True
+    ordered: ClassVar[bool] = True
+    accepts_messages_only: ClassVar[bool] = True
 
+    samples: Annotated[int, check_count] = 5
     grader: str = ""
-    reads: Callable[[str, str], str | None] | None = None
+    reads: Callable[[str, str], str | None] = lambda _, text: text.strip() or None
+
+    @property
+    def temperature(self) -> float:
+        """Always 1, because every token is drawn."""
+        return 1.0
 
     def options(self) -> dict[str, Any]:
         """The method's own settings, as recorded in results."""
         return {"samples": self.samples, "grader": self.grader}
 
-    def read(self, writer: AnswerWriter, text: str) -> str | None:
-        """Read a sample's answer in the same way as the grader; see `Switch.read`."""
-        return super().read(writer, text) if self.reads is None else self.reads(writer.prompt, text)
-
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
-        """Raise an error if the first model cannot sample; see `Switch.examine`."""
+        """Raise an error if the first model cannot sample; see `Method.examine`."""
         return check_draws([("better model", models[0][1])], f"{self.name!r}")
 
-    def is_consistent(self, answers: Sequence[str | None]) -> bool:  # noqa: ARG002
-        """Always return True, so that no other model is asked."""
-        return True
+    async def write(self, answer: Answer, *models: Model) -> None:
+        """Draw the samples, and write the first one with the answer that has the most votes."""
+        model = models[0]
+        plain = answer.conversation is None and not await model.continues()
+        prompt = await model.rendered([Message("user", answer.prompt)]) if plain else None
+
+        async def draw(number: int) -> Passage:
+            return await model.write(draw=("sample", model.index, number), prompt=prompt)
+
+        samples = await model.several(draw, range(self.samples))
+        read = [self.reads(answer.prompt, readable(answer.alone(one).data)) for one in samples]
+        votes = Counter(one for one in read if one is not None)
+        best, share = max(votes.items(), key=lambda one: one[1], default=(None, 0))  # the first one drawn, if equal
+        why = f"{share} of {self.samples} samples have this answer" if share else "no sample has an answer"
+        answer.append(samples[read.index(best) if share else 0], why, whole=True)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """Estimate the cost of the first model's samples; see `Method.cost`."""
-        return Alone().cost(plan, model, prompt) if model else super().cost(plan, model, prompt)
+        if model:
+            return Alone().cost(plan, model, prompt)
+        n, drawn = plan.max_tokens, self.samples
+        tokens = Bounds(
+            drawn * (prompt.least + 1), drawn * (prompt.expected + n), 2 * drawn * (prompt.most + FINER * n)
+        )
+        return Cost(Bounds(drawn, drawn, 2 * drawn), tokens, drawn * n)
+
+    def assumptions(self, plan: Plan) -> Assumptions:
+        """Return the assumptions on which `cost` is based."""
+        high = "each sample takes a second request for its last token"
+        return Assumptions(f"each of {self.samples} samples has {plan.max_tokens} tokens", high)
 
 
 @dataclass(frozen=True)
@@ -284,7 +321,9 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
         raise SettingError(f'methods must be "all", or several names or objects, not {chosen!r}')
     else:
         made = [(one, _made(one)) for one in chosen]
-        named = [(one if isinstance(one, str) else _name(method), method) for one, method in made]
+        named = [
+            (one if isinstance(one, str) and not is_address(one) else _name(method), method) for one, method in made
+        ]
     if not named:
         raise SettingError('methods is empty: give some, or "all"')
     return named, []

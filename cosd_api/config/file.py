@@ -28,6 +28,7 @@ from cosd_api.config.shape import (
 )
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DEFAULT_METHOD, METHODS, Method, method_class, method_named
+from cosd_api.methods.loader import is_address
 from cosd_api.settings import AnswerOptions, Asking, FusionOptions, FusionSettings, OnAssistantError, Tuning
 from cosd_api.verification import TRAINED, Verifier
 from cosd_api.verification.trained_file import write_whole
@@ -62,7 +63,7 @@ class FusionConfig(BaseModel):
         draft: the model that writes, or the first of several equal models.
         assistants: the models that are asked.
         models: all models, instead of `draft` and `assistants`, for methods that treat all models alike.
-        method: a name, or a mapping with `name` and the method's own settings.
+        method: a name (or `FILE.py:CLASS`), or a mapping with `name` and the method's own settings.
         verifier: the verifier of CoSD: a kind, or a mapping with `kind` and either the verifier's numbers or the `file`
             of a trained verifier.
         limits: default limits for every answer.
@@ -265,11 +266,17 @@ def _with_paths(document: Mapping[str, Any], change: Callable[[str], str]) -> di
         **dict.fromkeys(_MODELS, ("tokenizer", "chat_template", "report")),
         "verifier": ("file",),
     }
-    if isinstance(method := document.get("method"), Mapping):
+    method: object = document.get("method")
+    if isinstance(method, Mapping):
         name: object = cast("Mapping[str, Any]", method).get("name")
         hints = method_hints(method_class(name)) if isinstance(name, str) and name in METHODS else {}
         named["method"] = tuple(one for one, hint in hints.items() if is_trained(hint))
-    return {name: within(one, named[name]) if name in named else one for name, one in document.items()}
+        if isinstance(name, str) and is_address(name):
+            named["method"] = ("name",)
+    found = {name: within(one, named[name]) if name in named else one for name, one in document.items()}
+    if isinstance(method, str) and is_address(method):
+        found["method"] = change(method)
+    return found
 
 
 def _absolute(folder: Path, given: str) -> str:

@@ -12,7 +12,7 @@ from cosd_api.config.faults import refuse_keys
 from cosd_api.config.file import PLAIN, FusionConfig, placed, server_of
 from cosd_api.config.shape import is_trained, method_hints
 from cosd_api.errors import SettingError
-from cosd_api.methods.base import is_registered
+from cosd_api.methods.base import known_as
 from cosd_api.settings import AnswerOptions, FusionSettings, Tuning, describe_verifier
 from cosd_api.verification import TRAINED
 from cosd_providers import Limits
@@ -41,13 +41,16 @@ def config_of(
         return str(file)
 
     method = settings.method
-    if not is_registered(method):
+    if (known := known_as(method)) is None:
         words = f"the method is a {type(method).__name__} of your own, which a settings file cannot hold"
-        raise SettingError(f"{words}: save the fusion without it, and give it to Fusion.load(path, method=...)")
+        raise SettingError(
+            f"{words}: save the fusion without it, and give it to Fusion.load(path, method=...), or give the fusion "
+            'method="FILE.py:CLASS"'
+        )
     if limits.get("own"):
         words = "a settings file has no messages for single answers (own)"
         raise SettingError(f"{words}: give them to connect(url, system=..., messages=...)")
-    own: dict[str, Any] = {"name": method.name}
+    own: dict[str, Any] = {"name": known}
     for name, hint in method_hints(type(method)).items():
         if (value := getattr(method, name)) is not None:
             own[name] = own_file(name, value) if is_trained(hint) else value
@@ -64,14 +67,14 @@ def config_of(
         value = getattr(settings, name)
         found[name] = None if name in of_method or value == getattr(defaults, name) else value
     if method.hoisted:
-        known = describe_verifier(settings.verifier)
-        if known is not settings.verifier:
+        verifier = describe_verifier(settings.verifier)
+        if verifier is not settings.verifier:
             words = (
                 f"the verifier is a {type(settings.verifier).__name__} of your own, which a settings file cannot hold"
             )
             raise SettingError(f"{words}: save the fusion without it, and give it to Fusion.load(path, verifier=...)")
-        kind = known.kind
-        found["verifier"] = {"kind": kind, "file": own_file(kind, known)} if kind in TRAINED else known
+        kind = verifier.kind
+        found["verifier"] = {"kind": kind, "file": own_file(kind, verifier)} if kind in TRAINED else verifier
     config = FusionConfig.model_validate(found)
     refuse_keys(path, Document(config.document()))  # before anything is written
     return config, trained

@@ -27,7 +27,8 @@ from pydantic import Field as ModelField
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from cosd_api.methods.base import METHODS, Method, method_class
+from cosd_api.methods.base import METHODS, Method, method_class, method_named
+from cosd_api.methods.loader import is_address
 from cosd_api.settings import AnswerLimits, Tuning, declared_settings
 from cosd_api.verification import KINDS, TRAINED
 from cosd_providers.messages import Role
@@ -235,10 +236,27 @@ def _method_shape(name: str) -> type[MethodConfig]:
     return create_model(f"{title}Settings", __base__=MethodConfig, __doc__=words, **shown)
 
 
+class FileMethodConfig(MethodConfig):
+    """A method in a file of its own, with its settings; the path is relative to the settings file's folder."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Annotated[str, ModelField(json_schema_extra={"pattern": r"\.py:\w+$"})]
+
+    def chosen(self) -> dict[str, Any]:
+        """The settings that were given."""
+        return {name: _tuple(one) for name, one in super().chosen().items()}
+
+    @model_validator(mode="after")
+    def _is_valid(self) -> Self:
+        method_named(self.name, **self.chosen())
+        return self
+
+
 @cache
 def method_shapes() -> Mapping[str, type[BaseModel]]:
     """The classes that represent methods' settings in a file, keyed by the methods' names."""
-    return {name: _method_shape(name) for name in METHODS}
+    return {**{name: _method_shape(name) for name in METHODS}, FILE: FileMethodConfig}
 
 
 @cache
@@ -246,6 +264,10 @@ def verifier_kinds() -> Mapping[str, type[BaseModel]]:
     """The classes that represent verifiers in a file, keyed by their kind."""
     plain = {kind: one for kind, one in KINDS.items() if kind not in TRAINED}
     return {**plain, **dict.fromkeys(TRAINED, TrainedConfig)}
+
+
+FILE = "FILE.py:CLASS"
+"""The tag of a method in a file of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,19 +290,25 @@ class _NamedShape:
         alone = [
             name
             for name, shape in self.shapes().items()
-            if not any(one.is_required() for field, one in shape.model_fields.items() if field != self.tag)
+            if name != FILE
+            and not any(one.is_required() for field, one in shape.model_fields.items() if field != self.tag)
         ]
         for one in union["oneOf"] if self.tag == "kind" else ():
             for field in handler.resolve_ref_schema(one)["properties"].values():
                 if field.get("type") == "number" and "maximum" not in field:
                     bounds = {key: field.pop(key) for key in [*field] if key not in ("title", "default", "description")}
                     field["anyOf"] = [bounds, {"const": _INFINITY}]
-        return {"anyOf": [{"enum": alone, "description": "The name alone, with its defaults."}, union]}
+        names = [{"enum": alone, "description": "The name alone, with its defaults."}]
+        if self.tag == "name":
+            names.append({"type": "string", "pattern": r"\.py:\w+$", "description": "A file, and a class in it."})
+        return {"anyOf": [*names, union]}
 
     def _name(self, given: object) -> object:
         if isinstance(given, Mapping):
-            return cast("Mapping[str, Any]", given).get(self.tag)
-        return getattr(given, self.tag, given)
+            name: object = cast("Mapping[str, object]", given).get(self.tag)
+        else:
+            name = getattr(given, self.tag, given)
+        return FILE if isinstance(name, str) and self.tag == "name" and is_address(name) else name
 
     def _read(self, given: object) -> object:
         if isinstance(given, str):

@@ -14,7 +14,7 @@ import anyio.lowlevel
 from cosd_api.budget import Budget
 from cosd_api.decoding.commands import StartDraft, Watch
 from cosd_api.decoding.paths import Path
-from cosd_api.decoding.speeds import Speeds
+from cosd_api.decoding.speeds import Clock, Speeds
 from cosd_api.decoding.timeline import RequestKind, RequestSpan, Timeline
 from cosd_providers.contract import Context, DraftEnd, HiddenStates, Proposal, Provider, Question, Token
 from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
@@ -87,13 +87,32 @@ class Calls:
         Raises:
             ProviderError: the model failed (see `contract.Provider.generate`), or a limit is reached.
         """
+        items = self.items(model, command, counts=counts, turn=turn, question=question)
+        await _until(take, items)
+
+    async def items(
+        self,
+        model: int,
+        command: StartDraft,
+        *,
+        counts: Callable[[], bool] = lambda: True,
+        turn: RenderedPrompt | None = None,
+        question: bool = False,
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """Let a model continue a text according to a command, and yield each token and finally one `DraftEnd`.
+
+        The next token is read from the server when the caller asks for it. Closing the generator ends the request. See
+        `generate` for the arguments and errors.
+        """
         self._budget.check()
         self.draft_requests += not question
         self.assistant_requests += question
         if command.own and command.continuation is None and command.ids is None:
             await self._compare_encodings(model, command)
         kind: RequestKind = "question" if question else "hedge" if command.ahead else "draft"
-        await self._write(model, command, take, kind=kind, counts=counts, turn=turn)
+        async with aclosing(self._write(model, command, kind=kind, counts=counts, turn=turn)) as items:
+            async for item in items:
+                yield item
 
     async def watch(
         self, watch: Watch, take: Callable[[Token | DraftEnd], bool], *, counts: Callable[[], bool] = lambda: True
@@ -107,7 +126,7 @@ class Calls:
         self.assistant_requests += 1
         also: Any = {"alternatives": watch.alternatives, "ids": watch.ids}
         command = StartDraft(watch.watch, watch.text, watch.max_tokens, None, (), **also)
-        await self._write(1 + watch.assistant, command, take, kind="watch", counts=counts)
+        await _until(take, self._write(1 + watch.assistant, command, kind="watch", counts=counts))
 
     def heard(self, watch: int, assistant: int) -> None:
         """Count a place that a watch has answered, both in the assistant's ledger and in the record of the request."""
@@ -118,18 +137,17 @@ class Calls:
         self,
         model: int,
         command: StartDraft,
-        take: Callable[[Token | DraftEnd], bool],
         *,
         kind: RequestKind,
         counts: Callable[[], bool],
         turn: RenderedPrompt | None = None,
-    ) -> None:
-        """Send one request in which a model writes; see `generate`."""
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """Send one request in which a model writes; see `items`."""
         size = (self._sizes[model] if turn is None else len(turn.prompt.encode())) + len(command.text)
         turn, own = turn or self.turns[model], turn is None
         drafts = kind in ("draft", "hedge")
         last: Token | DraftEnd | None = None
-        began, before = anyio.current_time(), 0.0  # `before` is the time of the token before
+        clock = Clock(self.speeds, model, kind, continues=bool(command.text))
         with self._timeline.request(model, kind, command.draft, at=len(command.text)) as span:
             if kind == "watch":
                 self._watches[command.draft] = span
@@ -144,26 +162,24 @@ class Calls:
                                 raise _no_probability(item.prob, turn.provider.name)
                             self.drafted_tokens += drafts
                             span.tokens += 1
-                            now = anyio.current_time()
+                            clock.token()
                             if span.first is None:
                                 span.first = self._timeline.now()
-                                if command.text:  # the first request reads the prompt
-                                    self.speeds.started(kind, now - began)
-                            else:
-                                self.speeds.tokens[model].add(now - before)
-                            if take(item):
-                                await anyio.lowlevel.checkpoint_if_cancelled()  # `take` may have cancelled this task
+                            try:
+                                yield item
+                            except GeneratorExit:  # no more tokens are needed; the caller may have cancelled this task
+                                await anyio.lowlevel.checkpoint_if_cancelled()
                                 return
                             usage.written += 1
                             if self._budget.counts_tokens and counts():
                                 self._budget.check_tokens()
                             if self._room is not None and (room := self._room()) is not None and drafts and counts():
                                 await room.wait()
-                            before = anyio.current_time()
+                            clock.start()
                         else:
                             _check_end(item, last, turn.provider.name)
                             span.finish = item.reason
-                            take(item)
+                            yield item
                         last = item
             if not isinstance(last, DraftEnd):
                 raise ResponseError("generate() ended without a DraftEnd", endpoint=turn.provider.name)
@@ -296,6 +312,14 @@ class Calls:
             return
         tokens = [token.data for token in merge(Token(piece.data, None) for piece in pieces)]
         self.reencoded = tokens[-len(command.own) :] != list(command.own)
+
+
+async def _until(take: Callable[[Token | DraftEnd], bool], items: AsyncGenerator[Token | DraftEnd, None]) -> None:
+    """Pass each item to `take`, until `take` returns True for a token."""
+    async with aclosing(items):
+        async for item in items:
+            if take(item) and isinstance(item, Token):
+                return
 
 
 def _stream(turn: RenderedPrompt, command: StartDraft, usage: Usage) -> AsyncGenerator[Token | DraftEnd, None]:

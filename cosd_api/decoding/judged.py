@@ -1,4 +1,4 @@
-"""The run of an answer for methods that judge a draft token by token in a plain coroutine."""
+"""The run of an answer by a program that judges a draft token by token."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from cosd_api.alignment import Decision
 from cosd_api.decoding.commands import DRAFT, DecidedSegment, Placed, Report
+from cosd_api.decoding.model import Model
 from cosd_api.decoding.pace import Pace
+from cosd_api.decoding.program import Answer
 from cosd_api.decoding.run import AnswerJob
-from cosd_api.decoding.writer import AnswerWriter
 from cosd_providers.contract import Token
 
 
@@ -34,7 +35,7 @@ class Judged:
     reason: str | None = None
 
 
-class JudgedWriter(AnswerWriter):
+class JudgedAnswer(Answer):
     """One answer in progress in which each token, whether the draft's or a replacement, is a unit.
 
     Attributes:
@@ -43,12 +44,8 @@ class JudgedWriter(AnswerWriter):
         unanswered: number of places at which an assistant gave no answer.
     """
 
-    def __init__(self, job: AnswerJob, write: Callable[[JudgedWriter], Awaitable[None]]) -> None:
-        async def run(writer: AnswerWriter) -> None:
-            assert isinstance(writer, JudgedWriter)
-            await write(writer)
-
-        super().__init__(job, run)
+    def __init__(self, job: AnswerJob, write: Callable[..., Awaitable[None]]) -> None:
+        super().__init__(job, write)
         self.pace: Pace = job.pace
         self.skip = job.skip
         self.unanswered = 0
@@ -58,18 +55,22 @@ class JudgedWriter(AnswerWriter):
     @property
     def complete(self) -> bool:
         """Test whether no assistant is lost."""
-        return not self._lost
+        return not self._shared.lost
 
     def put(
-        self, token: Token, model: int, judged: Judged, *, number: int, segment: DecidedSegment | None = None
+        self, token: Token, model: Model, judged: Judged, *, number: int, segment: DecidedSegment | None = None
     ) -> None:
-        """Write one final token from the request `number` of a model. With `segment`, the token forms a segment."""
+        """Write one final token from the request `number` of a model. With `segment`, the token forms a segment.
+
+        Raises:
+            Over: the answer is complete.
+        """
         if self._ended_replaced:
             self._restarts += 1
         at = len(self._response.tokens)
         placed = Placed(
             token,
-            model - 1,
+            model.index - 1,
             asked=judged.asked,
             decisions=judged.decisions,
             winner=judged.winner,
@@ -83,7 +84,7 @@ class JudgedWriter(AnswerWriter):
         )
         self._ended_replaced = judged.replaced is not None
         self._replaced += self._ended_replaced
-        self._paths.write(model, self.text, token)
+        self._shared.paths.write(model.index, self.text, token)
         self._response.place(placed)
         self._settle(segment)
 

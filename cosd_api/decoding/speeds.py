@@ -6,6 +6,8 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 
+import anyio
+
 from cosd_api.decoding.timeline import RequestKind
 
 _ENOUGH = 16  # number of tokens after which a model's speed counts as known
@@ -48,13 +50,6 @@ class Speeds:
         self.questions = Mean()
         self.start = math.inf
 
-    def started(self, kind: RequestKind, seconds: float) -> None:
-        """Note the time to the first token of a request that continues an answer."""
-        if kind == "draft":
-            self.start = min(self.start, seconds)
-        elif kind != "hedge":
-            self.questions.add(seconds)
-
     def slower(self, model: int) -> float | None:
         """The model's time per token divided by the draft's; None until both are known."""
         theirs, own = self.tokens[model], self.tokens[0]
@@ -76,3 +71,34 @@ class Speeds:
             return None
         length = 1 + max(1, round(self.questions.value / token))
         return length if self.start - token < _CANCEL * token * length / between else None
+
+
+class Clock:
+    """The times of one request in which a model writes.
+
+    Args:
+        speeds: takes the times.
+        model: index of the model.
+        kind: the kind of the request.
+        continues: whether the request continues an answer. Others read the prompt, and their start is not counted.
+    """
+
+    def __init__(self, speeds: Speeds, model: int, kind: RequestKind, *, continues: bool) -> None:
+        self._speeds, self._model, self._kind, self._continues = speeds, model, kind, continues
+        self._first = True
+        self.start()
+
+    def start(self) -> None:
+        """Wait for the next token from now on."""
+        self._began = anyio.current_time()
+
+    def token(self) -> None:
+        """Note that a token has arrived."""
+        seconds = anyio.current_time() - self._began
+        if not self._first:
+            self._speeds.tokens[self._model].add(seconds)
+        elif self._continues and self._kind == "draft":
+            self._speeds.start = min(self._speeds.start, seconds)
+        elif self._continues and self._model:
+            self._speeds.questions.add(seconds)
+        self._first = False

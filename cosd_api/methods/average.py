@@ -3,7 +3,7 @@
 ::
 
     1   the first model writes a few tokens ahead, greedily: x~_1, x~_2, ...                       `write`
-    2   every other model lists its most probable tokens at each of these places                   `_asked`
+    2   every other model lists its most probable tokens at each of these places                   `write`
     3   E = w_1 M_1 + w_2 M_2 + ... over all tokens that any model lists                           `_means`
     4   x~_i is kept if every model would write it, or if its mean exceeds 1/2                     `_decide`
     5   otherwise, the token with the largest mean is written, which may be x~_i                   `_decide`
@@ -22,20 +22,21 @@ With `temperature=1`, each token is drawn from E instead; the module `mixture` d
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Annotated, Any, ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_count, check_temperature
 from cosd_api.decoding.commands import Contender
-from cosd_api.decoding.passage import Passage, numbered
-from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.decoding.model import Model
+from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.program import Answer
 from cosd_api.errors import SettingError
-from cosd_api.methods.base import Method, Models
+from cosd_api.methods.base import Method
 from cosd_api.methods.cost import FINER, ROUNDS, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.gated import check_sampling
-from cosd_api.methods.lists import ROUNDING, Key, is_joined, key_of, lists_needed, probs_of
+from cosd_api.methods.lists import ROUNDING, Key, is_joined, key_of, probs_of
 from cosd_api.methods.mean import (
     SURE,
     MeanBounds,
@@ -47,10 +48,11 @@ from cosd_api.methods.mean import (
     reason_for,
     token_of,
 )
-from cosd_api.methods.mixture import MeanDraws, cost_of_draws, draws_assumptions
+from cosd_api.methods.mixture import cost_of_draws, draw_from_mean, draws_assumptions
+from cosd_api.methods.needs import Models, check_sampling, lists_needed
 from cosd_api.methods.weighted import Weighted
 from cosd_api.wording import counted
-from cosd_providers.contract import Question, Token
+from cosd_providers.contract import Token
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.text import readable
 
@@ -68,7 +70,7 @@ class Average(Weighted):
 
     Attributes:
         weights: the weights of the models, in the order of the models; numbers of at least 0, not all 0. Only their
-            ratios count. None weighs all models equally; `"route"` weighs them by the prompt, as `Route` does.
+            ratios count. None weighs all models equally; `"route"` weighs them by the perplexity of the prompt.
         tau: the temperature of the weights for `weights="route"`, above 0.
         ahead: the number of tokens that the first model writes before the other models are asked, at least 1. This
             number changes only the cost.
@@ -88,14 +90,12 @@ class Average(Weighted):
     compares_tokenizers: ClassVar[bool] = True
     one_tokenizer: ClassVar[bool] = True
 
-    ahead: int = 8
-    listed: int = 20
+    ahead: Annotated[int, check_count] = 8
+    listed: Annotated[int, check_count] = 20
     temperature: float = 0.0  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("ahead", self.ahead)
-        check_count("listed", self.listed)
         object.__setattr__(self, "temperature", check_temperature(self.temperature))
         if self.temperature and (self.ahead, self.listed) != (Average.ahead, Average.listed):
             raise SettingError("ahead and listed have no effect if tokens are drawn: leave them out, or temperature")
@@ -118,85 +118,55 @@ class Average(Weighted):
             lists_needed(models, self.name)
         return super().examine(models, unit)
 
-    async def write(self, writer: AnswerWriter) -> None:
+    async def write(self, answer: Answer, *models: Model) -> None:
         """Write one answer."""
         if self.temperature:
-            await MeanDraws(writer, self.shares).write()
-            return
+            await draw_from_mean(answer, models, self.shares)
         unproved, before = 0, None
         try:
-            while not writer.over:
-                ahead = RoundStart(writer.text, before)
-                passage = await self._written(writer, ahead, min(self.ahead, writer.left), self.listed)
-                for at, place in enumerate(await self._asked(writer, passage)):
-                    choice = await self._chosen(writer, ahead, at, place)
+            while True:
+                ahead = partial(models[0].write, text=answer.text, after=before)
+                before = passage = await ahead(min(self.ahead, answer.left), listed=self.listed)
+                lists = await answer.all(partial(Model.choices, passage=passage, listed=self.listed))
+                for at in range(len(passage.tokens)):
+                    place = {model.index: tokens[at] for model, tokens in lists.items()}
+                    choice = await self._chosen(answer, ahead, at, place)
                     unproved += not choice.proved
-                    writer.write([choice.token], choice.model, number=passage.number, segment=choice.segment)
-                    if writer.over or key_of(choice.token) != key_of(passage.tokens[at]):
+                    if not answer.choose(choice.token, models[choice.model], choice.segment, passage, at):
                         before = None
                         break
                 else:
-                    writer.end_with(passage)
-                    before = passage
+                    answer.end_if_stuck(passage)
         finally:
             if unproved:
                 places = counted(unproved, "place")
                 words = f"at {places} the endpoints list too little to prove which token has the largest mean"
-                writer.warn(f"{words}: the largest that is known was taken")
+                answer.warn(f"{words}: the largest that is known was taken")
 
-    async def _written(self, writer: AnswerWriter, ahead: RoundStart, tokens: int, listed: int) -> Passage:
-        """Line 1: let the first model write ahead."""
-        return await writer.continuation(
-            0, ahead.text, max_tokens=tokens, enough=writer.stops, alternatives=listed, after=ahead.before
-        )
-
-    async def _asked(self, writer: AnswerWriter, passage: Passage) -> list[Listing]:
-        """Line 2: return every model's most probable tokens at the place of each token that was written ahead."""
-        text = writer.text + passage.data
-        questions = [Question(at, (token.data,)) for at, token in numbered(passage.tokens, len(writer.text))]
-
-        async def ask(model: int) -> Sequence[Token | None]:
-            if not model or not questions:
-                return passage.tokens
-            return await self._proposed(writer, model, text, questions, self.listed)
-
-        found = await writer.ask_all(ask)
-        return [{model: tokens[at] for model, tokens in found.items()} for at in range(len(passage.tokens))]
-
-    async def _proposed(
-        self, writer: AnswerWriter, model: int, text: bytes, questions: Sequence[Question], count: int
-    ) -> list[Token | None]:
-        proposals = await writer.propose(model, text, questions, alternatives=count)
-        return [None if proposal is None else proposal.tokens[0] for proposal in proposals]
-
-    async def _chosen(self, writer: AnswerWriter, ahead: RoundStart, at: int, place: Listing) -> MeanChoice:
+    async def _chosen(self, answer: Answer, ahead: WritesAhead, at: int, place: Listing) -> MeanChoice:
         """Lines 4 and 5: choose a token; request longer lists until the choice is proved, or no list grows."""
-        choice, listed = self._decide(writer, place), self.listed
+        choice, listed = self._decide(answer, place), self.listed
         while not choice.proved:
             listed *= 2
-            size, place = _size(place), await self._asked_again(writer, ahead, at, place, listed)
-            choice = self._decide(writer, place)
+            size, place = _size(place), await self._asked_again(answer, ahead, at, place, listed)
+            choice = self._decide(answer, place)
             if _size(place) <= size:
                 break
         return choice
 
-    async def _asked_again(
-        self, writer: AnswerWriter, ahead: RoundStart, at: int, place: Listing, listed: int
-    ) -> Listing:
+    async def _asked_again(self, answer: Answer, ahead: WritesAhead, at: int, place: Listing, listed: int) -> Listing:
         """List more tokens at a place. To do so, the first model writes again from the start of its round."""
-        drafted = place[0]
-        question = Question(len(writer.text), () if drafted is None else (drafted.data,))
 
-        async def ask(model: int) -> Token | None:
-            if model:
-                return (await self._proposed(writer, model, writer.text, [question], listed))[0]
-            tokens = (await self._written(writer, ahead, at + 1, listed)).tokens
+        async def ask(model: Model) -> Token | None:
+            if model.index:
+                return await model.next(place[0], listed=listed)
+            tokens = (await ahead(at + 1, listed=listed)).tokens
             return tokens[at] if at < len(tokens) else None
 
-        found = await writer.ask_all(ask)
-        return {model: _longer(place[model], token) for model, token in found.items()}
+        found = await answer.all(ask)
+        return {model.index: _longer(place[model.index], token) for model, token in found.items()}
 
-    def _decide(self, writer: AnswerWriter, place: Listing) -> MeanChoice:
+    def _decide(self, answer: Answer, place: Listing) -> MeanChoice:
         """Lines 3 to 5: choose the token that has the largest mean according to the lists."""
         drafted = place[0]
         assert drafted is not None
@@ -205,20 +175,20 @@ class Average(Weighted):
             return MeanChoice.of(drafted, 0, [entry], "all models write the same")
         for model, token in place.items():
             if token is not None and is_joined(token):
-                words = f"the {writer.name(model)} would write {readable(token.data)!r} at byte {len(writer.text)}"
+                words = f"the {answer.name(model)} would write {readable(token.data)!r} at byte {len(answer.text)}"
                 words += " of the answer, one character of several tokens, whose distributions cannot be averaged"
                 raise UnsupportedError(words, hint='method="cosd" compares such characters as a whole.')
-        weights = self.shares(writer.count, [*place])
+        weights = self.shares(place)
         means = _means(place, weights)
         best = largest(means)
         least = means[best].low
         proved = is_proved(best, means) and _unlisted(place, weights) < max(least, ROUNDING)
-        return _choice(writer, place, means, best, proved=proved or least > SURE)
+        return _choice(answer, place, means, best, proved=proved or least > SURE)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """Forecast the cost of one answer at one model; see `Method.cost`."""
         if self.temperature:
-            share = self.shares(plan.models, range(plan.models)).get(model, 0.0)
+            share = self.shares(range(plan.models)).get(model, 0.0)
             return self.with_weights(cost_of_draws(plan, model, share, prompt), prompt)
         n = plan.max_tokens
         expected = 2 * n / self.ahead if model == 0 else n
@@ -243,22 +213,11 @@ class Average(Weighted):
         return self.with_measure(words)
 
 
+WritesAhead = Callable[..., Awaitable[Passage]]
+"""Lets the first model write from the start of its round (line 1); see `Model.write`."""
+
 Listing = Mapping[int, Token | None]
 """The most probable token of each model at one place, with its alternatives; None if the model gave no answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoundStart:
-    """The point from which the first model writes ahead.
-
-    Attributes:
-        text: the answer up to this point.
-        before: the first model's passage at the end of the text, which the first model continues; None if the text is
-            empty, or ends with a token that the first model did not write ahead.
-    """
-
-    text: bytes
-    before: Passage | None
 
 
 def _size(place: Listing) -> int:
@@ -292,9 +251,7 @@ def _unlisted(place: Listing, weights: Mapping[int, float]) -> float:
     return sum(weight * max(0.0, 1 - math.fsum(probs_of(place[model]).values())) for model, weight in weights.items())
 
 
-def _choice(
-    writer: AnswerWriter, place: Listing, means: Mapping[Key, MeanBounds], best: Key, *, proved: bool
-) -> MeanChoice:
+def _choice(answer: Answer, place: Listing, means: Mapping[Key, MeanBounds], best: Key, *, proved: bool) -> MeanChoice:
     """Create the choice of the token `best`, with a record of the tokens that were compared with it."""
     writers: dict[Key, list[int]] = {}
     for model, token in place.items():
@@ -302,7 +259,7 @@ def _choice(
             writers.setdefault(key_of(token), []).append(model)
     models = writers.get(best) or [max(place, key=lambda model: probs_of(place[model]).get(best, 0.0))]
     compared = [key for key in means if key == best or key in writers]
-    lists = [probs_of(place.get(model)) for model in range(writer.count)]
+    lists = [probs_of(place.get(model)) for model in range(answer.count)]
     contenders = [
         contender(key, models if key == best else writers[key], [probs.get(key) for probs in lists], means[key])
         for key in compared

@@ -5,49 +5,53 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from importlib import import_module
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from cosd_api.alignment import Unit
-from cosd_api.checks import check_temperature
+from cosd_api.checks import check_setting, check_temperature
 from cosd_api.errors import SettingError
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading, assistant_cost, draft_cost, draft_first_assumptions
+from cosd_api.methods.loader import address_of, class_at, is_address
+from cosd_api.methods.needs import Models, Need, RoleNeeds, check_needs
 from cosd_api.verification import Verifier
-from cosd_providers.contract import ServerInfo
 from cosd_providers.suggestions import suggestion
 
 if TYPE_CHECKING:
+    from cosd_api.decoding.program import Answer
     from cosd_api.decoding.run import AnswerJob, Run
-    from cosd_api.decoding.writer import AnswerWriter
 
 METHODS: Mapping[str, str] = {
     "cosd": "cosd:CoSD",
     "rerank": "rerank:Rerank",
     "cool": "cool:CoolFusion",
     "speculative": "speculative:Speculative",
-    "route": "route:Route",
-    "cascade": "cascade:Cascade",
     "average": "average:Average",
-    "nudging": "nudging:Nudging",
     "steps": "steps:Steps",
     "defer": "defer:Defer",
     "chared": "chared:CharED",
     "safe": "safe:Safe",
-    "switch": "switch:Switch",
-    "adafuse": "adafuse:AdaFuse",
 }
 """The module and class of each method, by the method's name."""
+
+EXAMPLES: Mapping[str, str] = {
+    "adafuse": "adafuse.py:AdaFuse",
+    "cascade": "cascade.py:Cascade",
+    "nudging": "nudging.py:Nudging",
+    "route": "route.py:Route",
+    "switch": "switch.py:Switch",
+}
+"""Methods in `examples/methods` of the repository, by their names, under which the library had them before."""
 
 DEFAULT_METHOD = "cosd"
 """The default method of a fusion."""
 
 DEFAULT_IS_GREEDY = "the draft of CoSD is greedy by definition (Algorithm 1: the most probable token)"
 """The reason why the default method does not draw tokens; see `Method.why_greedy`."""
-
-Models = Sequence[tuple[str, ServerInfo]]
-"""The models of a fusion, draft first: each model's name in results, and information about its server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +86,11 @@ class Method(ABC):
     one_tokenizer: ClassVar[bool] = False
     accepts_messages_only: ClassVar[bool] = False
     why_greedy: ClassVar[str] = "its models write their most probable tokens"
+
+    def __post_init__(self) -> None:
+        """Check the settings against their annotations; see `check_setting`."""
+        for name, hint in settings_of(type(self)).items():
+            check_setting(name, getattr(self, name), hint)
 
     @property
     def judge(self) -> Verifier | None:
@@ -223,32 +232,74 @@ class DraftFirst(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Method):
-    """A method that is implemented as one coroutine, `write`, which asks the models and writes the answer."""
+class Program(Method):
+    """A method that is one coroutine, `write`, which asks the models and appends to the answer.
+
+    Attributes:
+        needs: what each model must do, by the name of its parameter of `write`. The parameter `*models` stands for all
+            models.
+        roles: the names of these parameters.
+    """
+
+    needs: ClassVar[RoleNeeds] = {}
+    roles: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        """Read the roles of the models from the parameters of `write`."""
+        super().__init_subclass__()
+        if "write" in vars(cls):
+            roles = [*signature(cls.write).parameters.values()][2:]
+            cls.roles = tuple(one.name for one in roles)
+            several = any(one.kind is one.VAR_POSITIONAL for one in roles)
+            cls.most_models = None if several else len(roles)
+        if cls.roles and (unknown := {*cls.needs}.difference(cls.roles)):
+            words = f"{cls.__name__}.needs names {min(unknown)!r}, which is no parameter of its write"
+            raise SettingError(f"{words}: it has {', '.join(cls.roles) or 'none'}")
+        if strange := {need for needs in cls.needs.values() for need in needs}.difference(get_args(Need)):
+            words = f"{cls.__name__}.needs names {min(strange)!r}, which is no capability"
+            raise SettingError(f"{words}: the capabilities are {', '.join(get_args(Need))}")
 
     @property
     def own_paths(self) -> bool:
-        """True, because `AnswerWriter` sends each model its own path; see `Method.own_paths`."""
+        """True, because each model is sent its own path; see `Method.own_paths`."""
         return True
 
+    @property
+    def least_listed(self) -> int:
+        """The number of other tokens that a model must be able to list with each token, if `needs` contains lists."""
+        return 1
+
     @abstractmethod
-    async def write(self, writer: AnswerWriter) -> None:
-        """Write one answer."""
+    async def write(self, answer: Answer, *models: Any, **_: Any) -> None:  # each method names its models
+        """Write one answer, which ends the coroutine as soon as it is complete; see `Answer`."""
+
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+        """Refuse a model that lacks a capability in `needs`; see `Method.examine`."""
+        return check_needs(self.needs, self.roles, models, self.name, self.least_listed)
 
     def start(self, job: AnswerJob) -> Run:
         """Create the `Run` that writes one answer."""
-        from cosd_api.decoding.writer import AnswerWriter  # noqa: PLC0415 - not before an answer
+        from cosd_api.decoding.program import Answer  # noqa: PLC0415 - not before an answer
 
-        return AnswerWriter(job, self.write)
+        return Answer(job, self.write)
 
 
-def is_registered(method: Method) -> bool:
-    """Test whether the method's name and settings are enough to recreate it: its class must be one in `METHODS`."""
-    return method.name in METHODS and type(method) is method_class(method.name)
+@cache
+def settings_of(kind: type[Method]) -> Mapping[str, Any]:
+    """The annotation of each setting of a method, with its bounds."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {one.name: hints[one.name] for one in fields(kind)}
+
+
+def known_as(method: Method) -> str | None:
+    """The name or the address that, with the settings, is enough to recreate a method; None if its class has none."""
+    if method.name in METHODS and type(method) is method_class(method.name):
+        return method.name
+    return address_of(type(method))
 
 
 def method_named(name: str, *, also: Sequence[str] = (), **options: Any) -> Method:
-    """Create a method from its name; the `options` override its defaults.
+    """Create a method from its name or its address in a file; the `options` override its defaults.
 
     `also` contains other names that the caller accepts, for the error message.
 
@@ -290,14 +341,19 @@ def method_from_text(name: str, options: Mapping[str, str]) -> Method:
 
 
 def method_class(name: str, also: Sequence[str] = ()) -> type[Method]:
-    """Return the class of the method with this name.
+    """Return the class of the method with this name, which may be the address of a class in a file; see `class_at`.
 
     `also` contains other names that the caller accepts, for the error message.
 
     Raises:
         SettingError: there is no such method.
     """
+    if is_address(name):
+        return class_at(name, Method, METHODS)  # type: ignore[type-abstract]  # a base, not to be created
     if name not in METHODS:
+        if name in EXAMPLES:
+            words = f"the method {name!r} is now a file of the repository"
+            raise SettingError(f"{words}: in a clone, give examples/methods/{EXAMPLES[name]}")
         names = [*METHODS, *also]
         more = suggestion(name, names, f"the methods are {', '.join(names)}")
         raise SettingError(f"there is no method {name!r}{more}")

@@ -49,16 +49,18 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from functools import partial
+from typing import Annotated, ClassVar
 
-from cosd_api.alignment import Unit
+from cosd_api.checks import check_count
 from cosd_api.decoding.commands import Contender, DecidedSegment
-from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.errors import SettingError
-from cosd_api.methods.base import Models
+from cosd_api.decoding.model import Model
+from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.program import Answer
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.lists import ROUNDING, Key, lists_needed, probs_of
+from cosd_api.methods.lists import ROUNDING, Key, probs_of
 from cosd_api.methods.mean import inverse
+from cosd_api.methods.needs import RoleNeeds
 from cosd_api.methods.weighted import Weighted
 from cosd_providers.contract import Token
 from cosd_providers.text import readable, whole
@@ -83,7 +85,7 @@ class CharED(Weighted):
 
     Attributes:
         weights: the weights of the models, in the order of the models; numbers of at least 0, not all 0. Only their
-            ratios count. None weighs all models equally; `"route"` weighs them by the prompt, as `Route` does.
+            ratios count. None weighs all models equally; `"route"` weighs them by the perplexity of the prompt.
         tau: the temperature of the weights for `weights="route"`, above 0.
         listed: the number of most probable tokens that each model lists, at least 20. All other tokens are treated as
             having probability 0.
@@ -95,81 +97,78 @@ class CharED(Weighted):
     name: ClassVar[str] = "chared"
     decides: ClassVar[str] = "the mean of the models' probabilities of the next byte"
 
-    listed: int = LEAST
+    needs: ClassVar[RoleNeeds] = {"models": ("lists",)}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.listed, int) or self.listed < LEAST:
-            raise SettingError(f"listed must be a whole number of at least {LEAST}, not {self.listed!r}")
+    listed: Annotated[int, partial(check_count, least=LEAST)] = LEAST
 
-    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
-        """Refuse a model that does not list enough tokens; see `Method.examine`."""
-        lists_needed(models, self.name, others=self.listed - 1)
-        return super().examine(models, unit)
+    @property
+    def least_listed(self) -> int:
+        """The number of other tokens that a model must be able to list with each token."""
+        return self.listed - 1
 
-    async def write(self, writer: AnswerWriter) -> None:
+    async def write(self, answer: Answer, *models: Model) -> None:
         """Write one answer."""
-        models = {model: Branches() for model in writer.models}
+        branches = {model.index: Branches() for model in answer.models}
         alone = 0
         try:
-            while not writer.over:
-                alone += await self._ask(writer, models)
-                if not writer.over:
-                    self._write_token(writer, models)
+            while True:
+                alone += await self._ask(answer, branches)
+                self._write_token(answer, models, branches)
         finally:
             if alone:
                 words = f"{alone} times a model listed a single token, as with one character of several tokens"
-                writer.warn(f"{words}: it counts as certain")
+                answer.warn(f"{words}: it counts as certain")
 
-    async def _ask(self, writer: AnswerWriter, models: dict[int, Branches]) -> int:
-        """Step 1: ask the models for their next tokens, and remove models that have failed from `models`.
+    async def _ask(self, answer: Answer, branches: dict[int, Branches]) -> int:
+        """Step 1: ask the models for their next tokens, and remove models that have failed from `branches`.
 
         Returns:
             The number of models that listed only one token although its probability is below 1.
         """
-        alone = 0
 
-        async def ask(model: int) -> None:
-            nonlocal alone
-            passage = await writer.continuation(
-                model, writer.text, max_tokens=1, alternatives=self.listed - 1, inside=False
-            )
+        async def ask(model: Model) -> Passage:
+            passage = await model.write(1, until=lambda _: False, listed=self.listed - 1, inside=False)
             if passage.tokens:
-                [token] = passage.tokens
-                alone += not token.alternatives and token.prob != 1
-                models[model].asked(token, self.listed, passage.number)
-                await writer.begun(model, writer.text, token.alternatives)
-            else:
-                writer.end_with(passage)
+                await model.begun(passage.tokens[0].alternatives)
+            return passage
 
-        await writer.ask_all(ask, [model for model, one in models.items() if one.due])
-        for model in [*models]:
-            if model not in writer.models:
-                del models[model]
+        alone = 0
+        for model, passage in (
+            await answer.all(ask, [one for one in answer.models if branches[one.index].due])
+        ).items():
+            if not passage.tokens:
+                answer.end_if_stuck(passage)
+                continue
+            [token] = passage.tokens
+            alone += not token.alternatives and token.prob != 1
+            branches[model.index].asked(token, self.listed, passage.number)
+        for lost in {*branches}.difference(model.index for model in answer.models):
+            del branches[lost]
         return alone
 
-    def _write_token(self, writer: AnswerWriter, models: Mapping[int, Branches]) -> None:
+    def _write_token(self, answer: Answer, models: Sequence[Model], branches: Mapping[int, Branches]) -> None:
         """Steps 3 to 6: write one token, which ends at the next place where a model has to be asked."""
         data, steps = b"", list[ByteStep]()
         while True:
-            here = self._step(writer.count, models, data)
+            here = self._step(branches, data)
             steps.append(here)
             data += here.symbol[0]
-            for branches in models.values():
-                branches.follow(here.symbol)
-            if here.symbol == END or (whole(data) == len(data) and _settled(models.values())):
+            for one in branches.values():
+                one.follow(here.symbol)
+            if here.symbol == END or (whole(data) == len(data) and _settled(branches.values())):
                 break
-        model, segment = _record(writer, data, steps)
+        model, segment = _record(answer.count, data, steps)
         probs = [one.probs[model].get(one.symbol, 0.0) for one in steps]
         tokens = [Token(data, min(math.prod(probs[: len(data)]), 1.0))] if data else []
         if steps[-1].symbol == END:
-            tokens.append(Token(b"", min(probs[-1], 1.0), end=True, name=models[model].end_name))
-        writer.write(tokens, model, number=models[model].number, segment=segment, own=False)
+            tokens.append(Token(b"", min(probs[-1], 1.0), end=True, name=branches[model].end_name))
+        passage = Passage(models[model], tuple(tokens), branches[model].number, None)
+        answer.append(passage, segment, own=False)
 
-    def _step(self, count: int, models: Mapping[int, Branches], before: bytes) -> ByteStep:
+    def _step(self, models: Mapping[int, Branches], before: bytes) -> ByteStep:
         """Steps 3 and 4: find the symbol with the largest mean."""
         probs = {model: one.symbols() for model, one in models.items() if one.rests}
-        shares = self.shares(count, [*probs])
+        shares = self.shares(probs)
         symbols = sorted({symbol for found in probs.values() for symbol in found}, key=_order)
         means = {
             symbol: math.fsum(shares[model] * found.get(symbol, 0.0) for model, found in probs.items())
@@ -302,7 +301,7 @@ def _order(symbol: Key) -> tuple[bool, bytes]:
     return not symbol[1], symbol[0]
 
 
-def _record(writer: AnswerWriter, data: bytes, steps: Sequence[ByteStep]) -> tuple[int, DecidedSegment]:
+def _record(count: int, data: bytes, steps: Sequence[ByteStep]) -> tuple[int, DecidedSegment]:
     """Return the model to which a token is attributed, and a record of the first symbol on which the models differ.
 
     A token is attributed to the first model that would have written all of it. If no model would have, the token is
@@ -321,11 +320,11 @@ def _record(writer: AnswerWriter, data: bytes, steps: Sequence[ByteStep]) -> tup
     for model in here.probs:
         if (favourite := here.favourite(model)) != here.symbol:
             others.setdefault(favourite, []).append(model)
-    entries = [Contender(sources, data, end, *_scores(writer, here, here.symbol))]
+    entries = [Contender(sources, data, end, *_scores(count, here, here.symbol))]
     for symbol, those in others.items():
         text = here.before + here.rests[those[0]][symbol]
         entries.append(
-            Contender(tuple(model - 1 for model in those), text, symbol == END, *_scores(writer, here, symbol))
+            Contender(tuple(model - 1 for model in those), text, symbol == END, *_scores(count, here, symbol))
         )
     second = max(mean for symbol, mean in here.means.items() if symbol != here.symbol)
     reason = f"largest mean probability: {here.means[here.symbol]:.2g} against {second:.2g}"
@@ -334,7 +333,7 @@ def _record(writer: AnswerWriter, data: bytes, steps: Sequence[ByteStep]) -> tup
     return models[0], DecidedSegment(tuple(entries), 0, reason)
 
 
-def _scores(writer: AnswerWriter, here: ByteStep, symbol: Key) -> tuple[tuple[float | None, ...], float]:
+def _scores(count: int, here: ByteStep, symbol: Key) -> tuple[tuple[float | None, ...], float]:
     """Return 1 / probability of a symbol for each model, and 1 / mean probability."""
-    probs = [here.probs.get(model) for model in range(writer.count)]
+    probs = [here.probs.get(model) for model in range(count)]
     return tuple(None if one is None else inverse(one.get(symbol, 0.0)) for one in probs), inverse(here.means[symbol])

@@ -12,7 +12,7 @@
         models is taken, or the first one listed if several are equal       (equation 3)
     5   if the winning model ended after its segment, the answer ends       (2.3)
 
-`perplexity.choose` implements steps 2 to 4.
+`perplexity.choose_text` implements steps 2 to 4.
 
 **Words.** If a model's tokenizer is known (`connect(url, tokenizer=...)`), words are the pieces into which it splits a
 text before it encodes them. Otherwise they are Unicode's words (`words.unicode_words`). The last word of a text does
@@ -36,7 +36,7 @@ strings are searched for only in the answer. `max_tokens` counts the tokens of t
 
 **Costs.** The text that a model wrote beyond its segment is used again if the answer continues with it. A model need
 not score its own text, because the probabilities of its tokens are already known. Both savings apply only if the model
-reads the text as the tokens that it wrote (`AnswerWriter.reads_as`), because only then would a new request have the
+reads the text as the tokens that it wrote (`Model.reads_as`), because only then would a new request have the
 same result.
 
 With `rerank`, the candidates are the fused answer and each model's own whole answer; see the module `rerank`.
@@ -44,18 +44,20 @@ With `rerank`, the candidates are the fused answer and each model's own whole an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from cosd_api.alignment import Unit
-from cosd_api.decoding.passage import Passage
-from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.methods.base import Models
+from cosd_api.decoding.model import Model
+from cosd_api.decoding.passage import Passage, joined
+from cosd_api.decoding.program import Answer
+from cosd_api.decoding.words import complete_words
 from cosd_api.methods.cost import FINER, HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose
-from cosd_api.methods.rerank import Rerank, answers, proposed
-from cosd_api.methods.words import complete_words, unicode_words
+from cosd_api.methods.needs import Models
+from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose_text
+from cosd_api.methods.rerank import Rerank, answers
 from cosd_providers.contract import Token, WordEnds
 from cosd_providers.errors import UnsupportedError
 
@@ -94,22 +96,18 @@ class CoolFusion(ByPerplexity):
     align: bool = False
     rerank: bool = False
 
-    async def write(self, writer: AnswerWriter) -> None:
+    async def write(self, answer: Answer, *models: Model) -> None:
         """Write the answer."""
         if not self.rerank:
-            await self._fuse(writer)
-            return
-        candidates = proposed(writer, await answers(writer))
-        fused = writer.scratch_copy()
-        await self._fuse(fused)
-        mine = ProposedText(fused.text, fused.ended, (), Passage((), 0, None), fused.sources)
+            await self._fuse(answer)
+        candidates = await answers(answer)
+        fused = await answer.scratch(self._fuse)
+        mine = ProposedText(fused.text, fused.ended, Passage(models[0], (), 0, None), fused.sources)
         candidates.join(mine)
-        winner, segment = await choose(writer, candidates.distinct(), self.normalisation)
+        winner, segment = await choose_text(answer, candidates.distinct(), self.normalisation)
         if winner is mine:
-            writer.copy(fused, replace(segment, reason=f"the fused answer: {segment.reason}"))
-        else:
-            writer.write(winner.tokens, winner.models[0], number=winner.passage.number, segment=segment)
-            writer.end_with(winner.passage)
+            answer.copy(fused, replace(segment, reason=f"the fused answer: {segment.reason}"))
+        answer.append(winner.passage, segment, whole=True)
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
         """Refuse a model that does not score text, and `align` if no model's words are known; see `Method.examine`."""
@@ -147,22 +145,30 @@ class CoolFusion(ByPerplexity):
             f"a segment for every token, about which all models differ; {HIGHEST_SCORED}",
         )
 
-    async def _fuse(self, writer: AnswerWriter) -> None:
+    async def _fuse(self, answer: Answer) -> None:
         """Repeat steps 1 to 5 until the answer is complete."""
-        found = await writer.ask_all(writer.splitter)
-        splitters = {model: split or unicode_words for model, split in found.items()}
-
-        async def propose(model: int) -> ProposedText:
-            words = [splitters[model]] if self.align else [splitters[one] for one in writer.models]
-            return await _segment(writer, model, words)
-
-        while not writer.over:
+        words = await answer.all(Model.words)
+        while True:
+            proposed = await answer.all(partial(self._segment, answer, words, answer.models))
             candidates = ProposedTexts()
-            for model, one in (await writer.ask_all(propose)).items():
-                candidates.add(model, one)
-            winner, segment = await choose(writer, candidates.distinct(), self.normalisation)
-            writer.write(winner.tokens, winner.models[0], number=winner.passage.number, segment=segment)
-            writer.end_with(winner.passage)
+            for model, one in proposed.items():
+                candidates.add(model.index, one)
+            winner, segment = await choose_text(answer, candidates.distinct(), self.normalisation)
+            answer.append(winner.passage, segment)
+
+    async def _segment(
+        self, answer: Answer, words: Mapping[Model, WordEnds], heard: Sequence[Model], model: Model
+    ) -> ProposedText:
+        """Step 1: return the proposal of one model."""
+        ends = [words[one] for one in ([model] if self.align else heard)]
+
+        def complete(tokens: Sequence[Token]) -> int:
+            return complete_words(joined(tokens), ends)
+
+        passage = await model.read_on(min(answer.left, LONGEST), until=lambda tokens: complete(tokens) > 0)
+        if passage.end is not None:  # either no word is complete, or the last word cannot grow any more
+            return ProposedText(passage.data, passage.ends, passage)
+        return ProposedText.of(passage, complete(passage.tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,19 +194,3 @@ def most_segments(prompt: Reading, tokens: int) -> MostSegments:
         asked, read = prompt.most_scored(before, segment)
         requests, scored, written = requests + asked, scored + read, written + before + segment
     return MostSegments(requests, scored, written)
-
-
-async def _segment(writer: AnswerWriter, model: int, words: Sequence[WordEnds]) -> ProposedText:
-    """Step 1: return the proposal of one model."""
-
-    def complete(tokens: Sequence[Token]) -> int:
-        return complete_words(b"".join(token.data for token in tokens), words)
-
-    room = min(writer.left, LONGEST)
-    passage = await writer.read_on(
-        model, max_tokens=room, ahead=min(writer.left, LONGEST), enough=lambda tokens: complete(tokens) > 0
-    )
-    if passage.end is not None:  # either no word is complete, or the last word cannot grow any more
-        ends = bool(passage.tokens) and passage.tokens[-1].end
-        return ProposedText(passage.data, ends, passage.tokens, passage)
-    return ProposedText.of(passage, complete(passage.tokens))

@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_temperature, check_unit, check_verifier
-from cosd_api.decoding.judged import JudgedWriter
+from cosd_api.decoding.judged import JudgedAnswer
+from cosd_api.decoding.model import Model
 from cosd_api.decoding.run import AnswerJob, Run
 from cosd_api.errors import SettingError
-from cosd_api.methods.base import DEFAULT_IS_GREEDY, DraftFirst, Method, Models
+from cosd_api.methods.base import DEFAULT_IS_GREEDY, DraftFirst, Method
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading, assistant_cost
 from cosd_api.methods.gated import AHEAD, GatedDraws, check_gate
+from cosd_api.methods.needs import Models
 from cosd_api.verification import RuleVerifier, Verifier, decides_by_place, needs_of
 from cosd_providers.contract import ServerInfo
 from cosd_providers.errors import UnsupportedError
@@ -81,7 +83,11 @@ class CoSD(DraftFirst):
             return super().start(job)
         prompt = job.turns[0]
         self.examine_unit(job.unit, prompt.provider.name)
-        return JudgedWriter(job, lambda writer: GatedDraws(writer, self.verifier, prompt.prompt).write())
+
+        async def write(answer: JudgedAnswer, *models: Model) -> None:
+            await GatedDraws(answer, models, self.verifier, prompt.prompt).write()
+
+        return JudgedAnswer(job, write)
 
     def examine_unit(self, unit: Unit, endpoint: str) -> None:
         """Refuse `unit="word"` if tokens are drawn, or if the verifier needs data about single tokens.

@@ -19,13 +19,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cosd_api.alignment import Decision
-from cosd_api.decoding.judged import Judged, JudgedWriter
-from cosd_api.decoding.passage import Passage, numbered
-from cosd_api.methods.base import Models
+from cosd_api.decoding.judged import Judged, JudgedAnswer
+from cosd_api.decoding.model import Lost, Model
+from cosd_api.decoding.passage import Passage, joined, numbered
 from cosd_api.methods.lists import key_of, most_probable
+from cosd_api.methods.needs import Models, check_sampling
 from cosd_api.verification import Place, Verifier, coin_of, digest_of, needs_of, verifier_at
 from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.errors import UnsupportedError
@@ -33,42 +35,6 @@ from cosd_providers.errors import UnsupportedError
 AHEAD = 16
 """The default number of tokens to draw in one request; `draft_length` overrides it."""
 _LISTED = 8  # the number of alternatives to list for each drawn token
-
-
-def check_sampling(models: Models, needed_by: str) -> None:
-    """Check that every model draws tokens from its own distribution, including the end of sequence.
-
-    Raises:
-        UnsupportedError: a model does not draw such tokens.
-    """
-    for name, info in models:
-        can = info.capabilities
-        if not can.sampling:
-            words = f"the {name} does not draw tokens from the model's own distribution, which {needed_by} needs"
-            hint = 'cosd probe shows what an endpoint can do; without a temperature, method="cosd" needs no draws.'
-            raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
-
-
-def check_draws(models: Models, needed_by: str) -> tuple[str, ...]:
-    """Check that every model draws tokens, whether or not it draws them from its own distribution.
-
-    Returns:
-        Warnings about models that are not known to draw from their own distribution.
-
-    Raises:
-        UnsupportedError: a model does not draw tokens.
-    """
-    for name, info in models:
-        if not (info.capabilities.sampling or info.capabilities.draws):
-            words = f"the {name} does not draw tokens, which {needed_by} needs"
-            hint = 'Most servers do over OpenAI\'s route for messages: connect(url, engine="openai", api="messages").'
-            raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
-    return tuple(
-        f"{name} draws in its server's own way: perhaps not from the model's own distribution, and perhaps other "
-        "tokens for the same seed"
-        for name, info in models
-        if not info.capabilities.sampling
-    )
 
 
 def check_gate(models: Models) -> None:
@@ -100,50 +66,41 @@ class GatedDraws:
     """Draws the tokens of one answer from the gated mixture.
 
     Args:
-        writer: writes the answer.
+        answer: the answer, which is written.
+        models: its models, the draft first.
         verifier: the gate.
         prompt: the draft model's prompt, for verifiers whose decisions depend on the place.
     """
 
-    def __init__(self, writer: JudgedWriter, verifier: Verifier, prompt: str) -> None:
-        self._writer = writer
+    def __init__(self, answer: JudgedAnswer, models: Sequence[Model], verifier: Verifier, prompt: str) -> None:
+        self._answer = answer
+        self._draft = models[0]
         self._verifier = verifier
         self._needs_q = needs_of(verifier).q
         self._prompt = digest_of(prompt)
 
     async def write(self) -> None:
         """Write the answer."""
-        writer, before = self._writer, None
-        while not writer.over:
-            passage = await self._drafted(before)
-            places = numbered(passage.tokens, len(writer.text))
+        answer, before = self._answer, None
+        while True:
+            before = passage = await self._drafted(before)
+            places = numbered(passage.tokens, len(answer.text))
             preferred = await self._preferred(places)
             contested = {at: one for at, one in preferred.items() if self._could_change(at, one)}
             heard = await self._heard(passage, contested)
-            before = passage
             for at, token in places:
                 choices = {model: found[at] for model, found in heard.items() if at in found}
                 if await self._write_token(token, preferred[at], choices, passage.number, asked=at in contested):
                     before = None  # the draft cannot continue its own tokens, because an assistant drew this one
-                if writer.over or before is None:
                     break
             else:
-                writer.end_with(passage)
+                answer.end_if_stuck(passage)
 
     async def _drafted(self, before: Passage | None) -> Passage:
         """Line 1: let the draft draw some tokens ahead."""
-        writer = self._writer
-        start = len(writer.text)
-        return await writer.continuation(
-            0,
-            writer.text,
-            max_tokens=min(writer.pace.draft_length or AHEAD, writer.left),
-            enough=writer.stops,
-            alternatives=_LISTED,
-            after=before,
-            temperature=1,
-            seed=writer.chance.seed("draft", start),
-        )
+        answer = self._answer
+        most = min(answer.pace.draft_length or AHEAD, answer.left)
+        return await self._draft.write(most, listed=_LISTED, after=before, draw=("draft", len(answer.text)))
 
     async def _preferred(self, places: Sequence[tuple[int, Token]]) -> dict[int, _OwnPick]:
         """Line 2: return the draft's most probable token at each place; the keys are the places' byte offsets."""
@@ -154,8 +111,8 @@ class GatedDraws:
                 found[at] = _OwnPick(best[0], best[0].prob)
         missing = [at for at, _ in places if at not in found]
         if missing:
-            text = self._writer.text + b"".join(token.data for _, token in places)
-            proposals = await self._writer.propose(0, text, [Question(at, ()) for at in missing])
+            text = self._answer.text + joined(token for _, token in places)
+            proposals = await self._draft.propose(text, [Question(at, ()) for at in missing])
             found |= {
                 at: _choice(one) or _OwnPick(Token(b"", None), None) for at, one in zip(missing, proposals, strict=True)
             }
@@ -165,32 +122,31 @@ class GatedDraws:
         """Test whether an assistant has to be asked about the place at byte `at`."""
         if preferred.prob is None:
             return False
-        return not self._writer.skip or self._at(at).contestable(preferred.prob)
+        return not self._answer.skip or self._at(at).contestable(preferred.prob)
 
-    async def _heard(self, passage: Passage, contested: Mapping[int, _OwnPick]) -> dict[int, dict[int, _OwnPick]]:
+    async def _heard(self, passage: Passage, contested: Mapping[int, _OwnPick]) -> dict[Model, dict[int, _OwnPick]]:
         """Line 3: return each assistant's most probable tokens at contested places, by model, then by byte offset."""
-        text = self._writer.text + passage.data
+        text = passage.before + passage.data
         questions = [Question(at, (one.token.data,)) for at, one in contested.items()]
 
-        async def ask(model: int) -> dict[int, _OwnPick]:
-            proposals = await self._writer.propose(model, text, questions)
+        async def ask(model: Model) -> dict[int, _OwnPick]:
+            proposals = await model.propose(text, questions)
             found = {at: _choice(one) for at, one in zip(contested, proposals, strict=True)}
-            self._writer.unanswered += sum(one is None for one in found.values())
+            self._answer.unanswered += sum(one is None for one in found.values())
             return {at: one for at, one in found.items() if one is not None}
 
-        assistants = [model for model in self._writer.models if model] if questions else []
-        return await self._writer.ask_all(ask, assistants)
+        return await self._answer.all(ask, self._answer.models[1:] if questions else [])
 
-    def _judged(self, at: int, mine: _OwnPick, heard: Mapping[int, _OwnPick]) -> dict[int, Decision]:
+    def _judged(self, at: int, mine: _OwnPick, heard: Mapping[Model, _OwnPick]) -> dict[Model, Decision]:
         """Line 4: return the verifier's decision about each assistant that answered at a place."""
-        verifier, found = self._at(at), dict[int, Decision]()
+        verifier, found = self._at(at), dict[Model, Decision]()
         for model, theirs in heard.items():
             agreed = key_of(theirs.token) == key_of(mine.token)
             known = mine.prob is not None and (theirs.prob is not None or not self._needs_q)
             q = math.nan if theirs.prob is None else theirs.prob
             fired = not agreed and known and verifier.replaces(mine.prob or 0.0, q)
             found[model] = Decision(
-                model - 1,
+                model.index - 1,
                 theirs.token.data,
                 mine.prob,
                 theirs.prob,
@@ -203,36 +159,32 @@ class GatedDraws:
         return found
 
     async def _write_token(
-        self, drawn: Token, mine: _OwnPick, heard: Mapping[int, _OwnPick], number: int, *, asked: bool
+        self, drawn: Token, mine: _OwnPick, heard: Mapping[Model, _OwnPick], number: int, *, asked: bool
     ) -> bool:
         """Line 5: write the draft's token, or a token that an assistant draws; return True if an assistant drew it."""
-        writer = self._writer
-        at = len(writer.text)
+        answer = self._answer
+        at = len(answer.text)
         decisions = self._judged(at, mine, heard)
         firing = {model: one for model, one in decisions.items() if one.fired}
         while firing:
-            model = max(firing, key=lambda one: (firing[one].q or 0.0, -one))
+            model = max(firing, key=lambda one: (firing[one].q or 0.0, -one.index))
             winner = firing.pop(model)
-
-            async def draw(model: int) -> Passage:
-                seed = writer.chance.seed("draw", at, model)
-                return await writer.continuation(model, writer.text, max_tokens=1, temperature=1, seed=seed)
-
-            passage = (await writer.ask_all(draw, [model])).get(model)
-            if passage is not None and passage.tokens:
-                judged = Judged(
-                    decisions=tuple(decisions.values()),
-                    winner=winner,
-                    replaced=mine.token,
-                    verified=writer.complete,
-                    asked=True,
-                )
-                writer.put(passage.tokens[0], model, judged, number=number)
-                return True
+            with suppress(Lost):
+                passage = await model.write(1, until=lambda _: False, draw=("draw", at, model.index))
+                if passage.tokens:
+                    judged = Judged(
+                        decisions=tuple(decisions.values()),
+                        winner=winner,
+                        replaced=mine.token,
+                        verified=answer.complete,
+                        asked=True,
+                    )
+                    answer.put(passage.tokens[0], model, judged, number=number)
+                    return True
             del decisions[model]  # this assistant has just failed, or its context is full
-        verified = writer.complete or not self._could_change(at, mine)
+        verified = answer.complete or not self._could_change(at, mine)
         judged = Judged(decisions=tuple(decisions.values()), verified=verified, asked=asked)
-        writer.put(drawn, 0, judged, number=number)
+        answer.put(drawn, self._draft, judged, number=number)
         return False
 
     def _at(self, at: int) -> Verifier:

@@ -4,40 +4,13 @@ from __future__ import annotations
 
 import math
 
-from cosd_api.methods.base import Models
 from cosd_providers.contract import Token
-from cosd_providers.errors import UnsupportedError
 
 ROUNDING = 1e-9
 """Two means count as equal up to this relative difference, which may be due to rounding."""
 
 Key = tuple[bytes, bool]
 """A token's bytes, and whether it is the end of sequence."""
-
-
-def lists_needed(models: Models, method: str, *, others: int = 1) -> None:
-    """Check that every model lists its most probable tokens, including the end of sequence.
-
-    Args:
-        models: the models, with information about their servers.
-        method: the name of the method that needs the lists.
-        others: the number of tokens that the method needs in addition to the most probable one.
-
-    Raises:
-        UnsupportedError: a model lists no tokens or too few, or does not list the end of sequence.
-    """
-    for name, info in models:
-        can = info.capabilities
-        if not can.probs or not can.top_k:
-            missing = f"does not list its most probable tokens, which {method!r} compares"
-        elif can.top_k < others:
-            missing = f"lists at most {1 + can.top_k} tokens, and {method!r} needs the {1 + others} most probable ones"
-        elif not can.end_prob:
-            missing = f"does not report the probability of its end of sequence, which {method!r} compares, too"
-        else:
-            continue
-        hint = 'method="cosd" needs no lists, and with AgreementVerifier(alpha=0.5) no probabilities of the assistant.'
-        raise UnsupportedError(f"the {name} {missing}", endpoint=info.endpoint, hint=hint)
 
 
 def key_of(token: Token) -> Key:

@@ -3,8 +3,8 @@
 ::
 
     1   for each place, a model is chosen at random: model i with probability w_i        `_run`
-    2   this model draws the token from its own distribution: x ~ M_i                    `_drawn`
-    3   consecutive places of the same model share one request                           `write`
+    2   this model draws the token from its own distribution: x ~ M_i                    `draw_from_mean`
+    3   consecutive places of the same model share one request                           `_run`
 
 Each token x is drawn with probability w_1 M_1(x) + w_2 M_2(x) + ..., which is its probability in the mean
 E = w_1 M_1 + w_2 M_2 + ... So answers have the same distribution as if their tokens were drawn from E, although no
@@ -14,79 +14,58 @@ model whose server accepts no ids continues from the text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 
 from cosd_api.decoding.commands import Contender, DecidedSegment
-from cosd_api.decoding.passage import Passage
-from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.decoding.model import Lost, Model
+from cosd_api.decoding.program import Answer
 from cosd_api.methods.cost import FINER, ROUNDS, Assumptions, Bounds, Cost, Plan, Reading
 
+Shares = Callable[[Collection[int]], Mapping[int, float]]
+"""A function that returns the weights of the models with the given indices."""
 
-class MeanDraws:
-    """Draws the tokens of one answer from the weighted mean.
 
-    Args:
-        writer: writes the answer.
-        shares: a function that returns the weights of the remaining models, given the number of all models and the
-            indices of the remaining ones.
-    """
-
-    def __init__(self, writer: AnswerWriter, shares: Callable[[int, Sequence[int]], Mapping[int, float]]) -> None:
-        self._writer = writer
-        self._given = shares
-
-    async def write(self) -> None:
-        """Write the answer."""
-        writer, place = self._writer, 0
-        while not writer.over:
-            model, length = self._run(place)
-            passage = await self._drawn(model, place, length)
-            if passage is None:
-                continue  # the model is lost, so a different model is chosen for this place
+async def draw_from_mean(answer: Answer, models: Sequence[Model], given: Shares) -> None:
+    """Write an answer whose tokens are drawn from the weighted mean of all models, with the weights `given`."""
+    place = 0
+    while True:
+        model, length = _run(answer, models, given, place)
+        with suppress(Lost):  # if the model is lost, a different model is chosen for this place
+            passage = await model.write(length, draw=("draw", place))
+            place += len(passage.tokens)
             if passage.tokens:
-                share = self._shares()[model]
-                tokens = passage.tokens
-                entry = Contender((model - 1,), passage.data, tokens[-1].end)
-                segment = DecidedSegment((entry,), 0, f"{writer.name(model)} was drawn, of weight {share:.3g}")
-                writer.write(tokens, model, number=passage.number, segment=segment)
-                place += len(tokens)
-            writer.end_with(passage)
+                share = _shares(answer, given)[model.index]
+                entry = Contender((model.index - 1,), passage.data, passage.ends)
+                segment = DecidedSegment((entry,), 0, f"{model.name} was drawn, of weight {share:.3g}")
+                answer.append(passage, segment)
+            answer.end_if_stuck(passage)
 
-    def _shares(self) -> Mapping[int, float]:
-        return self._given(self._writer.count, self._writer.models)
 
-    def _run(self, place: int) -> tuple[int, int]:
-        """Lines 1 and 3: choose the model for a place; return it with the number of consecutive places it gets."""
-        model = self._model(place)
-        length = 1
-        while length < self._writer.left and self._model(place + length) == model:
-            length += 1
-        return model, length
+def _run(answer: Answer, models: Sequence[Model], given: Shares, place: int) -> tuple[Model, int]:
+    """Lines 1 and 3: choose the model for a place; return it with the number of consecutive places it gets."""
+    model, length = _model(answer, given, place), 1
+    while length < answer.left and _model(answer, given, place + length) == model:
+        length += 1
+    return models[model], length
 
-    def _model(self, place: int) -> int:
-        """Line 1: choose the model for one place; places are counted in tokens."""
-        writer, shares = self._writer, self._shares()
-        # After a model is lost, a new random number is needed, because the old one is known to select that model.
-        lost = [model for model in range(writer.count) if model not in writer.models]
-        chance = writer.chance.number("model", place, *lost)
-        below = 0.0
-        for model, share in shares.items():
-            below += share
-            if chance < below:
-                return model
-        return max(model for model, share in shares.items() if share)  # rounding kept the sum below `chance`
 
-    async def _drawn(self, model: int, place: int, length: int) -> Passage | None:
-        """Line 2: let one model draw up to `length` tokens; return None if the model is lost."""
-        writer = self._writer
+def _model(answer: Answer, given: Shares, place: int) -> int:
+    """Line 1: choose the model for one place; places are counted in tokens."""
+    shares = _shares(answer, given)
+    # After a model is lost, a new random number is needed, because the old one is known to select that model.
+    lost = [model for model in range(answer.count) if model not in shares]
+    chance = answer.chance.number("model", place, *lost)
+    below = 0.0
+    for model, share in shares.items():
+        below += share
+        if chance < below:
+            return model
+    return max(model for model, share in shares.items() if share)  # rounding kept the sum below `chance`
 
-        async def draw(model: int) -> Passage:
-            seed = writer.chance.seed("draw", place)
-            return await writer.continuation(
-                model, writer.text, max_tokens=length, enough=writer.stops, temperature=1, seed=seed
-            )
 
-        return (await writer.ask_all(draw, [model])).get(model)
+def _shares(answer: Answer, given: Shares) -> Mapping[int, float]:
+    return given([model.index for model in answer.models])
 
 
 def cost_of_draws(plan: Plan, model: int, share: float, prompt: Reading) -> Cost:

@@ -1,4 +1,4 @@
-"""Perplexities of proposed texts, and the choice between the texts, for Cool-Fusion, reranking and AdaFuse.
+"""Perplexities of proposed texts, and the choice between the texts, for Cool-Fusion and reranking.
 
 ::
 
@@ -17,18 +17,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import ClassVar, Literal
 
-from cosd_api.alignment import Unit
-from cosd_api.checks import check_choice
 from cosd_api.decoding.commands import Contender, DecidedSegment
-from cosd_api.decoding.passage import Passage
-from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.methods.base import Models, Written
-from cosd_providers.concurrency import concurrently
+from cosd_api.decoding.model import Model
+from cosd_api.decoding.passage import Passage, joined
+from cosd_api.decoding.program import Answer
+from cosd_api.methods.base import Program
+from cosd_api.methods.needs import RoleNeeds
 from cosd_providers.contract import Token
-from cosd_providers.errors import UnsupportedError
 
 Normalisation = Literal["token", "byte", "sum"]
 """The divisor of a text's negative log-likelihood: its number of tokens, its number of bytes (the end of sequence
@@ -68,21 +65,8 @@ def least(means: Sequence[float | None]) -> int:
     return next(at for at, one in enumerate(means) if one is not None and (one == best or one - best <= ROUNDING))
 
 
-def scores_needed(models: Models, method: str) -> None:
-    """Check that every model reports the probabilities of a given text.
-
-    Raises:
-        UnsupportedError: a model does not report these probabilities.
-    """
-    for name, info in models:
-        if not (info.capabilities.score and info.capabilities.probs):
-            words = f"the {name} does not report the probabilities of a given text, by which {method!r} compares"
-            hint = 'method="cosd", the default, needs only what each model writes by itself.'
-            raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
-
-
 @dataclass(frozen=True, kw_only=True)
-class ByPerplexity(Written):
+class ByPerplexity(Program):
     """A method in which all models score the proposed texts by their perplexity.
 
     Attributes:
@@ -94,15 +78,9 @@ class ByPerplexity(Written):
 
     symmetric: ClassVar[bool] = True
 
+    needs: ClassVar[RoleNeeds] = {"models": ("scores",)}
+
     normalisation: Normalisation = "token"
-
-    def __post_init__(self) -> None:
-        check_choice("normalisation", self.normalisation, Normalisation)
-
-    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
-        """Refuse a model that does not score text; see `Method.examine`."""
-        scores_needed(models, self.name)
-        return ()
 
 
 @dataclass(slots=True)
@@ -112,8 +90,7 @@ class ProposedText:
     Attributes:
         text: the bytes of the text.
         end: whether the answer ends after the text, with a model's own end of sequence.
-        tokens: the tokens of the first model that proposed the text.
-        passage: the passage of which these tokens are a part.
+        passage: the tokens of the first model that proposed the text.
         models: the models that propose the text, in the order in which they were added.
         own: the tokens of each model that wrote the whole text in one request.
         ahead: the text that the first of `models` wrote after this text.
@@ -121,7 +98,6 @@ class ProposedText:
 
     text: bytes
     end: bool
-    tokens: Sequence[Token]
     passage: Passage
     models: list[int] = field(default_factory=list[int])
     own: dict[int, Sequence[Token]] = field(default_factory=dict[int, Sequence[Token]])
@@ -130,13 +106,12 @@ class ProposedText:
     @classmethod
     def of(cls, passage: Passage, length: int) -> ProposedText:
         """Create a proposal, without an end of sequence, from the first `length` bytes of a passage."""
-        tokens = passage.first(length)
-        return cls(passage.data[:length], False, tokens, passage, ahead=passage.data[length:])
+        return cls(passage.data[:length], False, passage.first(length), ahead=passage.data[length:])
 
     def written_by(self, model: int) -> Sequence[Token] | None:
         """Return a model's own tokens if they make up exactly this text and all have probabilities; otherwise None."""
         tokens = self.own.get(model, ())
-        whole = b"".join(token.data for token in tokens) == self.text and (bool(tokens) and tokens[-1].end) == self.end
+        whole = joined(tokens) == self.text and (bool(tokens) and tokens[-1].end) == self.end
         return tokens if whole and all(token.prob is not None for token in tokens) else None
 
 
@@ -155,7 +130,7 @@ class ProposedTexts:
         if model not in same.models:
             same.models.append(model)
         if own:
-            same.own[model] = one.tokens
+            same.own[model] = one.passage.tokens
 
     def join(self, one: ProposedText) -> None:
         """Add a joint proposal of several models, unless an equal text was already proposed."""
@@ -175,8 +150,8 @@ class _Measure:
     text: float | None
 
 
-async def choose(
-    writer: AnswerWriter,
+async def choose_text(
+    answer: Answer,
     candidates: Sequence[ProposedText],
     normalisation: Normalisation,
     combined: Callable[[Sequence[float]], float] = mean,
@@ -189,7 +164,7 @@ async def choose(
     candidate without text then has no mean.
 
     Args:
-        writer: the answer so far.
+        answer: the answer so far.
         candidates: the proposed texts.
         normalisation: the divisor of a text's negative log-likelihood.
         combined: combines the logarithms of a candidate's perplexities into one number; the lowest number wins.
@@ -204,27 +179,26 @@ async def choose(
         words = "all models wrote the same" if len(candidates[0].models) > 1 else "no other text was proposed"
         entry = Contender(_sources(candidates[0]), candidates[0].text, candidates[0].end)
         return candidates[0], DecidedSegment((entry,), 0, words)
-    start = len(writer.text)
 
-    async def measure(model: int, one: ProposedText) -> _Measure:
-        tokens = one.written_by(model)
-        if tokens is None or not await writer.reads_as(model, writer.text, tokens):
-            tokens = await writer.score(model, writer.text + one.text, start, end=one.end, ahead=one.ahead)
-        text = [token for token in tokens if not token.end]
-        return _Measure(perplexity(tokens, normalisation), perplexity(text, normalisation))
+    async def ask(model: Model) -> list[_Measure]:
+        async def measure(one: ProposedText) -> _Measure:
+            tokens = one.written_by(model.index)
+            if tokens is None or not await model.reads_as(tokens):
+                tokens = await model.score(one.text, end=one.end, ahead=one.ahead)
+            text = [token for token in tokens if not token.end]
+            return _Measure(perplexity(tokens, normalisation), perplexity(text, normalisation))
 
-    async def ask(model: int) -> list[_Measure]:
-        return await concurrently([partial(measure, model, one) for one in candidates])
+        return await model.several(measure, candidates)
 
-    asked = await writer.ask_all(ask)
+    asked = {model.index: found for model, found in (await answer.all(ask)).items()}
     for model, found in asked.items():
         if any(one.end and measured.whole is None for one, measured in zip(candidates, found, strict=True)):
-            writer.warn(
-                f"{writer.name(model)} does not report the probability of its end of sequence: where a text ends the "
+            answer.warn(
+                f"{answer.name(model)} does not report the probability of its end of sequence: where a text ends the "
                 "answer, the mean is that of the other models"
             )
     entries = [
-        _entry(one, {model: found[at] for model, found in asked.items()}, writer, combined)
+        _entry(one, {model: found[at] for model, found in asked.items()}, answer, combined)
         for at, one in enumerate(candidates)
     ]
     winner = least([log for _, log in entries])
@@ -235,14 +209,14 @@ async def choose(
 def _entry(
     one: ProposedText,
     measured: dict[int, _Measure],
-    writer: AnswerWriter,
+    answer: Answer,
     combined: Callable[[Sequence[float]], float],
 ) -> tuple[Contender, float | None]:
     """Return the record of a candidate, and the logarithm of its mean perplexity; None if it has no mean."""
     whole: dict[int, float] = {model: of.whole for model, of in measured.items() if of.whole is not None}
     known = whole or {model: of.text for model, of in measured.items() if of.text is not None}
     log = combined(list(known.values())) if known else None
-    scores = tuple(_exp(known[model]) if model in known else None for model in range(writer.count))
+    scores = tuple(_exp(known[model]) if model in known else None for model in range(answer.count))
     return Contender(_sources(one), one.text, one.end, scores, None if log is None else _exp(log)), log
 
 

@@ -3,11 +3,11 @@
 ::
 
     1   every model answers alone, greedily, up to its end of sequence, a stop string or max_tokens   `answers`
-    2   equal answers count as one; if only one answer is left, it is taken                           `proposed`
+    2   equal answers count as one; if only one answer is left, it is taken                           `answers`
     3   every model scores every answer by its perplexity, over the answer's tokens in the model's
-        own encoding, including the end of sequence if the answer ended by itself                     `choose`
+        own encoding, including the end of sequence if the answer ended by itself                     `choose_text`
     4   the answer whose perplexity has the lowest arithmetic mean over the models is taken, or
-        the first one listed if several are equal                                                     `choose`
+        the first one listed if several are equal                                                     `choose_text`
 
 This is a baseline of Cool-Fusion (arXiv 2407.19807, section 3.3). Before an answer is scored, a stop string and the
 text after it are cut off; an answer that was cut has no end of sequence. Two answers with the same text count as
@@ -17,14 +17,13 @@ text before a stop string cannot be scored, and is left out unless it is the onl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cosd_api.decoding.passage import Passage
-from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.decoding.model import Model
+from cosd_api.decoding.program import Answer
 from cosd_api.methods.cost import FINER, HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose
+from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +46,11 @@ class Rerank(ByPerplexity):
     name: ClassVar[str] = "rerank"
     decides: ClassVar[str] = "the perplexity of whole answers"
 
-    async def write(self, writer: AnswerWriter) -> None:
+    async def write(self, answer: Answer, *models: Model) -> None:  # noqa: ARG002 - all models
         """Write the answer."""
-        candidates = proposed(writer, await answers(writer))
-        winner, segment = await choose(writer, candidates.distinct(), self.normalisation)
-        writer.write(winner.tokens, winner.models[0], number=winner.passage.number, segment=segment)
-        writer.end_with(winner.passage)
+        candidates = await answers(answer)
+        winner, segment = await choose_text(answer, candidates.distinct(), self.normalisation)
+        answer.append(winner.passage, segment, whole=True)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002 - the same for all
         """Forecast the cost of writing one answer and scoring the other models' answers; see `Method.cost`."""
@@ -71,20 +69,10 @@ class Rerank(ByPerplexity):
         )
 
 
-async def answers(writer: AnswerWriter) -> Mapping[int, Passage]:
-    """Let every model answer the prompt; return the answers by model."""
-
-    async def answer(model: int) -> Passage:
-        return await writer.continuation(model, b"", max_tokens=writer.left, enough=writer.stops)
-
-    return await writer.ask_all(answer)
-
-
-def proposed(writer: AnswerWriter, found: Mapping[int, Passage]) -> ProposedTexts:
-    """Return the distinct answers, each without its stop string and the text after it."""
+async def answers(answer: Answer) -> ProposedTexts:
+    """Let every model answer the prompt; return the distinct answers, each without its stop string."""
     candidates = ProposedTexts()
-    for model, passage in found.items():
-        alone = writer.response_of(passage.tokens)
-        ends = bool(alone.tokens) and alone.tokens[-1].token.end
-        candidates.add(model, ProposedText(bytes(alone.text), ends, passage.tokens, passage))
+    for model, passage in (await answer.all(Model.write)).items():
+        alone = answer.alone(passage)
+        candidates.add(model.index, ProposedText(alone.data, alone.ends, passage))
     return candidates

@@ -43,20 +43,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_count
 from cosd_api.decoding.commands import Contender
+from cosd_api.decoding.model import Model
 from cosd_api.decoding.passage import Passage
-from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.methods.base import Models
+from cosd_api.decoding.program import Answer
 from cosd_api.methods.cost import FINER, ROUNDS, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.lists import ROUNDING, Key, key_of, lists_needed
+from cosd_api.methods.lists import ROUNDING, Key
 from cosd_api.methods.mean import SURE, MeanChoice
-from cosd_api.methods.safe_place import DraftAhead, Encoding, SafePlace, settled, sharpened
+from cosd_api.methods.needs import Models, RoleNeeds
+from cosd_api.methods.safe_place import DraftAhead, SafePlace, settled, sharpened
 from cosd_api.methods.weighted import Weighted
-from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Question, Token
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.text import sendable
@@ -77,8 +77,8 @@ class Safe(Weighted):
 
     Attributes:
         weights: the weights of the models, in the order of the models; numbers of at least 0, not all 0. Only their
-            ratios count. None weighs all models equally, as in the paper; `"route"` weighs them by the prompt, as
-            `Route` does.
+            ratios count. None weighs all models equally, as in the paper; `"route"` weighs them by the
+            perplexity of the prompt.
         tau: the temperature of the weights for `weights="route"`, above 0.
         ahead: the number of tokens that the first model writes before the other models encode the text, at least 1.
             This number affects the answer, because the encoding of a text also depends on the text that follows.
@@ -92,17 +92,19 @@ class Safe(Weighted):
     decides: ClassVar[str] = "the mean of the models' probabilities, where all of them cut the text"
     ordered: ClassVar[bool] = True
 
-    ahead: int = 5
-    listed: int = 10
+    needs: ClassVar[RoleNeeds] = {"models": ("lists",)}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("ahead", self.ahead)
-        check_count("listed", self.listed)
+    ahead: Annotated[int, check_count] = 5
+    listed: Annotated[int, check_count] = 10
+
+    @property
+    def least_listed(self) -> int:
+        """The number of other tokens that a model must be able to list with each token."""
+        return self.listed - 1
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
         """Refuse a model that does not encode text, list tokens or score text; see `Method.examine`."""
-        lists_needed(models, self.name, others=self.listed - 1)
+        warnings = super().examine(models, unit)
         for name, info in models:
             hint = 'method="cosd", the default, works with such a model.'
             if not info.capabilities.tokenize:
@@ -113,113 +115,107 @@ class Safe(Weighted):
             else:
                 continue
             raise UnsupportedError(f"the {name} {missing}", endpoint=info.endpoint, hint=hint)
-        return super().examine(models, unit)
+        return warnings
 
-    async def write(self, writer: AnswerWriter) -> None:
+    async def write(self, answer: Answer, *models: Model) -> None:
         """Write one answer."""
         before: Passage | None = None
-        while not writer.over:
-            passage = await writer.continuation(
-                0, writer.text, max_tokens=min(self.ahead, writer.left), alternatives=self._asked - 1, after=before
-            )
-            ahead, before = DraftAhead.of(writer.text, passage), passage
-            for at, token in enumerate(passage.tokens):
-                choice = await self._chosen(writer, ahead, at)
-                writer.write([choice.token], choice.model, number=passage.number, segment=choice.segment)
-                if writer.over or key_of(choice.token) != key_of(token):
+        while True:
+            tokens = min(self.ahead, answer.left)
+            passage = await models[0].write(tokens, until=lambda _: False, listed=self._asked - 1, after=before)
+            ahead, before = DraftAhead.of(passage), passage
+            for at in range(len(passage.tokens)):
+                choice = await self._chosen(answer, ahead, at)
+                if not answer.choose(choice.token, models[choice.model], choice.segment, passage, at):
                     before = None
                     break
             else:
-                writer.end_with(passage)
+                answer.end_if_stuck(passage)
 
     @property
     def _asked(self) -> int:
         """The number of tokens to list at each place."""
         return max(self.listed, _ASKED)
 
-    async def _chosen(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> MeanChoice:
+    async def _chosen(self, answer: Answer, ahead: DraftAhead, at: int) -> MeanChoice:
         """Run steps 2 to 8 for one token; repeat them if a model is lost meanwhile."""
         while True:
-            heard = [*writer.models]
-            choice = await self._decided(writer, ahead, at)
-            if choice is not None and heard == writer.models:
+            heard = answer.models
+            choice = await self._decided(answer, ahead, at)
+            if choice is not None and heard == answer.models:
                 return choice
 
-    async def _decided(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> MeanChoice | None:
+    async def _decided(self, answer: Answer, ahead: DraftAhead, at: int) -> MeanChoice | None:
         """Run steps 2 to 8 for one token; return None if a model was lost meanwhile."""
-        drafted, heard = ahead.tokens[at], [*writer.models]
+        drafted, heard = ahead.tokens[at], answer.models
         if len(heard) == 1:
             return _standing(drafted, "no other model is heard")
-        await self._encode(writer, ahead)
-        own = {model: ahead.own(model, at) for model in writer.models}
+        await self._encode(answer, ahead)
+        own = {model.index: ahead.own(model.index, at) for model in answer.models}
         for model, key in own.items():
             if key is None:
-                return _standing(drafted, f"no token of the {writer.name(model)} begins there")
-        await self._ask(writer, ahead, at)
-        if heard != writer.models:
+                return _standing(drafted, f"no token of the {answer.name(model)} begins there")
+        await self._ask(answer, ahead, at)
+        if heard != answer.models:
             return None
         place = SafePlace(
-            writer.text,
+            answer.text,
             {model: key for model, key in own.items() if key is not None},
-            {model: ahead.lists[model, at] for model in heard},
+            {model.index: ahead.lists[model.index, at] for model in heard},
             self.listed,
-            self.shares(writer.count, heard),
+            self.shares([model.index for model in heard]),
         )
         if place.agreed:
             return place.kept("every other model would write its own token there")
         sure, mean = SURE * (1 + ROUNDING), place.own_mean
         if mean.low <= sure < mean.high:
-            await self._look_up(writer, place, place.own_unknown)
+            await self._look_up(answer, place, place.own_unknown)
             mean = place.own_mean
         if mean.low > sure:
             return place.kept(f"mean probability of the models' own tokens {mean.low:.2g} > 0.5")
-        while (best := settled(sharpened(place.means, place.members))) is None and heard == writer.models:
-            await self._look_up(writer, place, place.unknown)
-        return None if best is None else place.choice(best, writer.count)
+        while (best := settled(sharpened(place.means, place.members))) is None and heard == answer.models:
+            await self._look_up(answer, place, place.unknown)
+        return None if best is None else place.choice(best, answer.count)
 
-    async def _encode(self, writer: AnswerWriter, ahead: DraftAhead) -> None:
+    async def _encode(self, answer: Answer, ahead: DraftAhead) -> None:
         """Step 2: let each verifier encode the text, including all tokens that were written ahead."""
-
-        async def ask(model: int) -> Encoding | None:
-            return await writer.tokens(model, ahead.text)
-
-        left = [model for model in writer.models[1:] if model not in ahead.encodings]
-        for model, encoding in (await writer.ask_all(ask, left)).items():
-            ahead.encodings[model] = encoding
+        left = [model for model in answer.models[1:] if model.index not in ahead.encodings]
+        for model, encoding in (await answer.all(partial(Model.tokens, text=ahead.text), left)).items():
+            ahead.encodings[model.index] = encoding
             if encoding is None:
-                words = f"the {writer.name(model)} could not tell how it encodes a text"
-                writer.warn(f"{words}: the draft's tokens are kept there")
+                words = f"the {model.name} could not tell how it encodes a text"
+                answer.warn(f"{words}: the draft's tokens are kept there")
 
-    async def _ask(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> None:
+    async def _ask(self, answer: Answer, ahead: DraftAhead, at: int) -> None:
         """Ask the verifiers for their distributions at this place, and at all later places of this round."""
-        verifiers = writer.models[1:]
+        verifiers = answer.models[1:]
         left = range(at, len(ahead.tokens))
-        places = [place for place in left if all(ahead.own(model, place) is not None for model in verifiers)]
+        places = [place for place in left if all(ahead.own(model.index, place) is not None for model in verifiers)]
 
-        async def ask(model: int) -> None:
-            missing = [place for place in places if (model, place) not in ahead.lists]
+        async def ask(model: Model) -> None:
+            missing = [place for place in places if (model.index, place) not in ahead.lists]
             questions: list[Question] = []
             for place in missing:
-                own = ahead.own(model, place)
+                own = ahead.own(model.index, place)
                 assert own is not None, "it is a place"
                 questions.append(Question(ahead.starts[place], (own[0],)))
             if questions:
-                found = await writer.propose(model, ahead.text, questions, alternatives=self._asked - 1)
+                found = await model.propose(ahead.text, questions, listed=self._asked - 1)
                 for place, proposal in zip(missing, found, strict=True):
-                    ahead.lists[model, place] = None if proposal is None else proposal.tokens[0]
+                    ahead.lists[model.index, place] = None if proposal is None else proposal.tokens[0]
 
-        await writer.ask_all(ask, verifiers)
+        await answer.all(ask, verifiers)
 
-    async def _look_up(self, writer: AnswerWriter, place: SafePlace, cells: Iterable[tuple[int, Key]]) -> None:
+    async def _look_up(self, answer: Answer, place: SafePlace, cells: Iterable[tuple[int, Key]]) -> None:
         """Look up the probability of each given token for the given model."""
         wanted: dict[int, list[Key]] = {}
         for model, key in cells:
             wanted.setdefault(model, []).append(key)
 
-        async def ask(model: int) -> None:
-            await concurrently([partial(_look_up, writer, place, model, key) for key in wanted[model]])
+        async def ask(model: Model) -> None:
+            await model.several(partial(_look_up, place, model), wanted[model.index])
 
-        await writer.ask_all(ask, [*wanted])
+        await answer.all(ask, [model for model in answer.models if model.index in wanted])
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """Forecast the cost of one answer at one model; see `Method.cost`."""
@@ -247,7 +243,7 @@ class Safe(Weighted):
         return self.with_measure(words)
 
 
-async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key) -> None:
+async def _look_up(place: SafePlace, model: Model, key: Key) -> None:
     """Look up a model's probability of a token that it does not list, which is M_i(c) in the module's docstring.
 
     Raises:
@@ -258,19 +254,19 @@ async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key)
     if sendable(data).encode() != data:
         first = None
     elif not end:
-        encoding = await writer.tokens(model, place.text + data)
+        encoding = await model.tokens(place.text + data)
         first = None if encoding is None else encoding.get(len(place.text))
-    told = None if first is None else place.told(model).get((first, end))
+    told = None if first is None else place.told(model.index).get((first, end))
     if first is None:
         prob = 0.0
     elif told is not None:
         prob = told
     else:
-        scored = await writer.score_behind(model, place.text, data, end=end)
+        scored = await model.score_behind(data, end=end)
         prob = (scored[-1 if end else 0].prob if scored else None) or 0.0
-        prob = min(prob, place.rest(model))
-    place.known[model, key] = prob
-    if not model:
+        prob = min(prob, place.rest(model.index))
+    place.known[model.index, key] = prob
+    if not model.index:
         place.whole[key] = first == data
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from cosd_api.decoding.commands import Contender
-from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.passage import Passage, numbered
 from cosd_api.methods.lists import ROUNDING, Key, key_of, probs_of
 from cosd_api.methods.mean import (
     SURE,
@@ -52,10 +51,10 @@ class DraftAhead:
     lists: dict[tuple[int, int], Token | None] = field(default_factory=dict[tuple[int, int], Token | None])
 
     @classmethod
-    def of(cls, before: bytes, passage: Passage) -> DraftAhead:
-        """Create the instance for a passage that was written after the text `before`."""
-        *starts, _ = accumulate((len(token.data) for token in passage.tokens), initial=len(before))
-        made = cls(before + passage.data, passage.tokens, starts)
+    def of(cls, passage: Passage) -> DraftAhead:
+        """Create the instance for a passage of the drafter."""
+        starts = [start for start, _ in numbered(passage.tokens, len(passage.before))]
+        made = cls(passage.before + passage.data, passage.tokens, starts)
         made.lists |= {(0, at): token for at, token in enumerate(passage.tokens)}
         return made
 

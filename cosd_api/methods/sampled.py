@@ -24,12 +24,14 @@ model's distribution.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from cosd_api.decoding.commands import DRAFT, Contender, DecidedSegment
-from cosd_api.decoding.judged import Judged, JudgedWriter
+from cosd_api.decoding.judged import Judged, JudgedAnswer
+from cosd_api.decoding.model import Lost, Model
 from cosd_api.decoding.passage import Passage, numbered
 from cosd_api.methods.gated import AHEAD
 from cosd_api.methods.lists import Key, is_joined, key_of, probs_of
@@ -39,7 +41,6 @@ from cosd_providers.contract import Question, Token
 Test = Literal["ratio", "cosd"]
 """The test of a draft token: `"ratio"` preserves the assistant's distribution; `"cosd"` is the CoSD paper's test."""
 
-_ASSISTANT = 1
 _NEGLIGIBLE = 1e-6
 
 
@@ -55,14 +56,16 @@ class SampledDraft:
     """Writes one answer by sampled speculative decoding.
 
     Args:
-        writer: writes the answer.
+        answer: the answer, which is written.
+        models: the draft and the assistant.
         drawn: whether the draft draws its tokens.
         test: the test of a draft token.
         listed: the number of tokens to list at each place.
     """
 
-    def __init__(self, writer: JudgedWriter, *, drawn: bool, test: Test, listed: int) -> None:
-        self._writer = writer
+    def __init__(self, answer: JudgedAnswer, models: Sequence[Model], *, drawn: bool, test: Test, listed: int) -> None:
+        self._answer = answer
+        self._draft, self._assistant = models
         self._drawn = drawn
         self._test = test
         self._listed = listed
@@ -70,67 +73,55 @@ class SampledDraft:
 
     async def write(self) -> None:
         """Write the answer."""
-        writer, before = self._writer, None
+        answer, before = self._answer, None
         try:
-            while not writer.over:
-                passage = await self._drafted(before)
+            while True:
+                before = passage = await self._drafted(before)
                 heard = await self._heard(passage)
-                before = passage
-                for at, token in numbered(passage.tokens, len(writer.text)):
+                for at, token in numbered(passage.tokens, len(answer.text)):
                     if not await self._write_token(token, heard, at, passage.number):
                         before = None
-                    if writer.over or before is None:
                         break
                 else:
-                    writer.end_with(passage)
-                    if not (writer.over or self._test == "cosd" or await self._drawn_by_assistant("bonus", None)):
+                    answer.end_if_stuck(passage)
+                    if self._test == "ratio" and not await self._drawn_by_assistant("bonus", None):
                         before = None
         finally:
             if self._left_out > _NEGLIGIBLE:
                 words = f"the lists leave out probabilities that sum to {self._left_out:.2g} over this answer"
-                writer.warn(
+                answer.warn(
                     f"{words}: the mean of this sum over answers bounds how far they are from the assistant's own "
                     "distribution (in total variation)"
                 )
 
     async def _drafted(self, before: Passage | None) -> Passage:
         """Line 1: let the draft write some tokens ahead."""
-        writer = self._writer
-        return await writer.continuation(
-            0,
-            writer.text,
-            max_tokens=min(writer.pace.draft_length or AHEAD, writer.left),
-            enough=writer.stops,
-            alternatives=self._listed if self._drawn else 0,
+        answer = self._answer
+        return await self._draft.write(
+            min(answer.pace.draft_length or AHEAD, answer.left),
+            listed=self._listed if self._drawn else 0,
             after=before,
-            temperature=1 if self._drawn else 0,
-            seed=writer.chance.seed("draft", len(writer.text)) if self._drawn else None,
+            draw=("draft", len(answer.text)) if self._drawn else None,
         )
 
     async def _heard(self, passage: Passage) -> dict[int, Token]:
         """Line 2: return the assistant's token and its alternatives at each place for which there is an answer."""
-        writer, start = self._writer, len(self._writer.text)
-        questions = [Question(at, (token.data,)) for at, token in numbered(passage.tokens, start)]
-
-        async def ask(model: int) -> dict[int, Token]:
-            listed = self._listed if self._test == "ratio" else 0
-            proposals = await writer.propose(model, writer.text + passage.data, questions, alternatives=listed)
-            told = zip(questions, proposals, strict=True)
-            return {question.start: one.tokens[0] for question, one in told if one is not None}
-
-        found = await writer.ask_all(ask, [_ASSISTANT] if questions else [])
-        return found.get(_ASSISTANT, {})
+        found: Sequence[Token | None] = ()
+        with suppress(Lost):
+            found = await self._assistant.choices(passage, listed=self._listed if self._test == "ratio" else 0)
+        places = numbered(passage.tokens, len(passage.before))
+        return {at: one for (at, _), one in zip(places, found, strict=False) if one is not None}
 
     async def _write_token(self, token: Token, heard: Mapping[int, Token], at: int, number: int) -> bool:
         """Lines 3 and 4: write the draft's token or another token; return True if the draft's token is kept."""
-        writer = self._writer
-        if _ASSISTANT not in writer.models:
+        answer = self._answer
+        if not self._assistant.heard:
             self._put(token, _Verdict(None, "kept: the assistant could not be heard"), number)
             return True
         theirs = heard.get(at)
         verdict: _Verdict | None
         if self._test == "cosd":
-            writer.unanswered += theirs is None
+            answer.unanswered += theirs is None
             verdict = self._tested(token, theirs, at)
         elif theirs is None or is_joined(theirs):
             return await self._drawn_by_assistant("draw", token)
@@ -146,7 +137,7 @@ class SampledDraft:
         """Line 3: keep the draft's token with probability min(1, q / p); return None if the token is rejected."""
         q = probs_of(theirs)
         self._left_out += _left_out(p, q)
-        chance = self._writer.chance.number("keep", at)
+        chance = self._answer.chance.number("keep", at)
         mine, other = p.get(key_of(token), 0.0), q.get(key_of(token), 0.0)
         if (self._drawn and is_joined(token)) or chance * mine >= other:
             return None
@@ -154,9 +145,9 @@ class SampledDraft:
 
     def _rest(self, token: Token, p: Mapping[Key, float], theirs: Token, at: int) -> _Verdict | None:
         """Line 4: draw a token from the positive part of q - p; return None if q exceeds p for no listed token."""
-        q, chance = probs_of(theirs), self._writer.chance.number("keep", at)
+        q, chance = probs_of(theirs), self._answer.chance.number("keep", at)
         rest = {key: prob - p.get(key, 0.0) for key, prob in sorted(q.items()) if prob > p.get(key, 0.0)}
-        point = self._writer.chance.number("draw", at) * math.fsum(rest.values())
+        point = self._answer.chance.number("draw", at) * math.fsum(rest.values())
         chosen: Key | None = None
         for key, prob in rest.items():
             chosen, point = key, point - prob
@@ -166,7 +157,7 @@ class SampledDraft:
             return None
         other = next(one for one in (theirs, *theirs.alternatives) if key_of(one) == chosen)
         rejected = f"rejected: {chance:.3g} >= {q.get(key_of(token), 0.0):.3g} / {p.get(key_of(token), 0.0):.3g}"
-        words = f"{rejected}; drawn from what the {self._writer.name(_ASSISTANT)} finds more probable"
+        words = f"{rejected}; drawn from what the {self._assistant.name} finds more probable"
         return _Verdict(replace(other, alternatives=()), words)
 
     async def _p(self, token: Token, at: int) -> dict[Key, float]:
@@ -178,9 +169,8 @@ class SampledDraft:
             return {key_of(token): 1.0}
         if not is_joined(token):
             return probs_of(token)
-        [proposal] = await self._writer.propose(
-            0, self._writer.text + token.data, [Question(at, ())], alternatives=self._listed
-        )
+        text, questions = self._answer.text + token.data, [Question(at, ())]
+        [proposal] = await self._draft.propose(text, questions, listed=self._listed)
         found = None if proposal is None else proposal.tokens[0]
         return {} if found is None or is_joined(found) else probs_of(found)
 
@@ -188,7 +178,7 @@ class SampledDraft:
         """Apply the test of the CoSD paper to one draft token."""
         if theirs is None or key_of(theirs) == key_of(token):
             return _Verdict(None, "kept: no answer" if theirs is None else "both agree")
-        p, q, u = token.prob, theirs.prob, self._writer.chance.number("keep", at)
+        p, q, u = token.prob, theirs.prob, self._answer.chance.number("keep", at)
         if p is None or q is None:
             return _Verdict(None, "kept: a probability is not known")
         replaces = p < u * q
@@ -201,39 +191,35 @@ class SampledDraft:
         Returns:
             True if the draft can continue from its own tokens, because the assistant drew the same token or no token.
         """
-        writer, at = self._writer, len(self._writer.text)
-
-        async def draw(model: int) -> Passage:
-            seed = writer.chance.seed(name, at)
-            return await writer.continuation(model, writer.text, max_tokens=1, temperature=1, seed=seed)
-
-        passage = (await writer.ask_all(draw, [_ASSISTANT])).get(_ASSISTANT)
+        answer, at, passage = self._answer, len(self._answer.text), None
+        with suppress(Lost):
+            passage = await self._assistant.write(1, until=lambda _: False, draw=(name, at))
         if passage is None or not passage.tokens:
             if token is not None:
-                writer.unanswered += passage is not None
+                answer.unanswered += passage is not None
                 self._put(token, _Verdict(None, "kept: the assistant could not be heard"), 0)
             return True
         other = passage.tokens[0]
         if token is not None and key_of(other) == key_of(token):
             self._put(token, _Verdict(None, "kept: the assistant drew the same"), passage.number)
             return True
-        self._put(token, _Verdict(other, f"drawn by {writer.name(_ASSISTANT)}"), passage.number)
+        self._put(token, _Verdict(other, f"drawn by {self._assistant.name}"), passage.number)
         return False
 
     def _put(self, token: Token | None, verdict: _Verdict, number: int) -> None:
         """Write the token that the verdict chooses: its `other` if that is given, otherwise the draft's `token`."""
-        writer = self._writer
         mine = [] if token is None else [Contender((DRAFT,), token.data, token.end, (_inverse(token), None))]
         theirs = verdict.other
         other = [] if theirs is None else [Contender((0,), theirs.data, theirs.end, (None, _inverse(theirs)))]
         segment = DecidedSegment((*mine, *other), len(mine) + len(other) - 1, verdict.reason)
-        heard = _ASSISTANT in writer.models
+        heard = self._assistant.heard
         judged = Judged(
             replaced=token if theirs is not None else None, verified=heard, asked=heard, reason=verdict.reason
         )
         written = theirs or token
         assert written is not None
-        writer.put(written, _ASSISTANT if theirs else 0, judged, number=number, segment=segment)
+        model = self._assistant if theirs else self._draft
+        self._answer.put(written, model, judged, number=number, segment=segment)
 
 
 def _inverse(token: Token) -> float | None:

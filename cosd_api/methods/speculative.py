@@ -9,14 +9,15 @@ both models write the same one.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from cosd_api.alignment import Unit
-from cosd_api.checks import check_choice, check_count, check_temperature
-from cosd_api.decoding.judged import JudgedWriter
+from cosd_api.checks import check_count, check_temperature
+from cosd_api.decoding.judged import JudgedAnswer
+from cosd_api.decoding.model import Model
 from cosd_api.decoding.run import AnswerJob, Run
 from cosd_api.errors import SettingError
-from cosd_api.methods.base import Method, Models
+from cosd_api.methods.base import Method
 from cosd_api.methods.cost import (
     Assumptions,
     Cost,
@@ -26,8 +27,8 @@ from cosd_api.methods.cost import (
     draft_cost,
     draft_first_assumptions,
 )
-from cosd_api.methods.gated import AHEAD, check_sampling
-from cosd_api.methods.lists import lists_needed
+from cosd_api.methods.gated import AHEAD
+from cosd_api.methods.needs import Models, check_sampling, lists_needed
 from cosd_api.methods.sampled import SampledDraft, Test
 from cosd_providers.errors import UnsupportedError
 
@@ -65,14 +66,11 @@ class Speculative(Method):
 
     sampled_draft: bool = True
     test: Test = "ratio"
-    listed: int = 20
+    listed: Annotated[int, check_count] = 20
     temperature: float = 1.0  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.sampled_draft, bool):
-            raise SettingError(f"sampled_draft must be True or False, not {self.sampled_draft!r}")
-        check_choice("test", self.test, Test)
-        check_count("listed", self.listed)
+        super().__post_init__()
         object.__setattr__(self, "temperature", check_temperature(self.temperature))
         if not self.temperature:
             words = f"temperature=0 is not accepted by the method {self.name!r}, which draws. For the assistant's"
@@ -83,7 +81,7 @@ class Speculative(Method):
 
     @property
     def own_paths(self) -> bool:
-        """True, because `JudgedWriter` sends each model its own path; see `Method.own_paths`."""
+        """True, because the answer sends each model its own path; see `Method.own_paths`."""
         return True
 
     @property
@@ -110,8 +108,12 @@ class Speculative(Method):
 
     def start(self, job: AnswerJob) -> Run:
         """Create the `Run` that writes one answer."""
-        drawn, test, listed = self._draws, self.test, self.listed
-        return JudgedWriter(job, lambda writer: SampledDraft(writer, drawn=drawn, test=test, listed=listed).write())
+
+        async def write(answer: JudgedAnswer, *models: Model) -> None:
+            draft = SampledDraft(answer, models, drawn=self._draws, test=self.test, listed=self.listed)
+            await draft.write()
+
+        return JudgedAnswer(job, write)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """Forecast the cost of one answer at one model, if the assistant is asked about every token.

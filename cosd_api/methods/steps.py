@@ -41,22 +41,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from cosd_api.checks import check_between, check_count
-from cosd_api.decoding.commands import DRAFT, Contender, DecidedSegment, Finish
-from cosd_api.decoding.passage import Passage
-from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.checks import between, check_count
+from cosd_api.decoding.commands import DRAFT, Contender, DecidedSegment
+from cosd_api.decoding.model import Lost, Model
+from cosd_api.decoding.passage import Passage, joined
+from cosd_api.decoding.program import Answer
 from cosd_api.errors import SettingError
-from cosd_api.methods.base import Written
+from cosd_api.methods.base import Program
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_providers.contract import Token
 from cosd_providers.messages import Message
 from cosd_providers.text import readable, sendable
-
-SMALL, LARGE = 0, 1
-"""The indices of the two models."""
 
 QUESTION = (
     "Grade the last step above. All that counts is that it is correct and follows from what stands before it; its style"
@@ -69,7 +66,6 @@ _STEP = re.compile(rb"\S.*?\n\n", re.DOTALL)
 _BEST = 9
 _TRIES = 3
 """The number of replies after which the large model is not asked for scores again, if none of them contains a score."""
-_NO_STEP = Passage((), 0, None)
 _ALONE = "no assistant is heard"
 _UNGRADED = "the assistant gives no scores, and writes the rest"
 _SCORE_TOKENS = 2  # one token for white space, and one for a digit
@@ -78,8 +74,18 @@ _REJECTED = 0.3  # the assumed share of steps that the large model writes
 _FRAME = 64  # the largest number of tokens that a chat template adds to three messages
 
 
+def check_words(name: str, value: object) -> None:
+    """Check that a setting is text that is not blank.
+
+    Raises:
+        SettingError: the value is not valid.
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise SettingError(f"{name} must be text that is not blank, not {value!r}")
+
+
 @dataclass(frozen=True, kw_only=True)
-class Steps(Written):
+class Steps(Program):
     """Steps: a small draft model writes step by step, and a large assistant grades each step, and rewrites bad steps.
 
     This is SpecReason (arXiv 2504.07891, NeurIPS 2025), for one assistant and any tokenizers. The models need not
@@ -99,108 +105,88 @@ class Steps(Written):
 
     name: ClassVar[str] = "steps"
     decides: ClassVar[str] = "the assistant's score of each step"
-    most_models: ClassVar[int | None] = 2
     accepts_messages_only: ClassVar[bool] = True
 
-    keep: float = 7
-    step_tokens: int = 512
-    question: str = QUESTION
-    cue: str = CUE
-    again: str = AGAIN
+    keep: Annotated[float, between(0, _BEST)] = 7
+    step_tokens: Annotated[int, check_count] = 512
+    question: Annotated[str, check_words] = QUESTION
+    cue: Annotated[str, check_words] = CUE
+    again: Annotated[str, check_words] = AGAIN
 
-    def __post_init__(self) -> None:
-        check_between("keep", self.keep, 0, _BEST)
-        check_count("step_tokens", self.step_tokens)
-        for name in ("question", "cue", "again"):
-            if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
-                raise SettingError(f"{name} must be text that is not blank, not {getattr(self, name)!r}")
-
-    async def write(self, writer: AnswerWriter) -> None:
+    async def write(self, answer: Answer, small: Model, large: Model) -> None:
         """Write the answer."""
         last, asked, strange = b"", 0, list[str]()
         try:
-            while not writer.over:
-                alone = LARGE not in writer.models
-                if alone and await writer.continues(SMALL):
-                    await writer.relay(SMALL, DecidedSegment((Contender((DRAFT,), b"", False),), 0, _ALONE))
+            while True:
+                if not large.heard and await small.continues():
+                    await small.finish(_ALONE)
+                ungraded = large.heard and len(strange) == asked >= _TRIES
+                step, score = None if ungraded else await self._step(answer, small), None
+                taken = step
+                try:
+                    if large.heard and step is not None and step.data.strip():
+                        reply = await self._score(answer, step, large)
+                        asked += 1
+                        score = _digit(reply)
+                        strange += [] if score is not None else [readable(reply)]
+                    if large.heard and (score is None or score < self.keep):
+                        taken = await self._step(answer, large)
+                except Lost:
                     continue
-                gives_none = len(strange) == asked >= _TRIES and not alone
-                step, score = _NO_STEP if gives_none else await self._step(writer, SMALL), None
-                if step.data.strip() and not alone:
-                    found = await writer.ask_all(partial(self._score, writer, step), [LARGE])
-                    if LARGE not in found:
-                        continue
-                    asked += 1
-                    score = _digit(found[LARGE])
-                    strange += [] if score is not None else [readable(found[LARGE])]
-                taken, model = step, SMALL
-                if not alone and (score is None or score < self.keep):
-                    own = await writer.ask_all(partial(self._step, writer), [LARGE])
-                    if LARGE not in own:
-                        continue
-                    taken, model = own[LARGE], LARGE
+                assert taken is not None, "the large model has written the step"
                 if taken.data and taken.data == last:
-                    writer.warn(f"{writer.name(model)} wrote the step before it again: the answer ends there")
-                    writer.end(Finish("length", "repetition"))
-                    return
+                    words = f"{taken.model.name} wrote the step before it again: the answer ends there"
+                    answer.end(words, "repetition")
                 last = taken.data
-                segment = DecidedSegment((Contender((DRAFT,), step.data, _ends(step)),), 0, _ALONE)
-                segment = segment if alone else self._segment(step, score, taken, model)
-                writer.write(taken.tokens, model, number=taken.number, segment=segment)
-                writer.end_with(taken)
+                alone = DecidedSegment((Contender((DRAFT,), taken.data, taken.ends),), 0, _ALONE)
+                answer.append(taken, self._segment(step, score, taken) if large.heard else alone)
         finally:
             if strange:
                 words = f"{len(strange)} of {asked} times the assistant answered a request for a score with no digit"
                 words += f", but with {strange[0]!r} or the like: it counts as below {self.keep:g}"
                 if len(strange) == asked >= _TRIES:
                     words += ". It was not asked again, and wrote the rest by itself: it seems unable to grade"
-                writer.warn(words)
+                answer.warn(words)
 
-    async def _step(self, writer: AnswerWriter, model: int) -> Passage:
+    async def _step(self, answer: Answer, model: Model) -> Passage:
         """Step 1 or 3: let a model write the next step of the answer."""
-        room = min(self.step_tokens, writer.left)
-
-        def complete(tokens: Sequence[Token]) -> bool:
-            return _end(tokens) > 0 or writer.stops(tokens)
-
-        before = _answered(writer, writer.text)
-        if await writer.continues(model):
-            passage = await writer.continuation(model, writer.text, max_tokens=room, enough=complete)
-        elif before[-1].role == "assistant":
-            turn = await writer.rendered(model, [*before, Message("user", self.again)])
-            passage = await writer.continuation(model, b"", max_tokens=room, enough=complete, turn=turn)
-        else:
-            passage = await writer.continuation(model, b"", max_tokens=room, enough=complete)
+        before, prompt = _answered(answer, answer.text), None
+        continues = await model.continues()
+        if not continues and before[-1].role == "assistant":
+            prompt = await model.rendered([*before, Message("user", self.again)])
+        passage = await model.write(
+            min(self.step_tokens, answer.left),
+            text=answer.text if continues else b"",
+            until=lambda tokens: _end(tokens) > 0 or answer.stops(tokens),
+            prompt=prompt,
+        )
         end = _end(passage.tokens)
-        return replace(passage, tokens=tuple(passage.first(end))) if end else passage
+        return passage.first(end) if end else passage
 
-    async def _score(self, writer: AnswerWriter, step: Passage, model: int) -> bytes:
+    async def _score(self, answer: Answer, step: Passage, model: Model) -> bytes:
         """Step 2: return the large model's reply to the request for a score."""
-        graded = writer.text + step.data
-
-        def said(tokens: Sequence[Token]) -> bool:
-            return bool(tokens[-1].data.strip())
-
-        continues = await writer.continues(model)
-        if continues and writer.conversation is None:
-            text = graded.rstrip() + f"\n\n{self.question}\n{self.cue}".encode()
-            reply = await writer.continuation(model, text, max_tokens=_SCORE_TOKENS, enough=said)
+        graded = (answer.text + step.data).rstrip()
+        continues, text, prompt = await model.continues(), b"", None
+        if continues and answer.conversation is None:
+            text = graded + f"\n\n{self.question}\n{self.cue}".encode()
         else:
-            asked = [*_answered(writer, graded.rstrip()), Message("user", self.question)]
-            turn = await writer.rendered(model, [*asked, Message("assistant", self.cue)] if continues else asked)
-            reply = await writer.continuation(model, b"", max_tokens=_SCORE_TOKENS, enough=said, turn=turn)
+            asked = [*_answered(answer, graded), Message("user", self.question)]
+            prompt = await model.rendered([*asked, Message("assistant", self.cue)] if continues else asked)
+        reply = await model.write(
+            _SCORE_TOKENS, text=text, until=lambda tokens: bool(tokens[-1].data.strip()), prompt=prompt
+        )
         return reply.data
 
-    def _segment(self, step: Passage, score: int | None, taken: Passage, model: int) -> DecidedSegment:
+    def _segment(self, step: Passage | None, score: int | None, taken: Passage) -> DecidedSegment:
         """Return the record of a step: the small model's text, and the large model's text if it wrote the step."""
-        own = taken.data if model == LARGE else b""
-        theirs = Contender((0,), own, model == LARGE and _ends(taken), (), _BEST - self.keep)
-        if not step.data.strip():
+        model = taken.model.index
+        theirs = Contender((0,), taken.data if model else b"", bool(model) and taken.ends, (), _BEST - self.keep)
+        if step is None or not step.data.strip():
             nothing = "the draft wrote nothing that could be scored"
-            return DecidedSegment((replace(theirs, mean=None),), 0, _UNGRADED if step is _NO_STEP else nothing)
+            return DecidedSegment((replace(theirs, mean=None),), 0, _UNGRADED if step is None else nothing)
         measured = None if score is None else float(score)
         loss = None if score is None else float(_BEST - score)
-        mine = Contender((DRAFT,), step.data, _ends(step), (None, measured), loss)
+        mine = Contender((DRAFT,), step.data, step.ends, (None, measured), loss)
         if score is None:
             reason = "the assistant gave no score, which counts as below"
         else:
@@ -211,7 +197,7 @@ class Steps(Written):
         """Forecast the cost of writing and scoring the steps; see `Method.cost`."""
         n = plan.max_tokens
         steps = max(1, n / min(_LENGTH, self.step_tokens))
-        if model == SMALL:
+        if model == 0:
             tokens = Bounds(prompt.least + 1, steps * (prompt.expected + n / 2) + n, n * (prompt.most + FINER * 2 * n))
             tokens = replace(tokens, high=tokens.high + n * (len(self.again.encode()) + _FRAME))
             return Cost(Bounds(1, steps, n), tokens, n)
@@ -232,22 +218,18 @@ class Steps(Written):
         )
 
 
-def _answered(writer: AnswerWriter, text: bytes) -> list[Message]:
+def _answered(answer: Answer, text: bytes) -> list[Message]:
     """Return the conversation with the answer so far. If it ends with a partial answer, this answer is extended."""
-    messages = list(writer.conversation or [Message("user", writer.prompt)])
+    messages = list(answer.conversation or [Message("user", answer.prompt)])
     begun = messages.pop().content if messages[-1].role == "assistant" else ""
-    answer = begun + sendable(text)
-    return [*messages, Message("assistant", answer)] if answer else messages
+    written = begun + sendable(text)
+    return [*messages, Message("assistant", written)] if written else messages
 
 
 def _end(tokens: Sequence[Token]) -> int:
     """Return the byte offset after the first blank line that follows visible text; 0 if there is no such line."""
-    found = _STEP.search(b"".join(token.data for token in tokens))
+    found = _STEP.search(joined(tokens))
     return found.end() if found else 0
-
-
-def _ends(passage: Passage) -> bool:
-    return bool(passage.tokens) and passage.tokens[-1].end
 
 
 def _digit(reply: bytes) -> int | None:

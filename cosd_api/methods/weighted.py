@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_positive
+from cosd_api.decoding.model import Model
+from cosd_api.decoding.program import Answer
 from cosd_api.decoding.run import AnswerJob, Run
-from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
-from cosd_api.methods.base import Models, Written
+from cosd_api.methods.base import Program
 from cosd_api.methods.cost import HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Reading
-from cosd_api.methods.perplexity import scores_needed
-from cosd_api.methods.route import scored
-from cosd_api.methods.route import weights as weights_by
+from cosd_api.methods.needs import Models, scores_needed
+from cosd_api.methods.prompt_weights import prompt_nlls, prompt_weights
 
 _ROUTE = "route"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weighted(Written):
+class Weighted(Program):
     """A method in which each model has a weight.
 
     Attributes:
         weights: the weights of the models, in the order of the models; numbers of at least 0, not all 0. Only their
-            ratios count. None weighs all models equally. `"route"` weighs them by the prompt of each answer, as `Route`
-            does; `FusionResult.weights` records the weights.
+            ratios count. None weighs all models equally. `"route"` weighs them by the perplexity of each answer's
+            prompt (`prompt_weights`); `FusionResult.weights` records the weights.
         tau: the temperature of the weights for `weights="route"`, above 0.
 
     Raises:
@@ -38,10 +38,10 @@ class Weighted(Written):
     symmetric: ClassVar[bool] = True
 
     weights: tuple[float, ...] | Literal["route"] | None = None
-    tau: float = 1.0
+    tau: Annotated[float, check_positive] = 1.0
 
     def __post_init__(self) -> None:
-        check_positive("tau", self.tau)
+        super().__post_init__()
         if self.weights == _ROUTE:
             return
         if self.tau != 1:
@@ -83,33 +83,30 @@ class Weighted(Written):
     def start(self, job: AnswerJob) -> Run:
         """Create the `Run` that writes one answer. With `weights="route"`, the prompt determines the weights."""
 
-        async def write(writer: AnswerWriter) -> None:
-            await (await self._measured(writer)).write(writer)
+        async def write(answer: Answer, *models: Model) -> None:
+            await (await self._measured(answer)).write(answer, *models)
 
-        return AnswerWriter(job, write)
+        return Answer(job, write)
 
-    async def _measured(self, writer: AnswerWriter) -> Self:
+    async def _measured(self, answer: Answer) -> Self:
         """Return the same method with weights as numbers; with `weights="route"`, they are computed from the prompt.
 
-        The module `route` defines these weights: softmax(-mean / tau) over the mean negative log-likelihoods of the
-        prompt. A model that cannot score the prompt has weight 0. If no model can score it, all weights are equal.
+        The module `prompt_weights` defines these weights: softmax(-mean / tau) over the mean negative log-likelihoods
+        of the prompt. A model that cannot score the prompt has weight 0. If no model can score it, all are equal.
         """
         if self.weights != _ROUTE:
             return self
-        found = weights_by(await scored(writer), self.tau)
-        given = tuple(found.get(model) or 0.0 for model in range(writer.count))
-        made = replace(self, weights=given if any(given) else (1.0,) * writer.count, tau=1.0)
-        writer.weights = made.shares(writer.count, writer.models)
+        found = prompt_weights(await prompt_nlls(answer), self.tau)
+        given = tuple(found.get(model) or 0.0 for model in range(answer.count))
+        made = replace(self, weights=given if any(given) else (1.0,) * answer.count, tau=1.0)
+        answer.weights = made.shares([model.index for model in answer.models])
         return made
 
-    def shares(self, count: int, heard: Sequence[int]) -> dict[int, float]:
-        """Return the weights of the models in `heard`, scaled to sum to 1; if all of them are 0, equal weights.
-
-        `count` is the number of all models.
-        """
-        given = self.weights if isinstance(self.weights, tuple) else (1.0,) * count
-        total = sum(given[model] for model in heard)
-        return {model: given[model] / total if total else 1 / len(heard) for model in heard}
+    def shares(self, heard: Collection[int]) -> dict[int, float]:
+        """Return the weights of the models in `heard`, scaled to sum to 1; if all of them are 0, equal weights."""
+        given = {model: self.weights[model] if isinstance(self.weights, tuple) else 1.0 for model in heard}
+        total = sum(given.values())
+        return {model: one / total if total else 1 / len(given) for model, one in given.items()}
 
     def with_weights(self, cost: Cost, prompt: Reading) -> Cost:
         """If `weights="route"`, add the cost of scoring the prompt to the cost of an answer at one model."""

@@ -22,6 +22,7 @@ from cosd_api.demo.servers import Pair
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
 from fakes.commands import Process, Scripted, cosd, start_scripted, words
+from support.method_files import AT
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")
 
@@ -112,7 +113,7 @@ def test_the_first_error_ends_what_comes_from_a_pipe(scripted: Scripted) -> None
 
 
 def test_a_dear_method_is_announced_before_its_first_answer_and_bounded() -> None:
-    dear = ("--method", "adafuse")
+    dear = ("--method", AT["adafuse"])
     result = chat("Q\nQ\n", *dear)
     assert (result.exit_code, result.stderr.count("note: the method 'adafuse' is expensive")) == (0, 1)
     before, _, after = result.stderr.partition("cosd: note: the method 'adafuse' is expensive")

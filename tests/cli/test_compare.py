@@ -103,8 +103,8 @@ def test_two_assistants(questions: Path, tmp_path: Path, monkeypatch: pytest.Mon
         4,
         ["draft", "assistant 1", "assistant 2"],
     )
-    refused = compare(questions, "--assistant", "http://two", "--yes", methods="cosd,cascade")
-    assert refused.exit_code == 2 and "the method 'cascade' cannot fuse these 3 models" in words(refused)
+    refused = compare(questions, "--assistant", "http://two", "--yes", methods="cosd,steps")
+    assert refused.exit_code == 2 and "the method 'steps' cannot fuse these 3 models" in words(refused)
 
 
 def test_the_estimate_alone(scripted: Scripted, questions: Path, tmp_path: Path) -> None:

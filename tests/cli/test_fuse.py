@@ -24,15 +24,16 @@ from cosd_api import (
     fuse_sync,
 )
 from cosd_api.cli.spending import bounded
+from cosd_api.decoding.words import unicode_words
 from cosd_api.demo.servers import Pair
 from cosd_api.extend import AnswerLimits, Unit, Verifier
-from cosd_api.methods.words import unicode_words
 from cosd_api.verification.tree import TreeNode
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
 from fakes.commands import ANSWER, TEXTS, Scripted, cosd, start, start_scripted, words
 from naive.defer import gate
 from support.drawn import partly
+from support.method_files import AT
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")
 PERU = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
@@ -353,22 +354,22 @@ def test_agreement_decides(scripted: Scripted, more: list[str], alpha: float) ->
             {"normalisation": "token", "align": True, "rerank": True},
         ),
         (["rerank"], "rerank", {"normalisation": "token"}),
-        (["route", "--set", "tau=2"], "route", {"tau": 2.0}),
+        ([AT["route"], "--set", "tau=2"], "route", {"tau": 2.0}),
         (
-            ["adafuse", "--set", "words=2", "--set", "margin=0.5"],
+            [AT["adafuse"], "--set", "words=2", "--set", "margin=0.5"],
             "adafuse",
             {"normalisation": "token", "margin": 0.5, "words": 2, "beams": 3, "outliers": 10.0},
         ),
         (["chared", "--set", "weights=2,1"], "chared", {"weights": [2.0, 1.0], "listed": 20}),
         (
-            ["switch", "--set", "samples=3", "--set", "answer=[abc]", "--seed", "4"],
+            [AT["switch"], "--set", "samples=3", "--set", "answer=[abc]", "--seed", "4"],
             "switch",
             {"weights": None, "samples": 3, "threshold": 1.0, "answer": "[abc]"},
         ),
         (["safe", "--set", "weights=9,1"], "safe", {"weights": [9.0, 1.0], "ahead": 5, "listed": 10}),
-        (["cascade", "--set", "quantile=0.5"], "cascade", {"quantile": 0.5, "tau": 1.0}),
+        ([AT["cascade"], "--set", "quantile=0.5"], "cascade", {"quantile": 0.5, "tau": 1.0}),
         (
-            ["nudging", "--set", "gamma=0.1", "--set", "nudge_tokens=2"],
+            [AT["nudging"], "--set", "gamma=0.1", "--set", "nudge_tokens=2"],
             "nudging",
             {"gamma": 0.1, "nudge_tokens": 2},
         ),
@@ -432,7 +433,7 @@ def test_steps_are_graded_and_written_again(scripted: Scripted) -> None:
 
 
 def test_segments_of_one_model_each_are_explained(scripted: Scripted) -> None:
-    result = scripted("Q", "--method", "nudging", "--set", "gamma=0.1", "--set", "nudge_tokens=2", "--explain")
+    result = scripted("Q", "--method", AT["nudging"], "--set", "gamma=0.1", "--set", "nudge_tokens=2", "--explain")
     rows = [line.split()[:3] for line in result.stdout.splitlines() if line[:9].strip().isdigit()]
     assert rows == [["1", "assistant", "␣a"], ["2", "draft", "␣b"], ["3", "assistant", "(end)"]]
 
@@ -489,7 +490,7 @@ def test_a_tree_that_was_trained_before_is_a_note(scripted: Scripted, tmp_path: 
         (["Q", "--max-tokens", "0"], "max-tokens"),
         (["Q", "--unit", "letter"], "unit"),
         (["Q", "--tie", "1.5"], "--tie"),
-        (["Q", "--tie", "0.1", "--method", "cascade"], "tie means nothing to the method 'cascade'"),
+        (["Q", "--tie", "0.1", "--method", AT["cascade"]], "tie means nothing to the method 'cascade'"),
         (["Q", "--ask", "nobody"], "'contestable'"),
         (["Q", "--timeout", "0"], "0 is not a positive number of seconds"),
         (["Q", "--timeout", "nan"], "nan is not a positive number of seconds"),

@@ -13,13 +13,14 @@ from cosd_api.comparison.contestants import VARIANTS
 from cosd_api.comparison.statistics import PairedCounts
 from cosd_api.methods.base import METHODS, Method, method_named
 from cosd_providers.testing import ScriptedProvider
+from support.method_files import AT
 from toys.compared import examples, in_turn, trio
 from toys.sample_comparison import page
 
 TEST = ("all", "first", "second", "surest", "misled", "draft", "none", "first")
 ASKED = examples(TEST, ("all", "first"))
 NAMES = ("draft", "assistant 1", "assistant 2")
-TWO_ALONE = ("cascade", "nudging", "steps")
+TWO_ALONE = ("steps",)
 
 
 async def compared(
@@ -59,7 +60,7 @@ async def test_every_number_by_hand() -> None:
 
 async def test_each_model_drafts_in_turn() -> None:
     rule = CoSD(verifier=RuleVerifier.paper())  # no assistant is unsure by it
-    found = await compared(methods={"cosd": rule, "average": "average", "switch": "switch"})
+    found = await compared(methods={"cosd": rule, "average": "average", "switch": AT["switch"]})
     assert [(one.name, one.first) for one in found.standings if one.kind == "method"] == [
         ("cosd", "draft"),
         ("cosd, assistant 1 first", "assistant 1"),
@@ -77,7 +78,7 @@ async def test_each_model_drafts_in_turn() -> None:
 async def test_every_text_is_what_fuse_writes() -> None:
     found = await compared(methods="all", baselines=False)
     fused = [one for one in found.standings if one.kind == "method"]
-    assert {one.settings["method"] for one in fused} >= {"cosd", "cool", "average", "safe", "chared", "switch", "route"}
+    assert {one.settings["method"] for one in fused} >= {"cosd", "cool", "average", "safe", "chared", "rerank"}
     for standing in fused:
         method: Method = VARIANTS[name] if (name := standing.name.split(",")[0]) in VARIANTS else method_named(name)
         order = [str(standing.first), *(name for name in NAMES if name != standing.first)]

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cosd_api import (
-    AdaFuse,
     AgreementVerifier,
     Average,
     CoLLMVerifier,
@@ -41,6 +40,7 @@ from cosd_providers import Limits
 from cosd_providers.testing import ScriptedProvider
 from naive.defer import gate
 from support.drawn import costly, partly
+from support.method_files import AdaFuse
 
 URLS: dict[str, Any] = {"draft": "http://gpu1:8080", "assistant": "http://gpu2:8080"}
 TREE = TreeVerifier.model_validate({"nodes": [{"value": 1}]})
@@ -352,7 +352,7 @@ def test_keys_are_not_saved(tmp_path: Path) -> None:
             HEAD + "method:\n  name: cool\n  alin: true",
             "line 5: method.alin: there is no such field; did you mean 'align'?",
         ),
-        (HEAD + "method: {name: switch, samples: 0}", "line 3: method: samples must be a whole number"),
+        (HEAD + "method: {name: average, ahead: 0}", "line 3: method: ahead must be a whole number"),
         (HEAD + "verifier: treee", "line 3: verifier: there is no verifier 'treee'; did you mean 'tree'?"),
         (HEAD + "verifier: {alpha: 1}", "line 3: verifier: it needs a kind: rule, agreement"),
         (

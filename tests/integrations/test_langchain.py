@@ -34,9 +34,10 @@ from cosd_api import (
     Speculative,
     Tuning,
 )
-from cosd_api.extend import Method
+from cosd_api.extend import Method, method_named
 from cosd_api.integrations.langchain import ChatCoSD, CoSDLLM
 from naive.defer import gate
+from support.method_files import AT
 from toys.lima import FUSED, assistant, draft
 
 TOKENS = [" The", " cap", "ital", " is", " Li", "ma", ".", " Really", "."]
@@ -267,7 +268,7 @@ def test_settings_of_a_fusion_are_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["cool", CoolFusion(rerank=True), "rerank", "nudging", "chared", "steps", "safe", "switch", "adafuse"]
+    "method", ["cool", CoolFusion(rerank=True), "rerank", "chared", "steps", "safe", *map(method_named, AT.values())]
 )
 def test_a_method_that_chooses_between_texts(method: str | Method) -> None:
     answer = chat(method=method).invoke("Where?")

@@ -14,6 +14,7 @@ from cosd_api.demo.servers import Pair
 from naive import adafuse as naive_adafuse
 from naive import over_http as naive
 from support.drawn import partly
+from support.method_files import AT
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
@@ -35,7 +36,7 @@ def plain_models(pair: Pair) -> Iterator[dict[str, naive.HttpModel]]:
 async def compared(pair: Pair, models: dict[str, naive.HttpModel], names: Sequence[str], prompts: Sequence[str]) -> int:
     """Compare the answers; returns how many differ where a decision was close."""
     excused = 0
-    async with Fusion(models=[pair[name] for name in names], method="adafuse") as fusion:
+    async with Fusion(models=[pair[name] for name in names], method=AT["adafuse"]) as fusion:
         results = [result async for result in fusion.map(prompts, max_tokens=MAX_TOKENS, concurrency=4)]
     for prompt, result in zip(prompts, results, strict=True):
         asked: Any = [models[name] for name in names]

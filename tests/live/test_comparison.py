@@ -37,7 +37,7 @@ async def test_all_methods_on_the_bundled_pair(pair: Pair, tmp_path: Path) -> No
     assert found.stopped is None
     assert all((one.answered, one.failed) == (3, 0) for one in found.standings)
     names = {one.name for one in found.standings}
-    assert names >= {"cosd", "cosd, reversed", "cool", "safe", "switch", "random gate", "self-consistency", "oracle"}
+    assert names >= {"cosd", "cosd, reversed", "cool", "safe", "steps", "random gate", "self-consistency", "oracle"}
     assert {one.name for one in found.left_out} >= {"defer", "average", "average-drawn"}  # two tokenizers
     assert seen[0].billed_tokens.low <= found.billed_tokens <= seen[0].billed_tokens.high
     right = {one.name: one.right for one in found.standings}

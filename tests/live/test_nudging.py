@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from cosd_api import Fusion, FusionResult, Nudging
+from cosd_api import Fusion, FusionResult
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from naive import nudging as naive_nudging
 from naive import over_http as naive
 from support.drawn import partly
+from support.method_files import Nudging
 from toys import contests
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]

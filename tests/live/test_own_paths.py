@@ -21,13 +21,14 @@ from cosd_providers.strategies import Strategy
 from live.test_same_ids import PROMPTS, written_alone
 from support import each_way
 from support.drawn import partly
+from support.method_files import AT
 from support.same_answers import QUESTIONS
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 METHODS: tuple[Method, ...] = (
-    *(method_named(name) for name in ("average", "cool", "rerank", "safe", "route", "cascade")),
-    *(method_named(name) for name in ("adafuse", "chared", "nudging")),
+    *(method_named(name) for name in ("average", "cool", "rerank", "safe", AT["route"], AT["cascade"])),
+    *(method_named(name) for name in (AT["adafuse"], "chared", AT["nudging"])),
     CoolFusion(rerank=True),
 )
 ITS_OWN = ("adafuse", "chared", "nudging")

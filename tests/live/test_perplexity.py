@@ -20,6 +20,7 @@ from cosd_providers import connect
 from naive import cool as naive_cool
 from naive import over_http as naive
 from support.drawn import partly
+from support.method_files import AT
 from support.near_ties import CLOSE, closest
 from support.one_tokenizer import MAY_TIE
 from toys import contests
@@ -129,7 +130,7 @@ async def test_segments_end_at_the_words_of_the_models_own_tokenizers(
     assert common != own
 
 
-@pytest.mark.parametrize("method", partly(["route", "rerank"]))
+@pytest.mark.parametrize("method", partly([AT["route"], "rerank"]))
 async def test_the_estimate_holds_the_prompts_by_which_a_text_is_scored(three: Three, method: str) -> None:
     expected = billed = 0
     async with Fusion(models=[three["sums"], three["facts"]], method=method) as first:

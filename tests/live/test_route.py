@@ -10,13 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
-from cosd_api import Cascade, Fusion, Route, Safe
+from cosd_api import Fusion, Safe
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_api.extend import Method
 from naive import over_http as naive
 from naive import route as naive_route
 from support.drawn import partly
+from support.method_files import Cascade, Route
 from toys import contests
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(550)]

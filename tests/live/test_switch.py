@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from cosd_api import Fusion, Switch
+from cosd_api import Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_providers import Provider, connect
@@ -16,6 +16,7 @@ from naive import enumerated
 from naive import switch as naive_switch
 from naive.reference import Fused, Out, finished
 from support.drawn import partly
+from support.method_files import Switch
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 

@@ -12,6 +12,7 @@ from cosd_providers import ForwardingProvider, ServerInfo, connect
 from live_real.alone import Alone
 from live_real.prompts import PROMPTS
 from live_real.test_null_control import say
+from support.method_files import AT
 
 LENGTH = 64
 SOME = PROMPTS[::8]
@@ -49,7 +50,7 @@ async def test_the_model_with_itself(draft: str, assistant: str, alone: dict[str
 
 async def test_a_sample_is_the_models_own_draw(draft: str, assistant: str) -> None:
     """A vote takes one of the samples whole: nothing of it was encoded again."""
-    async with Fusion(draft=draft, assistant=assistant, method="switch") as fusion:
+    async with Fusion(draft=draft, assistant=assistant, method=AT["switch"]) as fusion:
         result = await fusion.generate([{"role": "user", "content": SOME[0]}], max_tokens=LENGTH, seed=1)
     assert result.settings.contexts == "ids"
     assert result.text in [one.text for segment in result.segments for one in segment.candidates]

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_api import AdaFuse, Fusion, FusionResult, SettingError, fuse
+from cosd_api import Fusion, FusionResult, SettingError, fuse
 from cosd_providers.errors import BudgetError, ConnectError, UnsupportedError
 from cosd_providers.messages import Message
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from naive import adafuse as naive_adafuse
 from naive import cool as naive_cool
 from support.drawn import costly
+from support.method_files import AT, AdaFuse
 from toys import contests
 
 pytestmark = pytest.mark.timeout(400)
@@ -107,7 +108,7 @@ def pair(**options: Any) -> list[ScriptedProvider]:
 
 
 async def fused(**options: Any) -> FusionResult:
-    given: dict[str, Any] = {"models": pair(), "method": "adafuse"} | options
+    given: dict[str, Any] = {"models": pair(), "method": AT["adafuse"]} | options
     return await fuse("Q", **given)
 
 
@@ -166,13 +167,13 @@ async def test_outliers_among_three_models_are_left_out() -> None:
 async def test_the_end_may_be_an_alternative() -> None:
     ends = model({" a": 0.5, "": 0.4}, rest=0.0)
     sure = model({"": 1.0}, rest=0.0)
-    result = await fuse("Q", models=[ScriptedProvider(ends), ScriptedProvider(sure)], method="adafuse")
+    result = await fuse("Q", models=[ScriptedProvider(ends), ScriptedProvider(sure)], method=AT["adafuse"])
     assert (result.text, result.finish_reason) == ("", "stop")
     assert [(one.text, one.end) for one in result.segments[0].candidates] == [(" a", True), ("", True)]
 
 
 async def test_it_streams_span_by_span() -> None:
-    async with Fusion(models=pair(token_delay=0.01), method="adafuse") as fusion, fusion.stream("Q") as stream:
+    async with Fusion(models=pair(token_delay=0.01), method=AT["adafuse"]) as fusion, fusion.stream("Q") as stream:
         first = await anext(stream)
         assert first.text == " the"
         texts = [first.text, *[token.text async for token in stream]]
@@ -181,7 +182,7 @@ async def test_it_streams_span_by_span() -> None:
 
 async def test_leaving_early_leaves_no_request_open() -> None:
     models = pair(token_delay=0.02)
-    async with Fusion(models=models, method="adafuse") as fusion:
+    async with Fusion(models=models, method=AT["adafuse"]) as fusion:
         with anyio.move_on_after(0.1):
             await fusion.generate("Q")
     assert [one.open_requests for one in models] == [0, 0]
@@ -220,7 +221,7 @@ async def test_messages_are_rendered_for_each_model() -> None:
     def template(messages: Sequence[Message]) -> str:
         return messages[-1].content.upper()
 
-    result = await fuse([{"role": "user", "content": "q"}], models=pair(template=template), method="adafuse")
+    result = await fuse([{"role": "user", "content": "q"}], models=pair(template=template), method=AT["adafuse"])
     assert result.text == (await fused()).text
 
 
@@ -257,15 +258,15 @@ async def test_models_that_cannot_are_refused() -> None:
 def test_settings() -> None:
     for name, value in (("margin", 1.5), ("margin", -0.1), ("words", 0), ("beams", 0), ("outliers", 0.5)):
         with pytest.raises(SettingError, match=name):
-            AdaFuse(**{name: value})  # type: ignore[arg-type]
+            AdaFuse(**{name: value})
     with pytest.raises(SettingError, match="normalisation must be"):
-        AdaFuse(normalisation="letters")  # type: ignore[arg-type]
+        AdaFuse(normalisation="letters")
     with pytest.raises(SettingError, match="unit means nothing to the method 'adafuse'"):
-        Fusion(models=["http://a", "http://b"], method="adafuse", unit="word")
+        Fusion(models=["http://a", "http://b"], method=AT["adafuse"], unit="word")
 
 
 async def test_an_estimate_holds() -> None:
-    async with Fusion(models=pair(), method="adafuse") as fusion:
+    async with Fusion(models=pair(), method=AT["adafuse"]) as fusion:
         for _ in range(2):
             estimate = await fusion.estimate("Q", max_tokens=8)
             result = await fusion.generate("Q", max_tokens=8)

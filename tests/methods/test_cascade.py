@@ -11,15 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_api import Cascade, Fusion, SettingError, Trace, fuse
+from cosd_api import Fusion, SettingError, Trace, fuse
 from cosd_api.methods.base import method_named
-from cosd_api.methods.cascade import level
 from cosd_providers.contract import Token
 from cosd_providers.errors import BudgetError, ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
 from naive import route as naive_route
 from support.drawn import costly
+from support.method_files import AT, Cascade, beside
 from toys import contests
+
+level = beside(Cascade, "level")
 
 QUANTILES = st.sampled_from((0.0, 0.1, 0.5, 0.8, 0.9, 1.0))
 TAUS = st.sampled_from((0.0, 0.1, 0.3, 0.7, 1.2, 2.0))
@@ -128,11 +130,11 @@ async def test_the_end_counts_where_its_probability_is_known() -> None:
 
     for end_prob, text in ((True, " x y"), (False, " a")):
         model = ScriptedProvider(Hesitates({"Q": [" a"]}), end_prob=end_prob)
-        result = await fuse("Q", draft=model, assistant=assistant(), method="cascade")
+        result = await fuse("Q", draft=model, assistant=assistant(), method=AT["cascade"])
         assert result.text == text
         assert any("end of sequence, which does not count" in words for words in result.warnings) != end_prob
         # An end behind a stop string is none.
-        result = await fuse("Q", draft=model, assistant=assistant(), method="cascade", stop="a")
+        result = await fuse("Q", draft=model, assistant=assistant(), method=AT["cascade"], stop="a")
         assert (result.text, result.finish_reason) == (" ", "stop")
 
 
@@ -204,26 +206,26 @@ async def test_messages_are_rendered_for_each_model() -> None:
 
 async def test_a_draft_without_probabilities_is_refused_and_an_assistant_needs_none() -> None:
     with pytest.raises(UnsupportedError, match="the draft does not report the probabilities of its tokens") as found:
-        await fuse("Q", draft=draft(probs=False), assistant=assistant(), method="cascade")
+        await fuse("Q", draft=draft(probs=False), assistant=assistant(), method=AT["cascade"])
     assert "let the other model draft" in (found.value.hint or "")
     result = await fuse("Q", draft=draft(), assistant=assistant(probs=False), method=Cascade(quantile=1))
     assert result.text == " x y"
 
 
 def test_settings() -> None:
-    assert method_named("cascade", quantile=0.5) == Cascade(quantile=0.5, tau=1.0)
+    assert method_named(AT["cascade"], quantile=0.5) == Cascade(quantile=0.5, tau=1.0)
     for wrong in (-0.1, 1.1, math.nan, True, "1"):
         with pytest.raises(SettingError, match="quantile must be a number between 0 and 1, not"):
-            Cascade(quantile=wrong)  # type: ignore[arg-type]
+            Cascade(quantile=wrong)
     for tau in (-0.1, math.inf, math.nan):
         with pytest.raises(SettingError, match="tau must be a number of at least 0, not"):
             Cascade(tau=tau)
     with pytest.raises(SettingError, match="'cascade' accepts at most 2 models, not 3"):
-        Fusion(draft="http://a", assistant=["http://b", "http://c"], method="cascade")
+        Fusion(draft="http://a", assistant=["http://b", "http://c"], method=AT["cascade"])
     with pytest.raises(SettingError, match="models is for methods in which all models are equal"):
-        Fusion(models=["http://a", "http://b"], method="cascade")
+        Fusion(models=["http://a", "http://b"], method=AT["cascade"])
     with pytest.raises(SettingError, match="draft_length means nothing to the method 'cascade'"):
-        Fusion(draft="http://a", assistant="http://b", method="cascade", draft_length=4)
+        Fusion(draft="http://a", assistant="http://b", method=AT["cascade"], draft_length=4)
 
 
 @pytest.mark.parametrize("tau", [0.0, 9.0])

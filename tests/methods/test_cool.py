@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosd_api import CoolFusion, Fusion, Rerank, SettingError, Trace, fuse
+from cosd_api.decoding.words import unicode_words
 from cosd_api.extend import Method
 from cosd_api.methods.base import method_named
-from cosd_api.methods.words import unicode_words
 from cosd_providers.contract import Context
 from cosd_providers.errors import BudgetError, ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel

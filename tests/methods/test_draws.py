@@ -11,7 +11,7 @@ import pytest
 from cosd_api import SettingError, Speculative
 from cosd_api.comparison.contestants import SelfConsistency
 from cosd_api.extend import Method
-from cosd_api.methods.base import METHODS
+from cosd_api.methods.base import EXAMPLES, METHODS
 from cosd_providers import Capabilities, UnsupportedError
 from cosd_providers.contract import ServerInfo
 from toys.samples import sample_method
@@ -29,7 +29,7 @@ def models(draft: Capabilities, assistant: Capabilities) -> Any:
 def drawing() -> dict[str, Method]:
     """Every method that draws, or can."""
     found: dict[str, Method] = {"sampled_draft=False": Speculative(temperature=1, sampled_draft=False)}
-    for name in METHODS:
+    for name in (*METHODS, *EXAMPLES):
         with suppress(SettingError):
             found[name] = sample_method(name).at_temperature(1)
     return found

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_api import Fusion, Nudging, SettingError, Trace, fuse
+from cosd_api import Fusion, SettingError, Trace, fuse
 from cosd_api.methods.base import method_named
 from cosd_providers.errors import BudgetError, ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel
 from naive import nudging as naive_nudging
 from support.drawn import costly
+from support.method_files import AT, Nudging
 from toys import contests
 from toys import toy_models as toys
 
@@ -177,7 +178,7 @@ async def test_the_base_model_writes_while_it_is_confident() -> None:
 
 async def test_an_answer_of_one_nudge_is_the_nudging_models_own() -> None:
     asked = base()
-    result = await fuse("Q", draft=asked, assistant=nudger(), method="nudging")
+    result = await fuse("Q", draft=asked, assistant=nudger(), method=AT["nudging"])
     assert (result.text, asked.calls) == (" It seems Lima, or", [])
 
 
@@ -311,23 +312,23 @@ async def test_messages_are_rendered_for_each_model() -> None:
 
 async def test_a_base_model_without_probabilities_is_refused_and_a_nudging_model_needs_none() -> None:
     with pytest.raises(UnsupportedError, match="the draft is the base model of 'nudging', and does not") as found:
-        await fuse("Q", draft=base(probs=False), assistant=nudger(), method="nudging")
+        await fuse("Q", draft=base(probs=False), assistant=nudger(), method=AT["nudging"])
     assert "It can be the assistant" in (found.value.hint or "")
     result = await fuse("Q", draft=base(), assistant=nudger(probs=False, end_prob=False), method=NUDGE)
     assert result.text == " It seems Lima is the main city. Yes"
 
 
 def test_settings() -> None:
-    assert method_named("nudging", gamma=0.5) == Nudging(gamma=0.5, nudge_tokens=16)
+    assert method_named(AT["nudging"], gamma=0.5) == Nudging(gamma=0.5, nudge_tokens=16)
     for gamma in (-0.1, 1.1, math.nan, True):
         with pytest.raises(SettingError, match="gamma must be a number between 0 and 1, not"):
             Nudging(gamma=gamma)
     with pytest.raises(SettingError, match="nudge_tokens must be a whole number of at least 1, not 0"):
         Nudging(nudge_tokens=0)
     with pytest.raises(SettingError, match="'nudging' accepts at most 2 models, not 3"):
-        Fusion(draft="http://a", assistant=["http://b", "http://c"], method="nudging")
+        Fusion(draft="http://a", assistant=["http://b", "http://c"], method=AT["nudging"])
     with pytest.raises(SettingError, match="unit means nothing to the method 'nudging': it decides by the prob"):
-        Fusion(draft="http://a", assistant="http://b", method="nudging", unit="word")
+        Fusion(draft="http://a", assistant="http://b", method=AT["nudging"], unit="word")
 
 
 @costly(60)

@@ -11,10 +11,10 @@ import pytest
 from cosd_api import Fusion, FusionResult, SettingError, compare, fuse
 from cosd_api.cli.spending import bounded
 from cosd_api.comparison import ComparisonEstimate
-from cosd_api.decoding.commands import Contender, DecidedSegment
-from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.decoding.model import Model
+from cosd_api.decoding.program import Answer
 from cosd_api.errors import FusionError
-from cosd_api.methods.base import Written
+from cosd_api.methods.base import Program
 from cosd_api.methods.cost import Bounds, Cost, Plan, Reading
 from cosd_api.report.page import page
 from cosd_api.settings import AnswerLimits
@@ -26,24 +26,19 @@ QUESTIONS = [{"prompt": f"Q{number}", "answer": "LONG."} for number in range(24)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shout(Written):
+class Shout(Program):
     """The first assistant's own answer, in capital letters."""
 
     name: ClassVar[str] = "shout"
 
     mark: str = ""
 
-    async def write(self, writer: AnswerWriter) -> None:
-        passage = await writer.continuation(1, b"", max_tokens=writer.left, enough=writer.stops)
+    async def write(self, answer: Answer, draft: Model, assistant: Model) -> None:
+        passage = await assistant.write()
         tokens = [
             replace(one, data=one.data.upper() + (b"" if one.end else self.mark.encode())) for one in passage.tokens
         ]
-        response = writer.response_of(tokens)
-        ends = bool(response.tokens) and response.tokens[-1].token.end
-        text = Contender((0,), bytes(response.text), ends)
-        segment = DecidedSegment((text,), 0, "in capital letters")
-        writer.write(tokens, 1, number=passage.number, segment=segment, own=False)
-        writer.end_with(passage)
+        answer.append(replace(passage, tokens=tuple(tokens)), "in capital letters", whole=True, own=False)
 
 
 def models() -> dict[str, Any]:
@@ -143,15 +138,15 @@ def test_a_settings_file_does_not_hold_it(tmp_path: Path) -> None:
             fusion.save(tmp_path / "fusion.yaml")
 
 
-class Unnamed(Written):
-    async def write(self, writer: AnswerWriter) -> None:
+class Unnamed(Program):
+    async def write(self, answer: Answer, *models: Model) -> None:
         raise NotImplementedError
 
 
 class Early(Unnamed):
     name = "early"
 
-    async def write(self, writer: AnswerWriter) -> None:
+    async def write(self, answer: Answer, *models: Model) -> None:
         pass
 
 

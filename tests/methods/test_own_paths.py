@@ -12,20 +12,23 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cosd_api import CoolFusion, CoSD, FusionResult, MatchVerifier, fuse
+from cosd_api.decoding.words import unicode_words
 from cosd_api.extend import Method
 from cosd_api.methods.base import METHODS as REGISTERED
 from cosd_api.methods.base import method_named
-from cosd_api.methods.words import unicode_words
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.text import sendable
 from support.drawn import examples
+from support.method_files import AT
 from toys import contests
 from toys import toy_models as toys
 from toys.on_paths import PROMPT, TEXTS, Reciter
 from toys.samples import NEEDED
 
 METHODS: dict[str, Method] = {
-    name: made for name in REGISTERED if name not in NEEDED and not (made := method_named(name)).temperature
+    name: made
+    for name in (*REGISTERED, *AT)
+    if name not in NEEDED and not (made := method_named(AT.get(name, name))).temperature
 } | {
     "cool-align": CoolFusion(align=True),
     "cool-rerank": CoolFusion(rerank=True),
@@ -34,7 +37,7 @@ METHODS: dict[str, Method] = {
 """Those that draw nothing, and need no gate that was trained."""
 DRAWN: dict[str, Method] = {
     "average-drawn": method_named("average", temperature=1),
-    "switch": method_named("switch", samples=2),
+    "switch": method_named(AT["switch"], samples=2),
     "speculative-drawn": method_named("speculative", temperature=1),
     "speculative-half": method_named("speculative", temperature=1, sampled_draft=False),
     "speculative-cosd": method_named("speculative", temperature=1, test="cosd"),

@@ -11,15 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_api import Fusion, Route, SettingError, Trace, fuse
+from cosd_api import Fusion, SettingError, Trace, fuse
 from cosd_api.methods.base import method_named
-from cosd_api.methods.route import chosen, prompt_nll, weights
+from cosd_api.methods.prompt_weights import prompt_nll
+from cosd_api.methods.prompt_weights import prompt_weights as weights
 from cosd_providers.contract import Context, Token
 from cosd_providers.errors import BudgetError, ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
 from naive import route as naive_route
 from support.drawn import costly
+from support.method_files import AT, Route, beside
 from toys import contests
+
+chosen = beside(Route, "chosen")
 
 TAUS = st.sampled_from((1.0, 0.25, 4.0))
 
@@ -100,7 +104,7 @@ def sure(text: str = " yes", prob: float = 0.5, **options: Any) -> ScriptedProvi
 
 async def test_the_model_to_which_the_prompt_is_least_surprising_answers() -> None:
     models = [sure(" no", 0.25), sure(" yes", 0.5)]
-    result = await fuse("Q:", models=models, method="route")
+    result = await fuse("Q:", models=models, method=AT["route"])
     assert result.text == " yes."
     assert {token.source for token in result.tokens} == {"assistant"}
     assert [[call.kind for call in model.calls] for model in models] == [["score"], ["score", "generate"]]
@@ -130,7 +134,7 @@ async def test_tau_sharpens_the_weights_and_changes_nothing_else() -> None:
 
 
 async def test_of_equals_the_first_listed_answers() -> None:
-    result = await fuse("Q:", models=[sure(" no"), sure(" yes"), sure(" yes")], method="route")
+    result = await fuse("Q:", models=[sure(" no"), sure(" yes"), sure(" yes")], method=AT["route"])
     assert result.text == " no."
     assert result.segments[0].reason.startswith(
         "least, and listed first: mean NLL of the prompt 0.6931 (weight 0.3333)"
@@ -138,7 +142,7 @@ async def test_of_equals_the_first_listed_answers() -> None:
 
 
 async def test_draft_and_assistant_are_the_first_and_the_others() -> None:
-    result = await fuse("Q:", draft=sure(" no", 0.25), assistant=[sure(" yes"), sure(" oh", 0.1)], method="route")
+    result = await fuse("Q:", draft=sure(" no", 0.25), assistant=[sure(" yes"), sure(" oh", 0.1)], method=AT["route"])
     assert {token.source for token in result.tokens} == {"assistant 1"}
 
 
@@ -179,21 +183,21 @@ def no_beginning(text: str, *probs: float) -> NoBeginning:
 
 
 async def test_a_model_without_a_beginning_of_sequence() -> None:
-    result = await fuse("Q:", models=[sure(" no", 0.5), no_beginning(" yes", 0.01, 0.6)], method="route")
+    result = await fuse("Q:", models=[sure(" no", 0.5), no_beginning(" yes", 0.01, 0.6)], method=AT["route"])
     assert result.text == " yes"
     scripts: dict[str, list[ScriptToken]] = {"Q": [" yes"]}
     single = [NoBeginning(TextModel(scripts)), ScriptedProvider(Generous({"Q": [" no"]}, 0.01))]
-    result = await fuse("Q", models=single, method="route")
+    result = await fuse("Q", models=single, method=AT["route"])
     assert result.text == " no"
     assert result.segments[0].reason == "mean NLL of the prompt 4.605 (weight 1); no other could measure it"
-    result = await fuse("Q", models=[single[0], NoBeginning(TextModel(scripts))], method="route")
+    result = await fuse("Q", models=[single[0], NoBeginning(TextModel(scripts))], method=AT["route"])
     assert result.segments[0].reason == "no model could measure the prompt: the first listed answers"
     assert result.trace.replay() == result.text == " yes"
 
 
 async def test_it_streams_token_by_token_as_they_come() -> None:
     slow = sure(" yes", token_delay=0.05)
-    async with Fusion(models=[slow, sure(" no", 0.1)], method="route") as fusion, fusion.stream("Q:") as stream:
+    async with Fusion(models=[slow, sure(" no", 0.1)], method=AT["route"]) as fusion, fusion.stream("Q:") as stream:
         first = await anext(stream)
         assert first.text == " "
         assert slow.open_requests == 1  # it still writes
@@ -202,7 +206,7 @@ async def test_it_streams_token_by_token_as_they_come() -> None:
 
 async def test_text_that_may_become_a_stop_string_is_held_back() -> None:
     slow = sure(" yes yet", token_delay=0.03)
-    fusion = Fusion(models=[slow, sure(" no", 0.1)], method="route")
+    fusion = Fusion(models=[slow, sure(" no", 0.1)], method=AT["route"])
     async with fusion, fusion.stream("Q:", stop=["yet"]) as stream:
         texts = [token.text async for token in stream]
     assert "".join(texts) == " yes " == stream.result.text
@@ -212,24 +216,26 @@ async def test_text_that_may_become_a_stop_string_is_held_back() -> None:
 
 
 async def test_limits_of_the_answer() -> None:
-    result = await fuse("Q:", models=[sure(), sure()], method="route", max_tokens=2)
+    result = await fuse("Q:", models=[sure(), sure()], method=AT["route"], max_tokens=2)
     assert (result.text, result.finish_reason, result.stop_reason) == (" y", "length", "max_tokens")
-    result = await fuse("Q:", models=[sure(), sure()], method="route", stop=" ")
+    result = await fuse("Q:", models=[sure(), sure()], method=AT["route"], stop=" ")
     assert (result.text, result.finish_reason, len(result.segments)) == ("", "stop", 1)
     assert result.trace.replay() == ""
-    result = await fuse("Q:", models=[sure(context=4), sure()], method="route")
+    result = await fuse("Q:", models=[sure(context=4), sure()], method=AT["route"])
     assert (result.text, result.finish_reason, result.stop_reason) == (" y", "length", "context")
 
 
 async def test_budgets() -> None:
     with pytest.raises(BudgetError) as found:
-        await fuse("Q:", models=[sure(), sure()], method="route", max_requests=2)
+        await fuse("Q:", models=[sure(), sure()], method=AT["route"], max_requests=2)
     assert (found.value.partial.text, found.value.partial.segments) == ("", ())
-    result = await fuse("Q:", models=[sure(), sure()], method="route", max_billed_tokens=8, on_budget="end")
+    result = await fuse("Q:", models=[sure(), sure()], method=AT["route"], max_billed_tokens=8, on_budget="end")
     assert (result.finish_reason, result.stop_reason) == ("budget", "max_billed_tokens")
     assert " yes.".startswith(result.text) and result.text
     assert result.trace.replay() == result.text
-    result = await fuse("Q:", models=[sure(token_delay=0.05), sure()], method="route", timeout=0.12, on_budget="end")
+    result = await fuse(
+        "Q:", models=[sure(token_delay=0.05), sure()], method=AT["route"], timeout=0.12, on_budget="end"
+    )
     assert (result.finish_reason, result.stop_reason) == ("budget", "timeout")
     assert " yes.".startswith(result.text) and result.text
     assert result.trace.replay() == result.text
@@ -237,7 +243,7 @@ async def test_budgets() -> None:
 
 async def test_leaving_early_leaves_no_request_open() -> None:
     models = [sure(token_delay=0.02), sure(token_delay=0.02)]
-    async with Fusion(models=models, method="route") as fusion:
+    async with Fusion(models=models, method=AT["route"]) as fusion:
         with anyio.move_on_after(0.05):
             await fusion.generate("Q:")
         async with fusion.stream("Q:") as stream:
@@ -248,11 +254,11 @@ async def test_leaving_early_leaves_no_request_open() -> None:
 async def test_failures() -> None:
     gone = Fault(ConnectError("gone"))
     with pytest.raises(ConnectError, match="gone"):
-        await fuse("Q:", models=[sure(), sure(faults=[gone])], method="route")
+        await fuse("Q:", models=[sure(), sure(faults=[gone])], method=AT["route"])
     with pytest.raises(ConnectError, match="gone"):
-        await fuse("Q:", models=[sure(faults=[gone]), sure()], method="route", on_assistant_error="draft")
+        await fuse("Q:", models=[sure(faults=[gone]), sure()], method=AT["route"], on_assistant_error="draft")
     result = await fuse(
-        "Q:", models=[sure(), sure(" no", 0.9, faults=[gone])], method="route", on_assistant_error="draft"
+        "Q:", models=[sure(), sure(" no", 0.9, faults=[gone])], method=AT["route"], on_assistant_error="draft"
     )
     assert result.text == " yes."
     assert result.segments[0].reason == "no other model is heard"
@@ -260,7 +266,7 @@ async def test_failures() -> None:
     # While it writes: what it wrote stands, and the next best writes on.
     late = Fault(ConnectError("gone"), request=2, tokens=2)
     models = [sure(" yep", 0.1), sure(" yes", 0.2), sure(" yes", 0.9, faults=[late])]
-    result = await fuse("Q:", models=models, method="route", on_assistant_error="draft")
+    result = await fuse("Q:", models=models, method=AT["route"], on_assistant_error="draft")
     assert result.text == " yes."
     assert [token.source for token in result.tokens] == [*["assistant 2"] * 2, *["assistant 1"] * 4]
     assert [(one.candidates[one.winner].text, len(one.candidates)) for one in result.segments] == [
@@ -271,7 +277,7 @@ async def test_failures() -> None:
     assert [token.unit for token in result.tokens] == [0, 0, 1, 1, 1, 1]
     assert result.trace.replay() == result.text
     with pytest.raises(ConnectError) as found:
-        await fuse("Q:", models=[sure(), sure(" yes", 0.9, faults=[late])], method="route")
+        await fuse("Q:", models=[sure(), sure(" yes", 0.9, faults=[late])], method=AT["route"])
     assert found.value.partial.text == " y"
     assert found.value.partial.trace.replay() == " y"
 
@@ -283,32 +289,32 @@ async def test_of_a_conversation_the_text_of_its_messages_is_measured() -> None:
 
     models = [chat("<chat>", " no", 0.3), chat("[chat]", " yes", 0.7)]
     messages = [{"role": "system", "content": "Hello"}, {"role": "user", "content": "Q"}]
-    result = await fuse(messages, models=models, method="route")
+    result = await fuse(messages, models=models, method=AT["route"])
     assert result.text == " yes"
     assert [(call.prompt, call.text) for call in models[1].calls] == [("", b"Hello\n\nQ"), ("[chat]Q", b"")]
     nothing = [{"role": "user", "content": ""}]
-    result = await fuse(nothing, models=[chat("", " no", 0.3), chat("", " yes", 0.7)], method="route")
+    result = await fuse(nothing, models=[chat("", " no", 0.3), chat("", " yes", 0.7)], method=AT["route"])
     assert result.segments[0].reason == "no model could measure the prompt: the first listed answers"
 
 
 async def test_models_that_score_nothing_are_refused_with_a_method_that_would_work() -> None:
     words = "the assistant does not report the probabilities of a given text, by which 'route' compares"
     with pytest.raises(UnsupportedError, match=words) as found:
-        await fuse("Q:", models=[sure(), sure(probs=False)], method="route")
+        await fuse("Q:", models=[sure(), sure(probs=False)], method=AT["route"])
     assert 'method="cosd"' in (found.value.hint or "")
 
 
 def test_settings() -> None:
-    assert method_named("route", tau=2) == Route(tau=2)
+    assert method_named(AT["route"], tau=2) == Route(tau=2)
     for tau in (0, -1, math.inf, math.nan, True, "1"):
         with pytest.raises(SettingError, match="tau must be a number above 0, not"):
-            Route(tau=tau)  # type: ignore[arg-type]
+            Route(tau=tau)
     with pytest.raises(SettingError, match="means nothing to the method 'route': it decides by the perplexity of the"):
-        Fusion(models=["http://a", "http://b"], method="route", unit="word")
+        Fusion(models=["http://a", "http://b"], method=AT["route"], unit="word")
 
 
 async def test_an_estimate_holds() -> None:
-    async with Fusion(models=[sure(" no", 0.1), sure(), sure(" oh", 0.2)], method="route") as fusion:
+    async with Fusion(models=[sure(" no", 0.1), sure(), sure(" oh", 0.2)], method=AT["route"]) as fusion:
         estimate = await fusion.estimate("Q:", max_tokens=6)
         assert "answers with 6 tokens once in 3 times" in estimate.assumptions[0]
         for _ in range(2):
@@ -321,7 +327,7 @@ async def test_an_estimate_holds() -> None:
 
 
 async def test_the_trace_goes_through_its_file(tmp_path: Path) -> None:
-    result = await fuse("Q:", models=[sure(" no", 0.1), sure()], method="route")
+    result = await fuse("Q:", models=[sure(" no", 0.1), sure()], method=AT["route"])
     result.trace.save(tmp_path / "trace")
     trace = Trace.load(tmp_path / "trace")
     assert trace.result == result

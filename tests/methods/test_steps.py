@@ -345,7 +345,7 @@ async def test_other_methods_refuse_models_that_take_messages_only() -> None:
     for models in ((small(continues=False), large()), (small(), large(continues=False))):
         with pytest.raises(UnsupportedError, match="takes messages only, and does not continue a partial") as found:
             await fuse("Q", draft=models[0], assistant=models[1], method="cool")
-        assert 'method="steps" and method="switch" ask by messages' in (found.value.hint or "")
+        assert 'method="steps" asks by messages, as switch.py of examples/methods does' in (found.value.hint or "")
 
 
 def test_settings() -> None:

@@ -14,9 +14,8 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from cosd_api import Fusion, FusionResult, SettingError, Switch, Trace, fuse
+from cosd_api import Fusion, FusionResult, SettingError, Trace, fuse
 from cosd_api.methods.base import method_from_text
-from cosd_api.methods.switch import consistency, found_in
 from cosd_providers import BudgetError, ConnectError, Message, UnsupportedError, connect
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel, TextModel
 from fakes.openai import FakeOpenAI
@@ -24,7 +23,10 @@ from naive import enumerated
 from naive import switch as naive_switch
 from naive.reference import Fused, Out
 from support.drawn import costly, partly
+from support.method_files import AT, Switch, beside
 from toys import contests
+
+consistency, found_in = beside(Switch, "consistency"), beside(Switch, "found_in")
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -222,7 +224,7 @@ async def test_where_nothing_is_found_the_first_sample_stands() -> None:
 
 
 async def test_it_comes_at_once() -> None:
-    async with Fusion(models=pair(), method="switch") as fusion, fusion.stream("Q", seed=1) as stream:
+    async with Fusion(models=pair(), method=AT["switch"]) as fusion, fusion.stream("Q", seed=1) as stream:
         assert len([token.text async for token in stream]) == 2
 
 
@@ -282,7 +284,7 @@ async def test_a_timeout_and_leaving_early() -> None:
     slow = pair(token_delay=0.05)
     result = await answer(models=slow, timeout=0.02, on_budget="end")
     assert (result.text, result.stop_reason) == ("", "timeout")
-    async with Fusion(models=slow, method="switch") as fusion:
+    async with Fusion(models=slow, method=AT["switch"]) as fusion:
         with anyio.move_on_after(0.02):
             await fusion.generate("Q")
     assert [model.open_requests for model in slow] == [0, 0]
@@ -312,11 +314,11 @@ async def test_a_saved_trace_gives_the_text_again(tmp_path: Path) -> None:
 def test_settings() -> None:
     for threshold in (0, 1.1, True, "all"):
         with pytest.raises(SettingError, match="threshold must be a number above 0 and at most 1"):
-            Switch(threshold=threshold)  # type: ignore[arg-type]
+            Switch(threshold=threshold)
     for pattern in ("(", 3):
         with pytest.raises(SettingError, match="answer must be a regular expression"):
-            Switch(answer=pattern)  # type: ignore[arg-type]
-    assert method_from_text("switch", {"answer": r"\d{1,3}"}) == Switch(answer=r"\d{1,3}")
+            Switch(answer=pattern)
+    assert method_from_text(AT["switch"], {"answer": r"\d{1,3}"}) == Switch(answer=r"\d{1,3}")
     with pytest.raises(SettingError, match="samples must be a whole number of at least 1"):
         Switch(samples=0)
     with pytest.raises(SettingError, match="there are 3 weights for 2 models: give one for each"):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_api import Average, CharED, Fusion, FusionResult, Safe, SettingError, Switch, fuse
+from cosd_api import Average, CharED, Fusion, FusionResult, Safe, SettingError, fuse
 from cosd_api.extend import Method
 from cosd_api.methods.base import method_from_text
 from cosd_providers import ConnectError, UnsupportedError
@@ -21,6 +21,7 @@ from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken
 from naive import route as naive_route
 from naive import safe as naive_safe
 from support.drawn import costly
+from support.method_files import Switch
 from toys import contests
 
 METHODS = [Average, CharED, partial(Average, temperature=1), Safe, Switch]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cosd_api import AgreementVerifier, Cascade, Fusion, Nudging, RuleVerifier
+from cosd_api import AgreementVerifier, Fusion, RuleVerifier
 from cosd_providers import AuthenticationError, Question, UnsupportedError, Usage
 from cosd_providers.contract import Context, Token
 from cosd_providers.engines.openai import Dialect, OpenAICompatible
@@ -19,6 +19,7 @@ from cosd_providers.messages import Message
 from cosd_providers.testing import ScriptedProvider, TextModel
 from fakes.openai import FakeOpenAI
 from support.asked import draft
+from support.method_files import Cascade, Nudging
 from toys import toy_models as toys
 
 URL = "http://gpu:8000"

@@ -32,12 +32,11 @@ from cosd_api import (
     Speculative,
     Steps,
     SurpriseVerifier,
-    Switch,
 )
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_api.extend import Method
-from cosd_api.methods.base import METHODS, method_named
+from cosd_api.methods.base import EXAMPLES, METHODS
 from cosd_api.types import FusedToken, Segment, TokenDecision
 from cosd_api.verification import KINDS, TRAINED, Place, needs_of, verifier_at
 from cosd_api.verification.deferral import DEFERRAL_FEATURES
@@ -47,6 +46,7 @@ from cosd_providers.messages import Message
 from naive import over_http as naive
 from support import same_answers
 from support.drawn import partly
+from support.method_files import Switch
 from toys.samples import STATED, sample_method, sample_verifier
 
 PROMPTS = [one.prompt for kind, count in (("mixed", 4), ("capital", 1), ("sum", 1)) for one in sample(kind, count, 47)]
@@ -89,7 +89,7 @@ class Line:
         """The fusion over the models that `connected` gives by name; the `draft` is at this URL instead."""
         models: list[str | Provider] = [connected(name) for name in self.models]
         models[0] = draft or models[0]
-        method = method_named(self.method) if isinstance(self.method, str) else self.method
+        method = sample_method(self.method) if isinstance(self.method, str) else self.method
         roles: Any = {"models": models} if method.symmetric else {"draft": models[0], "assistant": models[1:]}
         return Fusion(**roles, method=method, **self.settings)
 
@@ -143,7 +143,7 @@ def with_the_rest(chosen: Sequence[Line]) -> tuple[Line, ...]:
     found = [*chosen]
     methods = [sample_method(line.method) if isinstance(line.method, str) else line.method for line in chosen]
     named = {one.method if isinstance(one.method, str) else one.method.name for one in chosen}
-    rest = {name: sample_method(name) for name in METHODS if name not in named}
+    rest = {name: sample_method(name) for name in (*METHODS, *EXAMPLES) if name not in named}
     judges = [one.judge for one in (*methods, *rest.values())]
     kinds = [kind for kind in KINDS if kind not in TRAINED and not any(isinstance(one, KINDS[kind]) for one in judges)]
     for kind in kinds:

@@ -21,6 +21,7 @@ from cosd_providers import BudgetError, InvalidRequestError, Provider, ProviderE
 from cosd_providers.testing import Fault, TextModel
 from fakes.llama_cpp import FakeLlamaCpp
 from support.drawn import costly
+from support.method_files import AT
 from support.traced import Spans, attributes, collected, own, parent
 from toys.lima import FUSED, assistant, draft
 
@@ -93,11 +94,11 @@ def chatty(url: str) -> Provider:
     return connect(url, engine="llama.cpp", http_client=server.client(), chat_template=template)
 
 
-@pytest.mark.parametrize("method", ["rerank", "cool", "route", "steps", "switch", "chared", "adafuse"])
+@pytest.mark.parametrize("method", ["rerank", "cool", AT["route"], "steps", AT["switch"], "chared", AT["adafuse"]])
 async def test_every_kind_of_method_is_covered(method: str, spans: Spans) -> None:
     result = await fuse(PROMPT, draft=draft(), assistant=assistant(), method=method, max_tokens=12)
     assert len(spans.ended) == spans.started == 1 + len(result.requests)
-    assert spans.fusion.name == f"invoke_workflow {method}"
+    assert spans.fusion.name == f"invoke_workflow {result.settings.method}"
     assert names.ACCEPTANCE not in attributes(spans.fusion)
     assert {parent(span) for span in spans.requests} == {own(spans.fusion)}
 

@@ -8,7 +8,7 @@ All models score all proposals, and the best proposal is written.
         model is not confident, or after `words` words                                       `span`
     2   a model that is not confident of its first word makes more proposals: it starts
         from each of the `beams` - 1 next most probable first tokens, and writes up to the
-        end of the first word                                                                `_beam`
+        end of the first word                                                                `_proposals`
     3   equal proposals count as one; if only one proposal is left, it is taken
     4   every model scores every proposal by the mean negative log-likelihood (NLL) of the
         proposal's tokens in the model's own encoding
@@ -34,7 +34,7 @@ is more than `outliers` times the smallest.
 
 For each proposal, results record exp(NLL) for each model, which is the perplexity, and exp(mean NLL), which is the
 geometric mean of the perplexities. In all other respects, steps 3 to 6 are the same as in the module `cool`
-(`perplexity.choose`).
+(`choose_text`).
 """
 
 from __future__ import annotations
@@ -43,21 +43,33 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from cosd_api.alignment import Unit
-from cosd_api.checks import check_between, check_count
-from cosd_api.decoding.passage import Passage
-from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.errors import SettingError
-from cosd_api.methods.base import Models
-from cosd_api.methods.cool import LONGEST, most_segments
-from cosd_api.methods.cost import HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.lists import lists_needed
-from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose
-from cosd_api.methods.words import common_ends, unicode_words
-from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Token, WordEnds
+from cosd_api.extend import (
+    HIGHEST_SCORED,
+    LONGEST,
+    SCORED,
+    Answer,
+    Assumptions,
+    Bounds,
+    ByPerplexity,
+    Cost,
+    Model,
+    Passage,
+    Plan,
+    ProposedText,
+    ProposedTexts,
+    Reading,
+    RoleNeeds,
+    between,
+    check_count,
+    choose_text,
+    common_ends,
+    joined,
+    most_segments,
+)
+from cosd_providers import Token
+from cosd_providers.contract import WordEnds
 
 _TOKENS = 5  # the assumed average number of tokens in a winning proposal
 _UNSURE = 0.25  # the assumed share of spans at whose beginning a model is unsure
@@ -89,83 +101,56 @@ class AdaFuse(ByPerplexity):
     name: ClassVar[str] = "adafuse"
     decides: ClassVar[str] = "the perplexity of segments"
 
-    margin: float = 0.7
-    words: int = 3
-    beams: int = 3
-    outliers: float = 10.0
+    needs: ClassVar[RoleNeeds] = {"models": ("lists", "scores")}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_between("margin", self.margin, 0, 1)
-        check_count("words", self.words)
-        check_count("beams", self.beams)
-        if isinstance(self.outliers, bool) or not isinstance(self.outliers, int | float) or not self.outliers >= 1:
-            raise SettingError(f"outliers must be a number of at least 1, not {self.outliers!r}")
+    margin: Annotated[float, between(0, 1)] = 0.7
+    words: Annotated[int, check_count] = 3
+    beams: Annotated[int, check_count] = 3
+    outliers: Annotated[float, between(1)] = 10.0
 
     @property
-    def listed(self) -> int:
+    def least_listed(self) -> int:
         """The number of alternatives that each model must list for each of its tokens."""
         return max(self.beams - 1, 1)
 
-    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
-        """Refuse a model that does not score text, or does not list its most probable tokens; see `Method.examine`."""
-        lists_needed(models, self.name, others=self.listed)
-        return super().examine(models, unit)
-
-    async def write(self, writer: AnswerWriter) -> None:
+    async def write(self, answer: Answer, *models: Model) -> None:  # noqa: ARG002 - all models
         """Write the answer."""
-        found = await writer.ask_all(writer.splitter)
-        splitters = {model: split or unicode_words for model, split in found.items()}
-
-        async def propose(model: int) -> list[ProposedText]:
-            return await self._proposals(writer, model, [splitters[one] for one in writer.models])
-
-        while not writer.over:
+        words = await answer.all(Model.words)
+        while True:
+            heard = [words[model] for model in answer.models]
             candidates = ProposedTexts()
-            for model, proposals in (await writer.ask_all(propose)).items():
+            for model, proposals in (await answer.all(partial(self._proposals, answer, heard))).items():
                 for at, one in enumerate(proposals):
-                    candidates.add(model, one, own=at == 0)
-            winner, segment = await choose(writer, candidates.distinct(), self.normalisation, self._combined)
-            writer.write(winner.tokens, winner.models[0], number=winner.passage.number, segment=segment)
-            writer.end_with(winner.passage)
+                    candidates.add(model.index, one, own=at == 0)
+            winner, segment = await choose_text(answer, candidates.distinct(), self.normalisation, self._combined)
+            answer.append(winner.passage, segment)
 
-    async def _proposals(self, writer: AnswerWriter, model: int, words: Sequence[WordEnds]) -> list[ProposedText]:
+    async def _proposals(self, answer: Answer, words: Sequence[WordEnds], model: Model) -> list[ProposedText]:
         """Steps 1 and 2: return the proposals of one model, its own span first."""
-        room = min(writer.left, LONGEST)
-        passage = await writer.read_on(
-            model,
-            max_tokens=room,
-            ahead=room,
-            enough=lambda tokens: self.span(tokens, words) > 0,
-            alternatives=self.listed,
-        )
+        room = min(answer.left, LONGEST)
+        passage = await model.read_on(room, until=lambda tokens: self.span(tokens, words) > 0, listed=self.least_listed)
         own = _proposal(passage, self.span(passage.tokens, words))
         if not passage.tokens or self._is_sure(passage.tokens[0]):
             return [own]
-        others = passage.tokens[0].alternatives[: self.beams - 1]
-        beams = [partial(self._beam, writer, model, words, replace(passage, tokens=(one,), end=None)) for one in others]
-        return [own, *await concurrently(beams)]
 
-    async def _beam(
-        self, writer: AnswerWriter, model: int, words: Sequence[WordEnds], passage: Passage
-    ) -> ProposedText:
-        """Step 2: return the proposal that starts with the only token of `passage`, an alternative first token."""
-        [first] = passage.tokens
-        room = min(writer.left, LONGEST) - 1
-        if room and not first.end and not first_word(first.data, words):
-            await writer.begun(model, writer.text, [first])
-            more = await writer.continuation(
-                model,
-                writer.text + first.data,
-                max_tokens=room,
-                enough=lambda tokens: first_word(first.data + _text(tokens), words) > 0,
-            )
-            passage = replace(more, tokens=(first, *more.tokens))
-        return _proposal(passage, first_word(passage.data, words))
+        async def beam(first: Token) -> ProposedText:
+            """Step 2: return the proposal that starts with an alternative first token."""
+            begun = replace(passage, tokens=(first,), end=None)
+            if room > 1 and not first.end and not first_word(first.data, words):
+                await model.begun([first])
+                more = await model.write(
+                    room - 1,
+                    text=answer.text + first.data,
+                    until=lambda tokens: first_word(first.data + joined(tokens), words) > 0,
+                )
+                begun = replace(more, tokens=(first, *more.tokens))
+            return _proposal(begun, first_word(begun.data, words))
+
+        return [own, *await model.several(beam, passage.tokens[0].alternatives[: self.beams - 1])]
 
     def span(self, tokens: Sequence[Token], words: Sequence[WordEnds]) -> int:
         """Step 1: return the length in bytes of the span at the beginning of `tokens`; 0 if no span is complete."""
-        ends, start = common_ends(_text(tokens), words), 0
+        ends, start = common_ends(joined(tokens), words), 0
         for number, end in enumerate(ends, 1):
             if number == self.words or not self._is_sure(_token_at(tokens, start)):
                 return end
@@ -214,8 +199,7 @@ class AdaFuse(ByPerplexity):
 def _proposal(passage: Passage, length: int) -> ProposedText:
     """Propose the first `length` bytes of a model's passage, or all of it if it has ended or `length` is 0."""
     if passage.end is not None or not length:
-        ends = bool(passage.tokens) and passage.tokens[-1].end
-        return ProposedText(passage.data, ends, passage.tokens, passage)
+        return ProposedText(passage.data, passage.ends, passage)
     return ProposedText.of(passage, length)
 
 
@@ -224,10 +208,6 @@ def first_word(data: bytes, words: Sequence[WordEnds]) -> int:
     return next(iter(common_ends(data, words)), 0)
 
 
-def _text(tokens: Sequence[Token]) -> bytes:
-    return b"".join(token.data for token in tokens)
-
-
 def _token_at(tokens: Sequence[Token], start: int) -> Token:
     """Return the token that contains the byte at `start`."""
-    return next(token for at, token in enumerate(tokens) if len(_text(tokens[: at + 1])) > start)
+    return next(token for at, token in enumerate(tokens) if len(joined(tokens[: at + 1])) > start)

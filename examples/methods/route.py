@@ -3,7 +3,7 @@
 ::
 
     1   every model scores the prompt in one request; the score is the mean negative
-        log-likelihood of the prompt's tokens in the model's own encoding                          `scored`
+        log-likelihood of the prompt's tokens in the model's own encoding                          `prompt_nlls`
     2   the weight of a model is the softmax, over the models, of -mean / tau                      `weights`
     3   the model with the lowest mean, and so with the largest weight, answers; if several
         are equal, the first one listed                                                            `chosen`
@@ -12,11 +12,8 @@ This is the first half of PackLLM (arXiv 2404.11531), which uses the perplexity 
 competence. PackLLM uses the weights to mix the models' distributions. In `Route`, the model with the largest weight
 writes the whole answer, and all weights are recorded.
 
-All models score the same text. For a conversation, this is the text of its messages, separated by blank lines. The chat
-templates are left out, because they differ between the models and are not part of the question. A model without a
-beginning-of-sequence token reports no probability for the first token of a text. This token is therefore left out of
-the model's mean. A model may be unable to score the prompt, for example because the prompt is a single token. Such a
-model answers only if no other model can score the prompt either.
+The module `cosd_api.methods.prompt_weights` defines steps 1 and 2. A model that cannot score the prompt answers only if
+no other model can score it either.
 
 With `on_assistant_error="draft"`, a model that fails is left out. If the model was already writing the answer, the next
 best model continues the text.
@@ -24,25 +21,40 @@ best model continues the text.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from cosd_api.alignment import Unit
-from cosd_api.checks import check_positive
-from cosd_api.decoding.commands import Contender, DecidedSegment
-from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.methods.base import Models, Written
-from cosd_api.methods.cost import FINER, HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.perplexity import ROUNDING, perplexity, scores_needed
-from cosd_providers.contract import Token
+from cosd_api.extend import (
+    FINER,
+    HIGHEST_SCORED,
+    SCORED,
+    Answer,
+    Assumptions,
+    Bounds,
+    Contender,
+    Cost,
+    DecidedSegment,
+    Lost,
+    Model,
+    Plan,
+    Program,
+    Reading,
+    RoleNeeds,
+    check_positive,
+    prompt_nlls,
+    prompt_weights,
+)
+
+ROUNDING = 1e-9
+"""The largest relative difference between two means at which the models count as equal."""
 
 _TWICE = 2  # the largest number of requests for the answer, because its last token may need a second request
 
 
 @dataclass(frozen=True, kw_only=True)
-class Route(Written):
+class Route(Program):
     """Route: the model with the lowest perplexity on the prompt answers alone.
 
     The perplexity is PackLLM's measure of a model's competence (arXiv 2404.11531). The method needs two or more models
@@ -62,32 +74,27 @@ class Route(Written):
     decides: ClassVar[str] = "the perplexity of the prompt"
     symmetric: ClassVar[bool] = True
 
-    tau: float = 1.0
+    needs: ClassVar[RoleNeeds] = {"models": ("scores",)}
 
-    def __post_init__(self) -> None:
-        check_positive("tau", self.tau)
+    tau: Annotated[float, check_positive] = 1.0
 
-    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
-        """Refuse a model that does not score text; see `Method.examine`."""
-        scores_needed(models, self.name)
-        return ()
-
-    async def write(self, writer: AnswerWriter) -> None:
+    async def write(self, answer: Answer, *models: Model) -> None:
         """Write the answer."""
-        means = await scored(writer)
-        while not writer.over:
-            heard = {model: means.get(model) for model in writer.models}
-            model = chosen(heard)
-            await writer.relay(model, self._segment(writer, heard, model))
+        means = await prompt_nlls(answer)
+        while True:
+            heard = {model.index: means.get(model.index) for model in answer.models}
+            best = chosen(heard)
+            with suppress(Lost):
+                await models[best].finish(self._segment(models, heard, best))
 
-    def _segment(self, writer: AnswerWriter, means: Mapping[int, float | None], winner: int) -> DecidedSegment:
+    def _segment(self, models: Sequence[Model], means: Mapping[int, float | None], winner: int) -> DecidedSegment:
         """Return the record of the choice, with the weight and the mean of each model."""
-        shares = weights(means, self.tau)
+        shares = prompt_weights(means, self.tau)
         entries = [
-            Contender((model - 1,), b"", False, _only(model, shares[model], writer.count), mean)
+            Contender((model - 1,), b"", False, _only(model, shares[model], len(models)), mean)
             for model, mean in means.items()
         ]
-        return DecidedSegment(tuple(entries), [*means].index(winner), _reason(writer, means, shares, winner))
+        return DecidedSegment(tuple(entries), [*means].index(winner), _reason(models, means, shares, winner))
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002 - the same for all
         """Forecast the cost of scoring the prompt, and of the answers that this model writes; see `Method.cost`."""
@@ -107,40 +114,6 @@ class Route(Written):
         )
 
 
-async def scored(writer: AnswerWriter) -> Mapping[int, float | None]:
-    """Step 1: return the mean negative log-likelihood of the prompt, by model; None if it is unknown.
-
-    If only one model is left, no model is asked, and the mapping is empty.
-    """
-    if len(writer.models) == 1:
-        return {}
-
-    async def ask(model: int) -> float | None:
-        return prompt_nll(await writer.score_prompt(model))
-
-    return await writer.ask_all(ask)
-
-
-def prompt_nll(tokens: Sequence[Token]) -> float | None:
-    """Compute the mean negative log-likelihood of `tokens`, ignoring the first token if it has no probability."""
-    return perplexity(tokens[1:] if tokens and tokens[0].prob is None else tokens, "token")
-
-
-def weights(means: Mapping[int, float | None], tau: float) -> Mapping[int, float | None]:
-    """Step 2: compute softmax(-mean / tau) for each model with a known mean; the weights of other models are None.
-
-    If all known means are infinite, the weights are equal.
-    """
-    known = {model: mean for model, mean in means.items() if mean is not None}
-    least = min(known.values(), default=0.0)
-    shares = {
-        model: 1.0 if mean == least else 0.0 if math.isinf(mean) else math.exp((least - mean) / tau)
-        for model, mean in known.items()
-    }
-    total = math.fsum(shares.values())
-    return {model: shares[model] / total if model in shares else None for model in means}
-
-
 def chosen(means: Mapping[int, float | None]) -> int:
     """Step 3: return the model with the lowest mean, or the first if several are equal or no mean is known."""
     best = min((mean for mean in means.values() if mean is not None), default=None)
@@ -157,7 +130,7 @@ def _only(model: int, weight: float | None, count: int) -> tuple[float | None, .
 
 
 def _reason(
-    writer: AnswerWriter,
+    models: Sequence[Model],
     means: Mapping[int, float | None],
     shares: Mapping[int, float | None],
     winner: int,
@@ -171,6 +144,6 @@ def _reason(
     words = f"mean NLL of the prompt {own:.4g} (weight {shares[winner]:.4g})"
     if not known:
         return f"{words}; no other could measure it"
-    against = ", ".join(f"{mean:.4g} of {writer.name(model)} (weight {shares[model]:.4g})" for model, mean in known)
+    against = ", ".join(f"{mean:.4g} of {models[model].name} (weight {shares[model]:.4g})" for model, mean in known)
     least = "least" if all(mean > own for _, mean in known) else "least, and listed first:"
     return f"{least} {words} against {against}"

@@ -36,25 +36,32 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from cosd_api.alignment import Unit
-from cosd_api.checks import check_count
-from cosd_api.decoding.commands import Contender, DecidedSegment, Finish
-from cosd_api.decoding.passage import Passage
-from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.errors import SettingError
-from cosd_api.methods.base import Models
-from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.gated import check_draws
-from cosd_api.methods.lists import ROUNDING
-from cosd_api.methods.weighted import Weighted
-from cosd_providers.concurrency import concurrently
-from cosd_providers.messages import Message, RenderedPrompt
-from cosd_providers.text import readable
+from cosd_api import SettingError
+from cosd_api.extend import (
+    FINER,
+    Answer,
+    Assumptions,
+    Bounds,
+    Contender,
+    Cost,
+    DecidedSegment,
+    Lost,
+    Model,
+    Passage,
+    Plan,
+    Reading,
+    RoleNeeds,
+    Weighted,
+    check_count,
+    readable,
+)
+from cosd_providers import Message
 
+ROUNDING = 1e-9  # the largest relative difference between two sums of votes at which they count as equal
 _DISAGREE = 0.5  # the assumed share of prompts for which a model's samples disagree
 _SHORT = 40  # only answers of at most this number of characters are quoted in a reason
 
@@ -71,7 +78,7 @@ class Switch(Weighted):
 
     Attributes:
         weights: the weights of the models' votes, in the order of the models; numbers of at least 0, not all 0. Only
-            their ratios count. None weighs all models equally; `"route"` weighs them by the prompt, as `Route` does.
+            their ratios count. None weighs all models equally; `"route"` weighs them by the perplexity of the prompt.
         tau: the temperature of the weights for `weights="route"`, above 0.
         samples: the number of answers that each model draws, at least 1.
         threshold: if at least this share of a model's samples agree, no other model is asked; in (0, 1].
@@ -87,14 +94,14 @@ class Switch(Weighted):
     decides: ClassVar[str] = "a vote of whole answers"
     ordered: ClassVar[bool] = True
     accepts_messages_only: ClassVar[bool] = True
+    needs: ClassVar[RoleNeeds] = {"models": ("draws",)}
 
-    samples: int = 5
+    samples: Annotated[int, check_count] = 5
     threshold: float = 1.0
     answer: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("samples", self.samples)
         number = isinstance(self.threshold, int | float) and not isinstance(self.threshold, bool)
         if not number or not 0 < self.threshold <= 1:
             raise SettingError(f"threshold must be a number above 0 and at most 1, not {self.threshold!r}")
@@ -109,62 +116,35 @@ class Switch(Weighted):
         """Always 1, because every token is drawn."""
         return 1.0
 
-    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
-        """Refuse a model that draws no tokens, and warn of a model whose server draws in its own way.
-
-        See `Method.examine`.
-        """
-        return check_draws(models, f"{self.name!r}") + super().examine(models, unit)
-
-    async def write(self, writer: AnswerWriter) -> None:
+    async def write(self, answer: Answer, *models: Model) -> None:
         """Write the answer."""
         found: dict[int, list[DrawnAnswer]] = {}
-        for model in [*writer.models]:
-
-            async def draw(model: int) -> list[DrawnAnswer]:
-                return await self._sampled(writer, model)
-
-            found |= await writer.ask_all(draw, [model])
-            if model in found and self.is_consistent([one.answer for one in found[model]]):
-                break
+        for model in answer.models:
+            with suppress(Lost):
+                found[model.index] = await self._sampled(answer, model)
+                if self.is_consistent([one.answer for one in found[model.index]]):
+                    break
         answers = [one.answer for several in found.values() for one in several if one.answer is not None]
         if len(answers) > 1 and len({*answers}) == len(answers):
             words = f"no two of {len(answers)} samples have the same answer, so that the vote decides nothing"
             more = "" if self.answer is not None else ": answer=, a regular expression, says what an answer is"
-            writer.warn(f"{words}{more}")
-        winner, segment = vote(found, self.shares(writer.count, [*found]), writer.count)
-        passage = winner.passage
-        writer.write(passage.tokens, winner.model, number=passage.number, segment=segment)
-        writer.end_with(passage)
-        if not writer.over:  # the sample has `max_tokens` tokens as the server counts them
-            writer.end(Finish("length", "max_tokens"))
+            answer.warn(f"{words}{more}")
+        winner, segment = vote(found, self.shares(found), len(models))
+        answer.append(winner.passage, segment, whole=True)
 
-    async def _sampled(self, writer: AnswerWriter, model: int) -> list[DrawnAnswer]:
+    async def _sampled(self, answer: Answer, model: Model) -> list[DrawnAnswer]:
         """Steps 1 and 2: let a model draw its samples; return them in the order of their numbers."""
-        drawn: dict[int, DrawnAnswer] = {}
-        turn: RenderedPrompt | None = None
-        if writer.conversation is None and not await writer.continues(model):
-            turn = await writer.rendered(model, [Message("user", writer.prompt)])
+        plain = answer.conversation is None and not await model.continues()
+        prompt = await model.rendered([Message("user", answer.prompt)]) if plain else None
 
-        async def draw(number: int) -> None:
-            passage = await writer.continuation(
-                model,
-                b"",
-                max_tokens=writer.left,
-                enough=writer.stops,
-                temperature=1,
-                seed=writer.chance.seed("sample", model, number),
-                turn=turn,
-            )
-            alone = writer.response_of(passage.tokens)
-            ends = bool(alone.tokens) and alone.tokens[-1].token.end
-            text = bytes(alone.text)
-            drawn[number] = DrawnAnswer(model, passage, text, ends, self.read(writer, readable(text)))
+        async def draw(number: int) -> DrawnAnswer:
+            passage = await model.write(draw=("sample", model.index, number), prompt=prompt)
+            alone = answer.alone(passage)
+            return DrawnAnswer(passage, alone.data, alone.ends, self.read(answer, readable(alone.data)))
 
-        await concurrently([partial(draw, number) for number in range(self.samples)])
-        return [drawn[number] for number in range(self.samples)]
+        return await model.several(draw, range(self.samples))
 
-    def read(self, writer: AnswerWriter, text: str) -> str | None:  # noqa: ARG002 - a hook
+    def read(self, answer: Answer, text: str) -> str | None:  # noqa: ARG002 - a hook
         """Step 2: return the answer for which a sample votes; None if it votes for nothing."""
         return found_in(text, self.answer)
 
@@ -202,18 +182,21 @@ class DrawnAnswer:
     """One sample.
 
     Attributes:
-        model: the index of the model that drew the sample.
         passage: the tokens of the sample.
         text: the bytes of the sample before any stop string.
         end: whether the model ended the sample with its end of sequence.
         answer: the answer for which the sample votes; None if it votes for nothing.
     """
 
-    model: int
     passage: Passage
     text: bytes
     end: bool
     answer: str | None
+
+    @property
+    def model(self) -> int:
+        """The index of the model that drew the sample."""
+        return self.passage.model.index
 
 
 def found_in(text: str, pattern: str | None) -> str | None:

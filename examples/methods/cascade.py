@@ -31,23 +31,34 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from cosd_api.alignment import Unit
-from cosd_api.checks import check_between
-from cosd_api.decoding.commands import DRAFT, Contender, DecidedSegment
-from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.methods.base import Models, Written
-from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.perplexity import ROUNDING
-from cosd_providers.contract import Token
-from cosd_providers.errors import UnsupportedError
+from cosd_api.extend import (
+    FINER,
+    Answer,
+    Assumptions,
+    Bounds,
+    Contender,
+    Cost,
+    DecidedSegment,
+    Lost,
+    Model,
+    Models,
+    Plan,
+    Program,
+    Reading,
+    RoleNeeds,
+    Unit,
+    between,
+)
+from cosd_providers import Token
 
+ROUNDING = 1e-9  # the largest relative difference between Q and tau at which they count as equal
 _DEFERRED = 0.5  # the assumed share of answers that the assistant writes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cascade(Written):
+class Cascade(Program):
     """Cascade: the draft answers, and the assistant answers instead if the draft was unsure.
 
     The draft was unsure if a quantile of the negative log probabilities of its answer's tokens is above `tau`. This is
@@ -66,48 +77,37 @@ class Cascade(Written):
 
     name: ClassVar[str] = "cascade"
     decides: ClassVar[str] = "the probabilities of the draft's whole answer"
-    most_models: ClassVar[int | None] = 2
     accepts_messages_only: ClassVar[bool] = True
+    needs: ClassVar[RoleNeeds] = {"draft": ("probs",)}
 
-    quantile: float = 0.9
-    tau: float = 1.0
+    quantile: Annotated[float, between(0, 1)] = 0.9
+    tau: Annotated[float, between(0)] = 1.0
 
-    def __post_init__(self) -> None:
-        check_between("quantile", self.quantile, 0, 1)
-        check_between("tau", self.tau, 0, math.inf)
-
-    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
+    def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
         """Refuse a draft that does not report probabilities; see `Method.examine`."""
-        name, info = models[0]
-        if not info.capabilities.probs:
-            words = f"the {name} does not report the probabilities of its tokens, by which 'cascade' decides"
-            hint = "It can be the assistant, which needs none: let the other model draft."
-            raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
-        if not info.capabilities.end_prob:
-            return (f"{name} does not report the probability of its end of sequence, which does not count",)
-        return ()
+        warnings, (name, info) = super().examine(models, unit), models[0]
+        if info.capabilities.end_prob:
+            return warnings
+        return (*warnings, f"{name} does not report the probability of its end of sequence, which does not count")
 
-    async def write(self, writer: AnswerWriter) -> None:
+    async def write(self, answer: Answer, draft: Model, assistant: Model) -> None:
         """Write the answer."""
-        passage = await writer.continuation(0, b"", max_tokens=writer.left, enough=writer.stops)
-        answer = writer.response_of(passage.tokens)
-        tokens = [placed.token for placed in answer.tokens]
-        found = level(tokens, self.quantile)
-        mine = Contender((DRAFT,), bytes(answer.text), bool(tokens) and tokens[-1].end, (found, None), found)
-        other = Contender((0,), b"", False, (), self.tau)
-        segment = DecidedSegment((mine, other), 0, self._reason(found))
-        if len(writer.models) == 1:
-            segment = DecidedSegment((mine,), 0, "no assistant is heard")
+        own = await draft.write()
+        alone = answer.alone(own)
+        found = level(alone.tokens, self.quantile)
+        mine = Contender((-1,), alone.data, alone.ends, (found, None), found)
+        both = (mine, Contender((0,), b"", False, (), self.tau))
+        why = DecidedSegment(both, 0, self._reason(found))
+        if not assistant.heard:
+            why = DecidedSegment((mine,), 0, "no assistant is heard")
         elif self.defers(found):
-            await writer.relay(1, DecidedSegment((mine, other), 1, self._reason(found)))
-            segment = DecidedSegment((mine,), 0, "the assistant has failed")
-        if writer.over:
-            return
-        if writer.segments:  # the assistant failed after it had begun to write
-            await writer.relay(0, segment)
-        else:
-            writer.write(passage.tokens, 0, number=passage.number, segment=segment)
-            writer.end_with(passage)
+            try:
+                await assistant.finish(DecidedSegment(both, 1, self._reason(found)))
+            except Lost:
+                why = DecidedSegment((mine,), 0, "the assistant has failed")
+                if answer.text:
+                    await draft.finish(why)
+        answer.append(own, why, whole=True)
 
     def defers(self, found: float | None) -> bool:
         """Step 3: test whether the assistant answers."""
