@@ -102,3 +102,27 @@ async def test_a_text_draft_that_only_repeats_is_not_asked_the_same_again() -> N
     result = await fuse("Q", draft=draft, assistant=assistant, unit="word", tuning=Tuning(max_ahead=1), max_tokens=20)
     assert result.text == "ab cd ef"
     assert result.draft_requests < 20
+
+
+def replaced_often(places: int, **options: Any) -> tuple[ScriptedProvider, ScriptedProvider]:
+    """A draft of which every fourth token is replaced, and an assistant that answers in the time of one token."""
+    tokens = (97,) * 80
+    draft = Written(tokens, {at: {97: 0.3} for at in range(3, 80, 4)}, prob=0.95)
+    other = Written(tuple(98 if at % 4 == 3 else 97 for at in range(80)), prob=0.9)
+    return (
+        ScriptedProvider(draft, ids=True, places=places, token_delay=BETWEEN),
+        ScriptedProvider(other, ids=True, places=places, request_delay=0.8 * BETWEEN, **options),
+    )
+
+
+@pytest.mark.parametrize(("places", "start", "short"), [(1, 0.0, True), (1, 20 * BETWEEN, False), (64, 0.0, False)])
+async def test_a_draft_is_as_long_as_a_verdict_takes_where_a_cancelled_one_costs_more(
+    places: int, start: float, short: bool
+) -> None:
+    """A server with a cache for each place is busy for two tokens more after a cancelled stream."""
+    draft, assistant = replaced_often(places)
+    draft.request_delay = start
+    result = await fuse("Q", draft=draft, assistant=assistant, max_tokens=60)
+    assert result.replacements == 15
+    later = [call.max_tokens or 0 for call in draft.calls if call.kind == "generate"][4:]
+    assert (max(later) <= 2) == short

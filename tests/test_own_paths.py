@@ -243,6 +243,18 @@ async def test_a_draft_that_fails_while_one_assistant_waits_for_it_ends_the_answ
         await fuse("Q", draft=draft, assistant=[differs, waits], unit="word", draft_length=3)
 
 
+async def test_a_draft_starts_after_the_judges_have_drawn_their_conclusions() -> None:
+    """A watch has answered before the last token of a draft arrives: no draft is started to be cancelled."""
+    words, letters = (b" ab", b" cd", b" ef", b" gh", b" ij"), [bytes([one]) for one in range(256)]
+    draft = served(reciting((*words, b" xy", *letters), words, 0.3), "draft", token_delay=0.1)
+    says = (b" ab", b" cd", b" xy", b" gh", b" ij")
+    differs = served(reciting((*letters, *words, b" xy"), says, 0.9), "differs", watch=True)
+    draft.encode_delay = differs.encode_delay = 0.001
+    result = await fuse("Q", draft=draft, assistant=differs, unit="word", tuning=Tuning(max_ahead=4))
+    assert result.text == " ab cd xy gh ij"
+    assert {one.outcome for one in result.requests if one.endpoint == "draft"} == {"done"}
+
+
 WATCHED = st.tuples(st.booleans(), st.booleans())
 
 

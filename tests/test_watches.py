@@ -162,3 +162,23 @@ async def test_an_assistant_that_writes_more_slowly_is_not_watched_once_its_spee
                 [kind] = {one.kind for one in result.requests} - {"draft"}
                 found.append(kind)
     assert found == kinds
+
+
+@pytest.mark.parametrize(
+    ("token_delay", "watch", "writes_on"), [(0.02, None, True), (0.2, None, False), (0.02, False, False)]
+)
+async def test_an_assistant_that_writes_faster_than_the_draft_answers_the_next_places_too(
+    token_delay: float, watch: bool | None, writes_on: bool
+) -> None:
+    """By a watch of three tokens, unless the user chose a strategy: the same text, with fewer requests."""
+    draft, rule = served(same(200), places=1, token_delay=0.1), RuleVerifier(alpha=1, beta=1)
+    asked = served(same(200), places=1, watch=True, token_delay=token_delay)
+    async with Fusion(draft=draft, assistant=asked, verifier=rule) as fusion:
+        await fusion.generate("Q", max_tokens=40)  # by a watch of the whole answer: the speeds are known now
+        asked.watch = watch
+        result = await fusion.generate("Q", max_tokens=40)
+    assert result.text == "a" * 40
+    short = [one for one in sent(result) if one.kind == "watch"]
+    assert bool(short) == writes_on
+    assert all(one.tokens <= 3 for one in short)
+    assert (len(sent(result)) < 20) == writes_on

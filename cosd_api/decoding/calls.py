@@ -147,7 +147,7 @@ class Calls:
         turn, own = turn or self.turns[model], turn is None
         drafts = kind in ("draft", "hedge")
         last: Token | DraftEnd | None = None
-        clock = Clock(self.speeds, model, kind, continues=bool(command.text))
+        clock = Clock(self.speeds, model, kind, anyio.current_time, continues=bool(command.text))
         with self._timeline.request(model, kind, command.draft, at=len(command.text)) as span:
             if kind == "watch":
                 self._watches[command.draft] = span

@@ -73,13 +73,14 @@ class Judging:
                 except Exception as error:  # noqa: BLE001 - raised only when the answer waits for this assistant
                     model = 0 if judge.drafts_error else judge.model
                     judge.error, moved = placed(error, answer.job.turns[model].provider), True
-                answer.looked(judge, change)
                 if moved and answer.is_current(judge):
                     if self._pacing.held:
                         self._drafting.leave()
                     self._watches.follow(judge)
                     answer.tell()
-                elif news is answer.news:
+                    continue
+                answer.looked(judge, change)
+                if news is answer.news:
                     await answer.changed()
 
     def lose(self, judge: Judge) -> None:

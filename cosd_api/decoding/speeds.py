@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
-
-import anyio
 
 from cosd_api.decoding.timeline import RequestKind
 
@@ -80,21 +79,25 @@ class Clock:
         speeds: takes the times.
         model: index of the model.
         kind: the kind of the request.
+        now: returns the time in seconds.
         continues: whether the request continues an answer. Others read the prompt, and their start is not counted.
     """
 
-    def __init__(self, speeds: Speeds, model: int, kind: RequestKind, *, continues: bool) -> None:
+    def __init__(
+        self, speeds: Speeds, model: int, kind: RequestKind, now: Callable[[], float], *, continues: bool
+    ) -> None:
         self._speeds, self._model, self._kind, self._continues = speeds, model, kind, continues
+        self._now = now
         self._first = True
         self.start()
 
     def start(self) -> None:
         """Wait for the next token from now on."""
-        self._began = anyio.current_time()
+        self._began = self._now()
 
     def token(self) -> None:
         """Note that a token has arrived."""
-        seconds = anyio.current_time() - self._began
+        seconds = self._now() - self._began
         if not self._first:
             self._speeds.tokens[self._model].add(seconds)
         elif self._continues and self._kind == "draft":
