@@ -67,7 +67,7 @@ class Judging:
         answer = self._answer
         while answer.is_current(judge):
             with anyio.CancelScope() as judge.scope:
-                news, change = answer.news, answer.changes
+                news, change, judge.asks = answer.news, answer.changes, False
                 try:
                     moved = await self._move(judge)
                 except Exception as error:  # noqa: BLE001 - raised only when the answer waits for this assistant
