@@ -73,7 +73,10 @@ class Answer:
         Raises:
             FusionError: the program returned before the answer was complete.
         """
-        await self._shared.tasks.run(self._run)
+        try:
+            await self._shared.tasks.run(self._run)
+        finally:
+            self._models.clear()  # they refer to the answer: its memory would have to wait for the garbage collector
         if self._finished is None:
             words = "the method returned before its answer was over"
             raise FusionError(f"{words}: write() has to append until the answer is complete, or to call answer.end()")
@@ -299,8 +302,11 @@ class Answer:
         """
         other = Answer(self._job, write, self._shared.fresh())
         other.warnings = self.warnings
-        with suppress(Over):
-            await write(other)
+        try:
+            with suppress(Over):
+                await write(other)
+        finally:
+            other._models.clear()
         return other
 
     def copy(self, other: Answer, segment: DecidedSegment) -> None:
