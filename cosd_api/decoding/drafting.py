@@ -60,7 +60,7 @@ class Drafts:
         self._leaving = False  # whether a draft that was given up still writes its last token
         self._free_at = 0.0  # time at which a cancelled draft has left its server
         self._token_at, self._token_seconds = 0.0, 0.0  # time of the last token, and since the one before it
-        self._room = 0  # number of tokens that the draft in progress may still write
+        self._room: int = 0  # number of tokens that the draft in progress may still write
         self._begun = 0  # number of tokens in the path at the last replacement
         self._from = 0  # number of tokens in the path when the draft began
         self._again = b""  # text that a text-only draft has to repeat before it writes new text
