@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from cosd_api import Tuning, fuse
+from cosd_api import Fusion, Tuning, fuse
 from cosd_providers.contract import DraftEnd, Token
 from cosd_providers.testing import ScriptedProvider, TableModel
 from support import virtual_time
@@ -113,6 +113,38 @@ def replaced_often(places: int, **options: Any) -> tuple[ScriptedProvider, Scrip
         ScriptedProvider(draft, ids=True, places=places, token_delay=BETWEEN),
         ScriptedProvider(other, ids=True, places=places, request_delay=0.8 * BETWEEN, **options),
     )
+
+
+READS = [b" x", b"x", b" xx", b" y", b" z", b"", b"P", b"Q", *(bytes([at]) for at in range(256))]
+"""The tokens of a model that writes ` xx` as two tokens, and reads it as one."""
+
+
+def reads(draft: bool) -> TableModel:
+    """A draft that writes ` z` after a token that it has read; an assistant that replaces words after `P` alone."""
+
+    def following(ids: Sequence[int]) -> Sequence[float]:
+        data = b"".join(READS[one] for one in ids)
+        unsure, text = b"P" in data, data.split(b"P" if b"P" in data else b"Q", 1)[1]
+        found = b"x" if text.endswith(b" x") else b" x"
+        if found == b" x" and unsure and not draft and text.count(b" ") % 3 == 2:
+            found = b" y"
+        if found == b" x" and not unsure and draft and READS[ids[-1]] == b" xx":
+            found = b" z"
+        prob = 0.9 if unsure != draft else 0.3
+        return [prob * (at == READS.index(found)) for at in range(len(READS))]
+
+    return TableModel(READS, following, end_ids=(5,))
+
+
+@pytest.mark.parametrize("places", [1, 64])
+async def test_a_draft_of_a_text_is_not_paused_at_the_length_that_a_verdict_takes(places: int) -> None:
+    """It would read its own text again, and may write on differently."""
+    draft = ScriptedProvider(reads(draft=True), token_ids=False, places=places, token_delay=BETWEEN)
+    assistant = ScriptedProvider(reads(draft=False), places=places, request_delay=0.8 * BETWEEN)
+    async with Fusion(draft=draft, assistant=assistant, unit="word") as fusion:
+        assert (await fusion.generate("P", max_tokens=40)).replacements == 8  # the speeds are known now
+        result = await fusion.generate("Q", max_tokens=20)
+    assert (result.text, result.draft_requests) == (" xx" * 10, 1)
 
 
 @pytest.mark.parametrize(("places", "start", "short"), [(1, 0.0, True), (1, 20 * BETWEEN, False), (64, 0.0, False)])

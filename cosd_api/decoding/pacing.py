@@ -56,10 +56,14 @@ class Pacing:
 
     @property
     def _short(self) -> int | None:
-        """The length of drafts that end by themselves before a replacement cancels them; None for longer drafts."""
+        """The length of drafts that end by themselves before a replacement cancels them; None for longer drafts.
+
+        A draft that continues a text may write on differently after a pause.
+        """
         settings = self.settings
         chosen = settings.draft_length is not None or settings.max_ahead is not None or settings.hedge
-        return self._answer.job.speeds.short_draft(self._between) if settings.leases and not chosen else None
+        able = settings.leases and self._pauses and not chosen
+        return self._answer.job.speeds.short_draft(self._between) if able else None
 
     @property
     def _between(self) -> float:
