@@ -11,7 +11,7 @@ import pytest
 
 from cosd_api import Fusion, Tuning, fuse
 from cosd_providers.contract import DraftEnd, Token
-from cosd_providers.testing import ScriptedProvider, TableModel
+from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from support import virtual_time
 from toys.id_models import Written
 
@@ -158,3 +158,17 @@ async def test_a_draft_is_as_long_as_a_verdict_takes_where_a_cancelled_one_costs
     assert result.replacements == 15
     later = [call.max_tokens or 0 for call in draft.calls if call.kind == "generate"][4:]
     assert (max(later) <= 2) == short
+
+
+async def test_a_draft_that_was_given_up_before_its_last_token_is_not_waited_for_if_it_hangs() -> None:
+    tokens = tuple(98 if at % 3 == 2 else 97 for at in range(60))
+    writer = Written((97,) * 60, {at: {97: 0.3} for at in range(2, 60, 3)}, prob=0.95)
+    draft = ScriptedProvider(writer, ids=True, places=1, token_delay=BETWEEN)
+    assistant = ScriptedProvider(Written(tokens, prob=0.9), ids=True, places=1, request_delay=0.8 * BETWEEN)
+    async with Fusion(draft=draft, assistant=assistant) as fusion:
+        await fusion.generate("Q", max_tokens=40)  # the speeds are known now: the drafts have two tokens
+        draft.faults = [Fault(None, request=draft.requests + 2, tokens=1)]
+        with anyio.fail_after(20):
+            result = await fusion.generate("Q", max_tokens=40)
+    assert result.text == "aab" * 13 + "a"
+    assert [one.tokens for one in result.requests if one.kind == "draft"][:4] == [2, 1, 2, 2]

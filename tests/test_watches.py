@@ -13,7 +13,7 @@ import pytest
 from cosd_api import Fusion, FusionResult, RuleVerifier, fuse
 from cosd_api.records import Request
 from cosd_providers import ServerInfo
-from cosd_providers.testing import ScriptedProvider
+from cosd_providers.testing import Fault, ScriptedProvider
 from support import virtual_time
 from toys.id_models import Written
 
@@ -182,3 +182,17 @@ async def test_an_assistant_that_writes_faster_than_the_draft_answers_the_next_p
     assert bool(short) == writes_on
     assert all(one.tokens <= 3 for one in short)
     assert (len(sent(result)) < 20) == writes_on
+
+
+async def test_a_short_watch_is_not_waited_for_if_it_hangs_after_the_answer_has_left_it() -> None:
+    """The draft's token is kept where the assistant's is less probable: what the watch writes then is for nothing."""
+    others = Written(tuple(98 if at % 5 == 4 else 97 for at in range(200)), prob=0.9)
+    draft = served(Written((97,) * 200, prob=0.95), places=1, token_delay=0.1)
+    asked = served(others, places=1, watch=True, token_delay=0.02)
+    async with Fusion(draft=draft, assistant=asked, verifier=RuleVerifier(alpha=1, beta=1)) as fusion:
+        await fusion.generate("Q", max_tokens=60)
+        asked.watch = None
+        asked.faults = [Fault(None, request=asked.requests + 2, tokens=2)]
+        with anyio.fail_after(20):
+            result = await fusion.generate("Q", max_tokens=40)
+    assert (result.text, [one.at for one in sent(result)][:3]) == ("a" * 40, [0, 3, 5])

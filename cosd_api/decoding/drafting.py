@@ -15,6 +15,7 @@ from cosd_api.decoding.answer import AnswerPath
 from cosd_api.decoding.calls import Calls, placed
 from cosd_api.decoding.commands import StartDraft
 from cosd_api.decoding.hedging import Hedge, Hedges
+from cosd_api.decoding.pace import PATIENCE
 from cosd_api.decoding.pacing import Pacing
 from cosd_api.text_paths import resumed
 from cosd_providers.contract import DraftEnd, Ready, Token
@@ -70,7 +71,7 @@ class Drafts:
         """Give up the draft in progress, if any. Its stream closes in the background.
 
         The next draft waits until the server has left the stream, because it would read the text again otherwise. A
-        stream that has one token left ends sooner than a server notices that it was cancelled.
+        stream that has one token left ends sooner than a server notices that it was cancelled, unless it hangs.
         """
         if self.writing:
             settings = self._pacing.settings
@@ -78,7 +79,9 @@ class Drafts:
             self._leaving = leases and self._token_at > 0 and self._room == 1
             self._free_at = anyio.current_time() + self._token_seconds if leases and not self._leaving else 0.0
             self._current = 0
-            if not self._leaving:
+            if self._leaving:
+                self._scope.deadline = anyio.current_time() + PATIENCE
+            else:
                 self._scope.cancel()
             self._over()
 

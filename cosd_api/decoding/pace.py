@@ -12,6 +12,9 @@ FIRST = 14
 LEAST = 4
 """Minimum number of tokens that a draft may be ahead of the judged text."""
 
+PATIENCE = 1.0
+"""Number of seconds to wait at most until a stream that is no longer needed ends by itself."""
+
 _RESTARTS, _BETWEEN = 2, 20  # imaginary replacements before the first answer, and their distance in tokens
 
 

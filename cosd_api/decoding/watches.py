@@ -21,6 +21,7 @@ import anyio
 from cosd_api.decoding.answer import AnswerPath, Judge
 from cosd_api.decoding.calls import Calls
 from cosd_api.decoding.commands import StartDraft, Watch
+from cosd_api.decoding.pace import PATIENCE
 from cosd_api.decoding.readers import KeyedPlace, Reader, UnwrittenText
 from cosd_api.decoding.said import Ids, Source
 from cosd_api.decoding.speeds import Speeds
@@ -116,7 +117,7 @@ class Watching:
         """Test whether the stream will soon write the token after these ids."""
         size = min(len(ids), len(self.ids))
         near = self.began <= len(ids) <= len(self.ids) + LAG
-        return near and not self.failed and tuple(self.ids[:size]) == ids[:size]
+        return near and tuple(self.ids[:size]) == ids[:size]
 
 
 class Watches:
@@ -146,7 +147,7 @@ class Watches:
         self._counted = set[tuple[int, int]]()  # number of the watch, and number of ids before the place
 
     def comes_by(self, judge: Judge, ids: Ids) -> bool:
-        """Test whether the assistant's stream will soon say what comes after some ids.
+        """Test whether the assistant's stream will soon say what comes after some ids, or a short one will soon end.
 
         Raises:
             ProviderError: the stream failed while it wrote a word.
@@ -154,7 +155,12 @@ class Watches:
         one = self._open.get(judge.model)
         if one is not None and one.error is not None:
             raise self._open.pop(judge.model).error or one.error
-        return one is not None and ((one.short and not one.failed) or one.comes_by(ids))
+        if one is None or one.failed:
+            return False
+        comes = one.comes_by(ids)
+        if one.short and not comes:
+            one.scope.deadline = min(one.scope.deadline, anyio.current_time() + PATIENCE)
+        return one.short or comes
 
     def open_at(self, judge: Judge, place: KeyedPlace, *, short: bool) -> bool:
         """Open a watch at a place. Return False if a question has to ask about it.
