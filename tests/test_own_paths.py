@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_api import FusionResult, MatchVerifier, RuleVerifier, SurpriseVerifier, Tuning, fuse
+from cosd_api import Fusion, FusionResult, MatchVerifier, RuleVerifier, SurpriseVerifier, Tuning, fuse
 from cosd_providers import Context, DraftEnd, ServerError, Token, UnsupportedError
 from cosd_providers.contract import Piece
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
@@ -698,3 +698,18 @@ async def test_the_literal_rule_sends_text_whatever_the_ids(verifier: Any, permu
     assert all(call.ids is None for call in draft.calls)
     assert all(token.id is None for token in result.tokens)
     assert result.trace.replay() == result.text
+
+
+async def test_no_place_after_the_answers_end_is_asked_early() -> None:
+    """The draft writes some tokens after the end, so that the last places can be encoded."""
+    text = ("forty-two", " seventy-seven", " thirty-three " * 8)
+    draft = served(Says(GPT, ("".join(text),), prob=0.8), places=1, token_delay=0.1)
+    assistant = served(Says(LLAMA, ("".join(text),), prob=0.9), places=1, watch=True, token_delay=0.02)
+    async with Fusion(draft=draft, assistant=assistant, unit="word", verifier=RuleVerifier(alpha=1, beta=1)) as fusion:
+        await fusion.generate("Q", max_tokens=60)  # by a watch of the whole answer: the speeds are known now
+        assistant.watch = None
+        for tokens in range(20, 28):
+            result = await fusion.generate("Q", max_tokens=tokens)
+            watches = [one for one in result.requests if one.kind == "watch"]
+            assert watches
+            assert all(one.at < len(result.text) for one in watches)

@@ -301,8 +301,8 @@ class OwnIds(ByIds):
                 return None
             count += 1
             ids = encoding.ids[:count]
-        known = ids in after or (likely and count == len(encoding.ids))
-        return None if known else KeyedPlace(encoding.offset(count), ids)
+        at = encoding.offset(count)
+        return None if ids in after or at >= min(len(text), answer.bound_bytes) else KeyedPlace(at, ids)
 
     def compare(self, answer: JudgedPath, unit: PathUnit, said: Said) -> Walk | KeyedPlace | None:
         """Compare token by token, up to the first difference."""
