@@ -228,7 +228,7 @@ class Calls:
                 raise ResponseError(words, endpoint=provider.name)
             for proposal in proposals:
                 check_probs(proposal.tokens if proposal is not None else (), provider.name)
-        if not first:  # the first question reads the prompt
+        if model and not first:  # the first question reads the prompt
             self.speeds.questions.add(anyio.current_time() - began)
         return proposals
 
