@@ -486,7 +486,8 @@ async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token]
         end, cut = whole_ends[-1], True
         encoding = await encoder.upto(text, end)
         assert encoding is not None
-    keep, least = first, draft.fixed(first)
+    keep = min(first, bisect_right(draft.ends, at))  # not a part of a character, after which the draft ended the answer
+    least = min(draft.fixed(first), keep)
     while keep > least and not (draft.offset(keep) and encoding.count(draft.offset(keep)) is not None):
         keep -= 1
     if encoding.count(draft.offset(keep)) is None:

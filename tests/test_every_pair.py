@@ -16,11 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
+from unittest.mock import patch
 
 import anyio
 import pytest
 
 from cosd_api import Fusion, FusionResult, MatchVerifier, RandomVerifier, RuleVerifier, Tuning
+from cosd_api.decoding.speeds import Speeds
 from cosd_api.verification import Verifier, digest_of, verifier_at
 from cosd_api.verification.place import Place
 from cosd_providers import ServerError
@@ -316,6 +318,19 @@ def test_equal_to_the_reference_in_every_order(seed: int) -> None:
         again = task.verifier if isinstance(task.verifier, Always) else None
         assert result.trace.replay(again) == result.text
     assert len(counts) == 1
+
+
+@pytest.mark.parametrize("seed", seeds(SOME, 97))
+def test_short_drafts_and_short_watches_change_nothing(seed: int) -> None:
+    """As on llama.cpp with fast assistants, whatever the speeds are."""
+    task = replace(drawn(f"short {seed}"), settings={})
+    task = replace(task, places=(1,) * len(task.routes), watch=(None,) * len(task.routes))
+    reference = task.reference()
+    wanted = reference.fuse()
+    servers = task.servers(f"{seed}")
+    servers["draft"].places = 1
+    with patch.object(Speeds, "short_draft", lambda *_: 2), patch.object(Speeds, "slower", lambda *_: 0.5):
+        check(virtual_time.run(task.fuse, servers), task, reference, wanted)
 
 
 @pytest.mark.parametrize("seed", seeds(SOME, 4, 24))
