@@ -52,9 +52,14 @@ def test_the_commands_of_the_tutorial(hand_over: str, pair: Pair) -> None:
     assert hand_over in TEXT
     [block] = [block for language, block in FENCE.findall(TEXT) if not language]
     text = block.replace("http://gpu1:8080", pair.sums).replace("http://gpu2:8080", pair.facts)
-    fused, explained = [cosd(*shlex.split(line)[1:]) for line in text.splitlines()]
+    piped, explain = text.splitlines()
+    (_, prompt), (_, *fuse_words) = [shlex.split(part) for part in piped.split("|")]
+    fused = cosd(*fuse_words, input=prompt.replace("\\n", "\n"))
+    explained = cosd(*shlex.split(explain)[1:])
     assert fused.exit_code == explained.exit_code == 0, fused.output + explained.output
-    assert "the draft is confident" in " ".join(explained.output.split())
+    words = " ".join(explained.output.split())
+    assert "the draft is confident" in words and "the draft is not confident" in words
+    assert "Lima and the total is 42." in fused.output
 
 
 def test_the_page_has_every_file_and_no_dead_link() -> None:
