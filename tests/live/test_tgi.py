@@ -81,7 +81,8 @@ async def test_drafts_and_proposals_are_those_of_the_model(
             probs = [token.prob for token in said if not token.end]
             found.append((end, [token.data for token in said], probs))
     assert (found[0][0].reason, found[0][1]) == (found[1][0].reason, found[1][1])
-    assert found[0][2] == pytest.approx(found[1][2], abs=1e-3)
+    # llama.cpp's numbers depend on how many tokens it reads at a time, and so on what its slots have read before.
+    assert found[0][2] == pytest.approx(found[1][2], abs=5e-3)
 
 
 async def test_scores_are_those_of_the_model(pair: Pair, stand_ins: dict[str, tuple[str, StandInTgi]]) -> None:
