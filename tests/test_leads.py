@@ -20,7 +20,7 @@ from cosd_providers import DraftEnd, Token, UnsupportedError, Usage
 from cosd_providers.chat.leading_space import AfterLead, led
 from cosd_providers.contract import Context
 from cosd_providers.messages import RenderedPrompt
-from cosd_providers.testing import Model, ScriptedProvider, TableModel
+from cosd_providers.testing import LanguageModel, ScriptedProvider, TableModel
 from cosd_providers.text import sendable
 from naive import reference_paths as naive
 from naive.gated import gated
@@ -49,7 +49,7 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 class Leading:
     """A model that begins its answer to one prompt with white space, in tokens of its own or in that of a word."""
 
-    model: Model
+    model: LanguageModel
     prompt: str
     lead: str
     obeys: bool = True
@@ -156,7 +156,7 @@ class Templated(ScriptedProvider):
         return led(self, self.lead, found.prompt) if self.lead else found
 
 
-def served(model: Model, lead: str, **options: Any) -> Templated:
+def served(model: LanguageModel, lead: str, **options: Any) -> Templated:
     return Templated(model, ids=True, lead=lead, template=lambda messages: messages[-1].content, **options)
 
 

@@ -6,7 +6,7 @@ The simple form is a script of tokens and probabilities::
 
 Each key is a text, and each value is the list of tokens that follow this text. The answer ends after the last token;
 after a text without a script, it ends at once. In the full form, the model is any object with the attributes of
-`Model`.
+`LanguageModel`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from cosd_providers.sampling import DraftOptions
 from cosd_providers.text import sendable, whole
 from cosd_providers.usage import Usage
 
-__all__ = ["Call", "Fault", "Model", "ScriptToken", "ScriptedProvider", "TableModel", "TextModel"]
+__all__ = ["Call", "Fault", "LanguageModel", "ScriptToken", "ScriptedProvider", "TableModel", "TextModel"]
 
 
 ScriptToken: TypeAlias = str | bytes | tuple[str | bytes, float]
@@ -68,7 +68,7 @@ _DRAFT_OPTIONS = ("continuation", "alternatives", "temperature", "seed", "states
 """Fields of a `Call` that are also `DraftOptions`."""
 
 
-class Model(Protocol):
+class LanguageModel(Protocol):
     """A language model, described by plain functions."""
 
     @property
@@ -255,7 +255,7 @@ class ScriptedProvider:
         open_requests: number of requests in progress; a test can check that it is 0 in the end.
     """
 
-    model: Model
+    model: LanguageModel
     name: str = "scripted"
     token_ids: bool = True
     end_prob: bool = True

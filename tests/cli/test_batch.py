@@ -22,7 +22,7 @@ from typer.testing import Result
 
 from cosd_api.json_lines import Appender
 from cosd_providers import Limits, Provider, ServerError, connect
-from cosd_providers.testing import Fault, Model
+from cosd_providers.testing import Fault, LanguageModel
 from fakes.commands import SERVERS, Scripted, cosd, start_scripted, words
 from fakes.llama_cpp import FakeLlamaCpp
 from toys.batches import PROMPTS, input_file, pair, read, texts
@@ -130,7 +130,7 @@ def test_limits_of_an_endpoint_hold_over_all_lines(
 class _Crowded:
     """Two servers; each request to the second one waits for another, and then for all that may still come."""
 
-    def __init__(self, models: Sequence[Model]) -> None:
+    def __init__(self, models: Sequence[LanguageModel]) -> None:
         self._servers = dict(zip(("http://draft", "http://one"), map(FakeLlamaCpp, models), strict=True))
         self._under_way = self.most = 0
 

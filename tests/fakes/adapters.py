@@ -26,7 +26,7 @@ from cosd_providers.engines.sglang import Sglang
 from cosd_providers.engines.tgi import Tgi
 from cosd_providers.engines.vllm import Vllm
 from cosd_providers.greedy import Continuation, Position
-from cosd_providers.testing import Model, ScriptedProvider
+from cosd_providers.testing import LanguageModel, ScriptedProvider
 from cosd_providers.text import merge
 from fakes.llama_cpp import FakeLlamaCpp
 from fakes.ollama import StandInOllama
@@ -54,7 +54,7 @@ class Local:
     name = "local"
     beginning = 0
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: LanguageModel) -> None:
         self.model = model
 
     def encode(self, text: str) -> list[Piece]:
@@ -137,13 +137,13 @@ class Tidy(toys.Plain):
         return next((n for n in fitting if not toys.is_incomplete(pending + self.tokens[n])), fitting[0])
 
 
-def across(model: Model) -> bool:
+def across(model: LanguageModel) -> bool:
     """True if a token ends a character and holds more: offsets in characters do not tell how much lies in a prompt."""
     starts = [data for data in model.tokens if data and 0x80 <= data[0] < 0xC0]
     return any(byte < 0x80 or byte >= 0xC0 for data in starts for byte in data)
 
 
-def parted(model: Model) -> bool:
+def parted(model: LanguageModel) -> bool:
     """True if a token ends a character and starts another that it leaves unfinished.
 
     Where such characters are not shown apart, they are one token, even across the end of a prompt.
@@ -159,7 +159,7 @@ def valid_so_far(data: bytes) -> bool:
         return False
 
 
-def drawable(model: Model, ids: Sequence[int]) -> bool:
+def drawable(model: LanguageModel, ids: Sequence[int]) -> bool:
     """True if the first tokens that were drawn are the beginning of a text."""
     raw = (Token(model.tokens[n], 1.0, end=n in model.end_ids) for n in ids)
     return valid_so_far(b"".join(token.data for token in islice(merge(raw), DRAWN)))
@@ -170,7 +170,7 @@ def readable(tokens: Sequence[Token]) -> bool:
     return all(valid([token]) for token in tokens)
 
 
-def simple(model: Model) -> bool:
+def simple(model: LanguageModel) -> bool:
     """True if no two tokens have the same string, and only the end has none."""
     tokens = [data for n, data in enumerate(model.tokens) if n not in model.end_ids]
     return len({*tokens}) == len(tokens) and all(tokens)
@@ -201,7 +201,7 @@ class Case:
         asks: in a draft, too.
     """
 
-    model: Model
+    model: LanguageModel
     server: Any
     expected: ScriptedProvider
     make: Callable[..., Provider]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from cosd_providers.testing import Model, ScriptToken, TextModel
+from cosd_providers.testing import LanguageModel, ScriptToken, TextModel
 
 Messages = Sequence[Mapping[str, str]]
 Template = Callable[[Messages], str]
@@ -55,7 +55,7 @@ class ChatModel(TextModel):
         return ids
 
 
-def parsed(model: Model, text: str, names: Mapping[str, int], unknown: int | None = None) -> list[int]:
+def parsed(model: LanguageModel, text: str, names: Mapping[str, int], unknown: int | None = None) -> list[int]:
     """The ids of a text in which special tokens are parsed, as a server's tokenizer does it.
 
     Args:
@@ -68,7 +68,7 @@ def parsed(model: Model, text: str, names: Mapping[str, int], unknown: int | Non
     return [n for part in parts for n in ([names[part]] if part in names else _spelt(model, part, unknown))]
 
 
-def _spelt(model: Model, text: str, unknown: int | None) -> list[int]:
+def _spelt(model: LanguageModel, text: str, unknown: int | None) -> list[int]:
     try:
         return model.encode(text.encode())
     except (KeyError, StopIteration, ValueError):  # in the models' own words: no token fits

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import httpx
 
-from cosd_providers.testing import Model
+from cosd_providers.testing import LanguageModel
 from fakes.stand_in import StandIn, event_stream
 
 NAMES = ("</s>", "<|eot_id|>", "<|im_end|>")
@@ -52,7 +52,9 @@ class FakeLlamaCpp(StandIn):
         banned: ids that it bans if it is told to ignore the end of sequence; older builds ban one end of several.
     """
 
-    def __init__(self, model: Model, *, context: int = 4096, beginning: bool = False, special: bool = False) -> None:
+    def __init__(
+        self, model: LanguageModel, *, context: int = 4096, beginning: bool = False, special: bool = False
+    ) -> None:
         self.model = model
         self.context = context
         self.beginning = beginning

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Literal
 
-from cosd_providers.testing import Model
+from cosd_providers.testing import LanguageModel
 from cosd_providers.text import whole
 from fakes.stand_in import Answer, StandIn
 
@@ -64,7 +64,7 @@ class StandInOllama(StandIn):
         finished: how many streams were sent to their end.
     """
 
-    model: Model
+    model: LanguageModel
     names: Sequence[str] = ("toy:latest",)
     context: int = 512
     beginning: int | None = None

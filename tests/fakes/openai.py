@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import httpx
 
-from cosd_providers.testing import Model
+from cosd_providers.testing import LanguageModel
 from cosd_providers.text import whole
 from fakes.chats import RefusedError, Template
 from fakes.splits import split
@@ -82,7 +82,7 @@ class FakeOpenAI(StandIn):
         requests: path and body of each request.
     """
 
-    model: Model
+    model: LanguageModel
     shape: Literal["legacy", "chat"] = "legacy"
     end: bool = True
     opened: Literal["empty", "lost", "bytes", "hidden", "gone"] = "empty"

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cosd_providers.testing import Model
+from cosd_providers.testing import LanguageModel
 from fakes.chats import RefusedError, Template, parsed
 from fakes.splits import split
 from fakes.stand_in import Answer, StandIn, rendered
@@ -68,7 +68,7 @@ class StandInSglang(StandIn):
         finished: how many streams were sent to their end.
     """
 
-    model: Model
+    model: LanguageModel
     context: int = 4096
     beginning: int | None = None
     specials: Mapping[int, str] = field(default_factory=dict)

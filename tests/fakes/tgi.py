@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import jsonschema  # type: ignore[import-untyped]  # its types are a package of their own
 
-from cosd_providers.testing import Model
+from cosd_providers.testing import LanguageModel
 from fakes.chats import SPECIALS, RefusedError, Template, parsed
 from fakes.stand_in import Answer, StandIn, rendered
 
@@ -148,7 +148,7 @@ class StandInTgi(StandIn):
         finished: how many streams were sent to their end.
     """
 
-    model: Model
+    model: LanguageModel
     max_input: int = 4000
     max_total: int = 4096
     beginning: int | None = None

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from cosd_providers.testing import Model
+from cosd_providers.testing import LanguageModel
 from fakes.chats import RefusedError, Template, parsed
 from fakes.splits import split
 from fakes.stand_in import StandIn, event_stream, rendered
@@ -50,7 +50,7 @@ class FakeVllm(StandIn):
         drawn: the ids of each answer that was drawn, by the seed of its request.
     """
 
-    def __init__(self, model: Model, *, context: int = 4096, beginning: bool = False) -> None:
+    def __init__(self, model: LanguageModel, *, context: int = 4096, beginning: bool = False) -> None:
         self.model = model
         self.context = context
         self.beginning = [len(model.tokens)] if beginning else []

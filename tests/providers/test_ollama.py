@@ -29,7 +29,7 @@ from cosd_providers import (
 from cosd_providers.contract import Context
 from cosd_providers.engines.ollama import Ollama, OllamaEvent
 from cosd_providers.engines.openai.wire import steps
-from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextModel
+from cosd_providers.testing import LanguageModel, ScriptedProvider, TableModel, TextModel
 from fakes.adapters import OLLAMA_ABLE, OLLAMA_SNAPSHOT, OLLAMA_URL, Local, readable, simple
 from fakes.ollama import StandInOllama
 from support.asked import draft, near
@@ -45,7 +45,7 @@ def fake(scripts: dict[str, list[Any]] | None = None, **options: Any) -> tuple[S
     return server, lambda **given: Ollama(OLLAMA_URL, http_client=server.client(), **given)
 
 
-def restored(model: Model, **options: Any) -> tuple[StandInOllama, Ollama]:
+def restored(model: LanguageModel, **options: Any) -> tuple[StandInOllama, Ollama]:
     """An adapter over a model that does not know the texts of the checks: they are recalled."""
     server = StandInOllama(model, **options)
     provider = Ollama(OLLAMA_URL, http_client=server.client())

@@ -16,7 +16,7 @@ from cosd_api import Fusion, RuleVerifier
 from cosd_providers import Usage
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.streams import StreamCheck
-from cosd_providers.engines.openai.wire import Answer
+from cosd_providers.engines.openai.wire import WireAnswer
 from cosd_providers.testing import TextModel
 from fakes.adapters import TOY
 from fakes.breaking import Repeating
@@ -193,10 +193,10 @@ async def test_a_gateway_that_cuts_text_into_characters_is_not_suspected(words: 
 # The check by itself.
 
 
-def shown(text: str, prob: float, **more: Any) -> Answer:
+def shown(text: str, prob: float, **more: Any) -> WireAnswer:
     entry = {"token": text, "logprob": prob, "top_logprobs": [{"token": text, "logprob": prob}]}
     choice = {"text": text, "logprobs": {"content": [entry]}, "finish_reason": None, **more}
-    return Answer.model_validate({"choices": [choice]})
+    return WireAnswer.model_validate({"choices": [choice]})
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def shown(text: str, prob: float, **more: Any) -> Answer:
         (shown("a", -9999.0), shown("a", -9999.0), False),
     ],
 )
-def test_what_counts_as_the_same(first: Answer, second: Answer, broken: bool) -> None:
+def test_what_counts_as_the_same(first: WireAnswer, second: WireAnswer, broken: bool) -> None:
     for between in ((), (shown("x", -0.125),)):
         check = StreamCheck(hides=False, probs=True)
         for event in (first, *between, second):

@@ -10,7 +10,7 @@ import pytest
 from cosd_providers import ResponseError
 from cosd_providers.drafting import RequestBill
 from cosd_providers.engine import Models
-from cosd_providers.engines.openai.wire import Answer, Candidate, Completion, Step, steps
+from cosd_providers.engines.openai.wire import Candidate, Completion, Step, WireAnswer, steps
 from cosd_providers.greedy import prob
 from cosd_providers.parsing import parse
 
@@ -91,17 +91,17 @@ def test_usage() -> None:
         (shown, RequestBill(0, 2)),
     ):
         bill = RequestBill()
-        parse(Answer, answer, "http://gpu").report(bill)
+        parse(WireAnswer, answer, "http://gpu").report(bill)
         assert bill == expected
 
 
 def test_what_servers_write_as_null() -> None:
     nothing = {"choices": None, "usage": {"prompt_tokens": None, "completion_tokens": None}}
-    answer = parse(Answer, nothing, "http://gpu")
+    answer = parse(WireAnswer, nothing, "http://gpu")
     assert answer.choices == []
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (0, None)
-    [choice] = parse(Answer, {"choices": [{"index": None, "text": None, "finish_reason": None}]}, "").choices
+    [choice] = parse(WireAnswer, {"choices": [{"index": None, "text": None, "finish_reason": None}]}, "").choices
     assert (choice.index, choice.written, choice.finish_reason) == (0, "", None)
 
 
@@ -123,10 +123,10 @@ def test_models_and_their_contexts() -> None:
 
 def test_what_is_not_as_expected_is_named_and_not_quoted() -> None:
     with pytest.raises(ResponseError, match=r"http://gpu: the answer is not as expected: choices.0.text") as caught:
-        parse(Answer, {"choices": [{"text": ["secret"]}]}, "http://gpu")
+        parse(WireAnswer, {"choices": [{"text": ["secret"]}]}, "http://gpu")
     assert "secret" not in str(caught.value)
     with pytest.raises(ResponseError, match="all of it"):
-        parse(Answer, [], "http://gpu")
+        parse(WireAnswer, [], "http://gpu")
 
 
 def offset(tokens: list[str], offsets: list[int], text: str) -> list[tuple[bytes | None, list[str]]]:

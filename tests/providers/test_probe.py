@@ -36,7 +36,7 @@ from cosd_providers.connect import ConnectOptions, Snapshot
 from cosd_providers.contract import Context
 from cosd_providers.engines.openai.dialects import DIALECTS
 from cosd_providers.probe import Definition, definition_of
-from cosd_providers.testing import Model, ScriptedProvider, TableModel
+from cosd_providers.testing import LanguageModel, ScriptedProvider, TableModel
 from fakes.llama_cpp import FakeLlamaCpp
 from fakes.ollama import StandInOllama
 from fakes.openai import FakeOpenAI, Shown
@@ -98,7 +98,7 @@ class Talker:
 class Over:
     """A model with the vocabulary of another."""
 
-    model: Model
+    model: LanguageModel
 
     @property
     def tokens(self) -> Any:
@@ -521,7 +521,7 @@ class Uneven(LlamaCpp):
             self.model = plain
 
 
-async def uneven(by: float, model: Model) -> ProbeReport:
+async def uneven(by: float, model: LanguageModel) -> ProbeReport:
     server = Uneven(model)
     server.by = by
     return await examined(server, None)

@@ -32,7 +32,7 @@ from cosd_providers import (
 )
 from cosd_providers.contract import Context
 from cosd_providers.engine import Engine
-from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextModel
+from cosd_providers.testing import LanguageModel, ScriptedProvider, TableModel, TextModel
 from fakes.breaking import waiting
 from support.asked import Inquiry, along, close, draft, inquiries
 from toys import toy_models as toys
@@ -60,7 +60,7 @@ class ToyServer:
         requests: the generation requests that were answered.
     """
 
-    def __init__(self, model: Model, context: int = 4096) -> None:
+    def __init__(self, model: LanguageModel, context: int = 4096) -> None:
         self.model = model
         self.context = context
         self.requests: list[httpx.Request] = []

@@ -28,7 +28,7 @@ from cosd_providers import (
 )
 from cosd_providers.contract import Context
 from cosd_providers.engines.sglang import Events, Sglang, SglangAnswer, scored
-from cosd_providers.testing import Model, TableModel, TextModel
+from cosd_providers.testing import LanguageModel, TableModel, TextModel
 from fakes.adapters import Local
 from fakes.breaking import waiting
 from fakes.sglang import StandInSglang
@@ -42,7 +42,7 @@ Strategy = Literal["echo", "list", "singles"]
 STRATEGIES: tuple[Strategy, ...] = ("echo", "list", "singles")
 
 
-def stand_in(model: Model, *, begins: bool = True, **options: Any) -> StandInSglang:
+def stand_in(model: LanguageModel, *, begins: bool = True, **options: Any) -> StandInSglang:
     """In front of a model; the beginning of sequence has the id after the model's own."""
     specials = {n: f"<unused{n}>" for n, data in enumerate(model.tokens) if not data and n not in model.end_ids}
     beginning = len(model.tokens) if begins else None

@@ -15,7 +15,7 @@ from cosd_providers.contract import Context
 from cosd_providers.engines.sglang import Sglang
 from cosd_providers.engines.vllm import Vllm
 from cosd_providers.forwarding import by_ids
-from cosd_providers.testing import Model, TableModel
+from cosd_providers.testing import LanguageModel, TableModel
 from fakes.sglang import StandInSglang
 from fakes.vllm import FakeVllm
 from support.drawn import costly
@@ -35,17 +35,17 @@ Made = tuple[Provider, list[list[int]]]
 """A provider, and what its server reads."""
 
 
-def names(model: Model) -> dict[int, str]:
+def names(model: LanguageModel) -> dict[int, str]:
     return {n: f"<unused{n}>" for n, data in enumerate(model.tokens) if not data and n not in model.end_ids}
 
 
-def vllm(tokenizer: Any, model: Model = MODEL, *, spaces: bool, strings: bool = True) -> Made:
+def vllm(tokenizer: Any, model: LanguageModel = MODEL, *, spaces: bool, strings: bool = True) -> Made:
     server = FakeVllm(model, beginning=True)
     server.spaces, server.strings, server.specials = spaces, strings, names(model)
     return Vllm(URL, tokenizer=tokenizer, http_client=server.client()), server.read
 
 
-def sglang(tokenizer: Any, model: Model = MODEL, *, spaces: bool) -> Made:
+def sglang(tokenizer: Any, model: LanguageModel = MODEL, *, spaces: bool) -> Made:
     server = StandInSglang(model, beginning=len(model.tokens), specials=names(model), space=spaces)
     return Sglang(URL, tokenizer=tokenizer, http_client=server.client()), server.read
 

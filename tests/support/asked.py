@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cosd_providers import Question, Token, Usage
 from cosd_providers.contract import Context
-from cosd_providers.testing import Model
+from cosd_providers.testing import LanguageModel
 from cosd_providers.text import Merger, merge, whole
 from toys import toy_models as toys
 
@@ -49,7 +49,7 @@ def close(ours: Sequence[Any], theirs: Sequence[Any], rel: float = 1e-9) -> None
 
 
 def check_alternatives(
-    model: Model,
+    model: LanguageModel,
     prompt: bytes,
     tokens: Sequence[Token],
     count: int,
@@ -81,7 +81,7 @@ def check_alternatives(
         ids.append(own)
 
 
-def check_proposed(model: Model, before: bytes, token: Token, count: int, *, complete: bool = True) -> None:
+def check_proposed(model: LanguageModel, before: bytes, token: Token, count: int, *, complete: bool = True) -> None:
     """The first token of a proposal after a text: it has the model's own other choices, or is a merged one."""
     probs = model.next(tuple(model.encode(before)))
     says = [(data, n in model.end_ids) for n, data in enumerate(model.tokens)]
@@ -93,7 +93,9 @@ def check_proposed(model: Model, before: bytes, token: Token, count: int, *, com
         _check_told(token, list(zip(says, probs, strict=True)), count, complete=complete)
 
 
-def check_scored(model: Model, prompt: bytes, scored: Sequence[Token], count: int, *, complete: bool = True) -> None:
+def check_scored(
+    model: LanguageModel, prompt: bytes, scored: Sequence[Token], count: int, *, complete: bool = True
+) -> None:
     """A scored text, and the end after it: each token has the model's own other choices; a cut one has none.
 
     Args:
@@ -120,7 +122,7 @@ def check_scored(model: Model, prompt: bytes, scored: Sequence[Token], count: in
         _check_told(end, list(zip(says, probs, strict=True)), count, complete=complete)
 
 
-def check_sampled(model: Model, prompt: bytes, tokens: Sequence[Token]) -> None:
+def check_sampled(model: LanguageModel, prompt: bytes, tokens: Sequence[Token]) -> None:
     """Each token can be drawn where it stands, and has its own probability there, or an unknown one."""
     paths = {tuple(model.encode(prompt))}
     for token in tokens:
@@ -129,7 +131,9 @@ def check_sampled(model: Model, prompt: bytes, tokens: Sequence[Token]) -> None:
         assert paths, token
 
 
-def _ways(model: Model, ids: tuple[int, ...], data: bytes, end: bool) -> Iterator[tuple[tuple[int, ...], float]]:
+def _ways(
+    model: LanguageModel, ids: tuple[int, ...], data: bytes, end: bool
+) -> Iterator[tuple[tuple[int, ...], float]]:
     """The raw tokens that a token may be made of, as the ids with them, and the lowest of their probabilities."""
     for n, prob in enumerate(model.next(ids)):
         one = model.tokens[n]
@@ -175,7 +179,7 @@ def inquiries(draw: st.DrawFn) -> Inquiry:
 
 
 @st.composite
-def along(draw: st.DrawFn, model: Model) -> Inquiry:
+def along(draw: st.DrawFn, model: LanguageModel) -> Inquiry:
     """A prompt, a text that the model itself would write or nearly so, and questions within it."""
     prompt, ids, raw = draw(toys.prompts()), list[int](), list[Token]()
     ids += model.encode(prompt)

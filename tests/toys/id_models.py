@@ -48,7 +48,7 @@ class Always:
 
 @dataclass(frozen=True)
 class IdModel:
-    """A random model, as `testing.Model` has it. All of its distributions follow from its fields.
+    """A random model, as `testing.LanguageModel` has it. All of its distributions follow from its fields.
 
     `written` are the ids that it may write; the last two before a place decide. Models of one `language` agree mostly
     about the most probable id: in `fluency` of sixteen places.

@@ -182,7 +182,7 @@ def pieces(name: str, *, permuted: bool = False) -> Pieces:
 
 @dataclass(frozen=True, repr=False)
 class NGram:
-    """A model of the tokens of some texts, by the last `order` - 1 of them; see `testing.Model`."""
+    """A model of the tokens of some texts, by the last `order` - 1 of them; see `testing.LanguageModel`."""
 
     pieces: Pieces
     texts: tuple[str, ...]

@@ -24,7 +24,7 @@ NONSENSE = b"#"
 
 @dataclass(frozen=True)
 class Reciter:
-    """A model that recites a text, as `testing.Model` has it.
+    """A model that recites a text, as `testing.LanguageModel` has it.
 
     Attributes:
         text: the text; the tokens of its encoding and of `also` are the vocabulary, and every byte.

@@ -33,7 +33,7 @@ from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.openai.discovery import check_tokenizer, choose, unbegun
 from cosd_providers.engines.openai.drafting import Drafting
 from cosd_providers.engines.openai.proposing import Proposing
-from cosd_providers.engines.openai.wire import Answer, Billed, Cached, Completion, Logprobs, Named, steps
+from cosd_providers.engines.openai.wire import Billed, Cached, Completion, Logprobs, Named, WireAnswer, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, UnsupportedError
 from cosd_providers.greedy import ROUNDING, TIES
 from cosd_providers.http.transport import MANY_IDLE, Transport
@@ -105,7 +105,7 @@ class OllamaEvent(BaseModel):
     eval_count: int | None = None
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> WireAnswer:
         """The event in the shape of OpenAI's protocol."""
         choice = Completion(
             text=self.response,
@@ -119,7 +119,7 @@ class OllamaEvent(BaseModel):
             completion_tokens=self.eval_count,
             prompt_tokens_details=None if cached is None else Cached(cached_tokens=cached),
         )
-        return Answer(choices=[choice], usage=billed if self.done else None)
+        return WireAnswer(choices=[choice], usage=billed if self.done else None)
 
 
 def _marked(entry: Named) -> Named:
@@ -168,7 +168,7 @@ class OllamaClient(OpenAIClient):
         options = cast("Mapping[str, object]", extra.get("options", {}))
         self._options = {**options, **_GREEDY, **({} if context is None else {"num_ctx": context})}
 
-    def read(self, data: object) -> Answer:
+    def read(self, data: object) -> WireAnswer:
         """Validate an answer, or an event of a stream, and convert it to OpenAI's protocol.
 
         Raises:

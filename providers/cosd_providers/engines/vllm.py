@@ -54,7 +54,7 @@ from cosd_providers.engine import (
 )
 from cosd_providers.engines.openai.dialects import DIALECTS
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient, RawReply, RawRequest, RawScores
-from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Ranked, steps
+from cosd_providers.engines.openai.wire import Billed, Completion, Ranked, WireAnswer, steps
 from cosd_providers.engines.token_ids import TokenIdsEngine
 from cosd_providers.engines.token_ids_client import (
     LETTERS,
@@ -206,7 +206,7 @@ class VllmClient(TokenIdsClient):
             try:
                 with billed(usage, partial(_size, asked)) as bill:
                     data = await self.transport.post("/v1/completions", body, usage=usage)
-                    answer = parse(Answer, data, self.transport.endpoint, raw=DIALECTS["vllm"].raw)
+                    answer = parse(WireAnswer, data, self.transport.endpoint, raw=DIALECTS["vllm"].raw)
                     answer.report(bill)
             except InvalidRequestError as error:
                 refused = _MANY.search(str(error))
@@ -234,7 +234,7 @@ class VllmClient(TokenIdsClient):
         with billed(usage, partial(_size, [ids])) as bill:
             async with self.transport.stream("/v1/completions", body, usage=usage, attempt=attempt) as events:
                 async for data in events:
-                    event = parse(Answer, data, endpoint, raw=DIALECTS["vllm"].raw)
+                    event = parse(WireAnswer, data, endpoint, raw=DIALECTS["vllm"].raw)
                     if _twice(event, last):
                         continue
                     last = event.usage or last
@@ -374,7 +374,7 @@ def _size(prompts: Sequence[Sequence[int]]) -> tuple[int, bool]:
     return sum(map(len, prompts)), False
 
 
-def _twice(event: Answer, billed: Billed | None) -> bool:
+def _twice(event: WireAnswer, billed: Billed | None) -> bool:
     """True if this event came before: it has tokens, but the number of written tokens has not grown."""
     written, before = (one.completion_tokens if one else None for one in (event.usage, billed))
     return bool(before and written and written <= before and any(map(steps, event.choices)))

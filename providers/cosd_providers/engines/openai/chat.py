@@ -19,7 +19,7 @@ from typing import Literal
 from cosd_providers.chat.rendering import ChatAdapter, ChatRenderer, folded, joined
 from cosd_providers.contract import Token
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
-from cosd_providers.engines.openai.wire import Answer, Conversation
+from cosd_providers.engines.openai.wire import Conversation, WireAnswer
 from cosd_providers.errors import InvalidRequestError, ResponseError, ServerError, StatusError, UnsupportedError
 from cosd_providers.greedy import Position
 from cosd_providers.messages import Message, OnSpecialTokens
@@ -151,7 +151,7 @@ class ChatRouteRenderer(ChatRenderer):
         answer = await self._one(Conversation(), _GREETING, started, limit)
         return [one for choice in answer.choices[:1] for one in self._client.positions(choice)]
 
-    async def _one(self, conversation: Conversation, prompt: str, text: str, limit: int) -> Answer:
+    async def _one(self, conversation: Conversation, prompt: str, text: str, limit: int) -> WireAnswer:
         """Request an answer of at most `limit` raw tokens, which is not billed."""
         return await self._client.of_chat(conversation).one(Prefix(prompt, text), limit, Usage(), check=False)
 

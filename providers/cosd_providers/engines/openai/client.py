@@ -24,7 +24,7 @@ from cosd_providers.engine import miscounted
 from cosd_providers.engines.openai.dialects import GREEDY, NEUTRAL, Dialect
 from cosd_providers.engines.openai.logprobs import CheckedAligner, Listing
 from cosd_providers.engines.openai.streams import StreamCheck, checked
-from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Conversation, steps
+from cosd_providers.engines.openai.wire import Billed, Completion, Conversation, WireAnswer, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
 from cosd_providers.greedy import TIES, Position
 from cosd_providers.http.transport import Transport
@@ -209,7 +209,7 @@ class OpenAIClient:
         *,
         alternatives: int = 0,
         check: bool = True,
-    ) -> Answer:
+    ) -> WireAnswer:
         """Request at most `limit` raw tokens after a prefix, each with `alternatives` other tokens if possible.
 
         Raises:
@@ -264,7 +264,7 @@ class OpenAIClient:
         *,
         attempt: int = 0,
         alternatives: int = 0,
-    ) -> AsyncGenerator[AsyncIterator[Answer]]:
+    ) -> AsyncGenerator[AsyncIterator[WireAnswer]]:
         """Send a request like `one`, but stream the answer as events; `attempt` is as in `Transport.stream`."""
         options = self.dialect.stream_options
         more = {"stream_options": dict(options)} if options else {}
@@ -281,7 +281,7 @@ class OpenAIClient:
             events = self._answers(begin, body)
             check = StreamCheck(hides=not self.dialect.shows_parts, probs=self.facts.probs)
 
-            async def whole() -> Answer:
+            async def whole() -> WireAnswer:
                 await stack.aclose()
                 answer = await self.one(prefix, limit, usage, fields, alternatives=alternatives, check=False)
                 return check.rest(answer, self.endpoint, usage)
@@ -293,7 +293,7 @@ class OpenAIClient:
         self,
         begin: Callable[[Mapping[str, object]], Awaitable[AsyncIterator[dict[str, Any]]]],
         body: Mapping[str, object],
-    ) -> AsyncGenerator[Answer]:
+    ) -> AsyncGenerator[WireAnswer]:
         """Parse the events; if the server refuses something that is dispensable, send the request again without it.
 
         Some servers refuse a stream in its first event.
@@ -310,9 +310,9 @@ class OpenAIClient:
                     raise
                 body = self._reduced(body, error)
 
-    def read(self, data: object) -> Answer:
+    def read(self, data: object) -> WireAnswer:
         """Parse a whole answer, or an event of a stream."""
-        return parse(Answer, data, self.endpoint, raw=self.dialect.raw)
+        return parse(WireAnswer, data, self.endpoint, raw=self.dialect.raw)
 
     def positions(self, choice: Completion, alternatives: int = 0) -> list[Position]:
         """Convert a whole answer to a request for `alternatives`; raises the same errors as `CheckedAligner.feed`."""

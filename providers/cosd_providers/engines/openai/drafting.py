@@ -16,7 +16,7 @@ from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_lo
 from cosd_providers.engines.openai.logprobs import CheckedAligner
 from cosd_providers.engines.openai.no_logprobs import EventReader
 from cosd_providers.engines.openai.streams import RestOfAnswer
-from cosd_providers.engines.openai.wire import Answer, Billed, Completion, steps
+from cosd_providers.engines.openai.wire import Billed, Completion, WireAnswer, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError
 from cosd_providers.greedy import Draft, Position, with_alternatives
 from cosd_providers.sampling import DraftOptions
@@ -257,7 +257,7 @@ class _Stream:
         billed = (self.billed.completion_tokens if self.billed else None) or self._written
         return self._written - self._again <= billed < self._written
 
-    def feed(self, event: Answer) -> list[Token]:
+    def feed(self, event: WireAnswer) -> list[Token]:
         """Read one event, and return the whole tokens that it completes."""
         self.billed = event.usage or self.billed
         if isinstance(event, RestOfAnswer):

@@ -17,7 +17,7 @@ from cosd_providers.contract import Token
 from cosd_providers.distributions import agree, cuts, power_of
 from cosd_providers.engines.openai.client import EchoProof, OpenAIClient, Prefix
 from cosd_providers.engines.openai.logprobs import Listing, TokenAligner, ranked
-from cosd_providers.engines.openai.wire import Answer, Completion, steps
+from cosd_providers.engines.openai.wire import Completion, WireAnswer, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
 from cosd_providers.greedy import Choice, Position, with_alternatives
 from cosd_providers.text import LOST, join, sendable
@@ -123,7 +123,7 @@ class Echo:
             self._sound = len(text)
         return scored
 
-    def _read(self, answer: Answer, text: bytes, shift: int, alternatives: int = 0) -> Scored | None:
+    def _read(self, answer: WireAnswer, text: bytes, shift: int, alternatives: int = 0) -> Scored | None:
         """Read the echo of `text` from an answer; None if the answer is not a usable echo."""
         [choice] = answer.choices
         raw = steps(choice)
@@ -150,7 +150,7 @@ class Echo:
         text = self._client.dialect.known_text
         try:
             answer = await self._client.one(Prefix(text, ""), 1, usage, _ECHO)
-            asked: dict[bytes, Answer] = {}
+            asked: dict[bytes, WireAnswer] = {}
             for shift in _SHIFTS:
                 scored = self._read(answer, text.encode(), shift)
                 if scored is None:
@@ -166,7 +166,7 @@ class Echo:
         return EchoProof(None)
 
     async def _agreeing(
-        self, scored: Scored, asked: dict[bytes, Answer], usage: Usage, most: int = 3 * _PLACES, *, since: int = 0
+        self, scored: Scored, asked: dict[bytes, WireAnswer], usage: Usage, most: int = 3 * _PLACES, *, since: int = 0
     ) -> list[tuple[Position, Position]] | None:
         """Compare the scored distributions at some positions with the model's answers at the same positions.
 
@@ -237,7 +237,7 @@ def _tokens_of(text: bytes, positions: Sequence[Position]) -> int:
     return 0
 
 
-def hidden_tokens(answer: Answer, shown: int) -> int | None:
+def hidden_tokens(answer: WireAnswer, shown: int) -> int | None:
     """The number of prompt tokens that the echo does not show: 0, or 1 for a beginning of sequence; None otherwise."""
     read_tokens = answer.usage.prompt_tokens if answer.usage else 0
     hidden = read_tokens - shown if read_tokens else 0

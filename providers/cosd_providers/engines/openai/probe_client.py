@@ -16,7 +16,7 @@ from cosd_providers.engine import Models
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.echo import hidden_tokens, spelt
 from cosd_providers.engines.openai.logprobs import TokenAligner
-from cosd_providers.engines.openai.wire import Answer, Billed, Completion
+from cosd_providers.engines.openai.wire import Billed, Completion, WireAnswer
 from cosd_providers.errors import InvalidRequestError, ResponseError, ServerError, UnsupportedError
 from cosd_providers.greedy import TIES, Position
 from cosd_providers.http.transport import Transport
@@ -143,7 +143,7 @@ class ProbeClient(ABC):
         body = {"model": self._model, "messages": messages, "max_tokens": limit, "temperature": 0, **fields}
         try:
             data = await self._transport.post(self._chat, body, usage=usage)
-            answer = parse(Answer, data, self._transport.endpoint)
+            answer = parse(WireAnswer, data, self._transport.endpoint)
         except (InvalidRequestError, ServerError, ResponseError) as error:
             raise self.unable(f"the chat route refuses it: {_message(error)}") from error
         if not answer.choices:
@@ -209,8 +209,8 @@ class CompletionsProbeClient(ProbeClient):
         first = 0 if shown[0].pick.token.data or shown[0].pick.open else 1
         return RawScores("echo", shown[first:], first + (hidden_tokens(data, len(shown)) or 0), next(iter(rest), None))
 
-    async def _post(self, body: Mapping[str, object], usage: Usage) -> Answer:
-        answer = parse(Answer, await self._transport.post(self._path, body, usage=usage), self._transport.endpoint)
+    async def _post(self, body: Mapping[str, object], usage: Usage) -> WireAnswer:
+        answer = parse(WireAnswer, await self._transport.post(self._path, body, usage=usage), self._transport.endpoint)
         if answer.usage is not None:
             usage.bill(answer.usage.prompt_tokens, answer.usage.completion_tokens or 0, answer.usage.cached)
         return answer

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
-from cosd_providers.engines.openai.wire import Answer, marks, rest_of, steps, strings
+from cosd_providers.engines.openai.wire import WireAnswer, marks, rest_of, steps, strings
 from cosd_providers.errors import ResponseError
 from cosd_providers.usage import Usage
 
 
-class RestOfAnswer(Answer):
+class RestOfAnswer(WireAnswer):
     """The rest of an answer that was requested once more, without a stream; that request has a bill of its own."""
 
 
@@ -43,10 +43,10 @@ class StreamCheck:
         self._start: int | None = None  # the first offset
         self._seen: set[tuple[object, ...]] = set()
         self._again: list[str] = []  # tokens of an event that came before, and of an event held back before it
-        self._held: Answer | None = None
+        self._held: WireAnswer | None = None
         self._begun = False
 
-    def feed(self, answer: Answer) -> list[Answer]:
+    def feed(self, answer: WireAnswer) -> list[WireAnswer]:
         """Read an event, and return the events that are now certain."""
         self._begun = True
         if self._probs and self._came_before(answer):
@@ -72,7 +72,7 @@ class StreamCheck:
             self._held = answer
         return found
 
-    def end(self) -> list[Answer]:
+    def end(self) -> list[WireAnswer]:
         """Return the event that was held back, if the stream may end after it."""
         held = self._held
         if self._hides and (not self._begun or (held is not None and _is_silent(held) and not _finishes(held))):
@@ -80,7 +80,7 @@ class StreamCheck:
             return []
         return [] if held is None else [held]
 
-    def rest(self, whole: Answer, endpoint: str, usage: Usage) -> RestOfAnswer:
+    def rest(self, whole: WireAnswer, endpoint: str, usage: Usage) -> RestOfAnswer:
         """Return the part of the whole answer after the events that have been returned, as one event.
 
         `whole` answers the same request without a stream. `usage` gets a warning if the stream has repeated something.
@@ -99,21 +99,21 @@ class StreamCheck:
             )
         return RestOfAnswer(choices=[rest], usage=whole.usage)
 
-    def _came_before(self, answer: Answer) -> bool:
+    def _came_before(self, answer: WireAnswer) -> bool:
         found = [mark for choice in answer.choices for mark in marks(choice)]
         before = not self._seen.isdisjoint(found)
         self._seen.update(found)
         return before
 
-    def _given(self, answer: Answer) -> Answer:
+    def _given(self, answer: WireAnswer) -> WireAnswer:
         self._strings += _strings(answer)
         self._text += _text(answer)
         return answer
 
 
 async def checked(
-    events: AsyncGenerator[Answer], check: StreamCheck, rest: Callable[[], Awaitable[Answer]]
-) -> AsyncGenerator[Answer]:
+    events: AsyncGenerator[WireAnswer], check: StreamCheck, rest: Callable[[], Awaitable[WireAnswer]]
+) -> AsyncGenerator[WireAnswer]:
     """Yield the events of a stream, as far as they are sound; `rest` closes it, and returns the rest of the answer."""
     async with aclosing(events):
         async for event in events:
@@ -128,35 +128,35 @@ async def checked(
         yield await rest()
 
 
-def _text(answer: Answer) -> str:
+def _text(answer: WireAnswer) -> str:
     return "".join(choice.written for choice in answer.choices)
 
 
-def _strings(answer: Answer) -> list[str]:
+def _strings(answer: WireAnswer) -> list[str]:
     return [string for choice in answer.choices for string in strings(choice)]
 
 
-def _finishes(answer: Answer) -> bool:
+def _finishes(answer: WireAnswer) -> bool:
     return any(choice.finish_reason is not None for choice in answer.choices)
 
 
-def _only_ends(answer: Answer) -> bool:
+def _only_ends(answer: WireAnswer) -> bool:
     """True if the answer adds nothing but the reason for its end."""
     return _finishes(answer) and not _text(answer) and not _strings(answer)
 
 
-def _is_silent(answer: Answer) -> bool:
+def _is_silent(answer: WireAnswer) -> bool:
     """True if the answer adds no text, although it has a token."""
     found = (step.pick for choice in answer.choices for step in steps(choice))
     return not _text(answer) and any(not pick.text and not pick.data for pick in found)
 
 
-def _may_end(answer: Answer) -> bool:
+def _may_end(answer: WireAnswer) -> bool:
     """True if the answer's only token is shown without bytes, as the end of sequence is."""
     return [step.pick.data for choice in answer.choices for step in steps(choice)] == [b""]
 
 
-def _offset(answer: Answer) -> int | None:
+def _offset(answer: WireAnswer) -> int | None:
     """The number of characters before the answer, if the server reports text offsets."""
     offsets = [choice.logprobs.text_offset for choice in answer.choices if choice.logprobs]
     return offsets[0][0] if offsets and offsets[0] else None

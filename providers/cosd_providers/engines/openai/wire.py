@@ -179,7 +179,7 @@ class Billed(BaseModel):
         return (self.prompt_tokens_details.cached_tokens or 0) if self.prompt_tokens_details else 0
 
 
-class Answer(BaseModel):
+class WireAnswer(BaseModel):
     """A response on either route, or one event of its stream."""
 
     choices: Annotated[list[Completion], unless_none([])] = []
