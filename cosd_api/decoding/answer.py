@@ -113,7 +113,7 @@ class Judge:
         replacement: its word, which is put into the path when all others have judged the text before it.
         error: the reason why it could not judge; raised only when the answer has to wait for it.
         drafts_error: whether `error` is the draft's.
-        saw: number of the last change of the answer that it has taken into account.
+        caught_up_to: number of the last change of the answer that it has taken into account.
         asks: whether it waits for the answer to a request.
         early: the place about which it is being asked early, if any.
         asked_early: the last place about which it was asked early.
@@ -132,7 +132,7 @@ class Judge:
     replacement: Replacement | None = None
     error: Exception | None = None
     drafts_error: bool = False
-    saw: int = -1
+    caught_up_to: int = -1
     asks: bool = False
     early: object = None
     asked_early: object = None
@@ -223,7 +223,7 @@ class AnswerPath(JudgedPath):
         self.draft = 0
         self.numbers, self.asks = count(1), count(1)
         self.news, self.changes = anyio.Event(), 0
-        self._look = anyio.Event()
+        self._progress = anyio.Event()
         self._stops = StopFinder(job.stop)
         self._stop_count = 0  # number of tokens up to the stop string's end
 
@@ -240,18 +240,18 @@ class AnswerPath(JudgedPath):
         await self.news.wait()
         await anyio.lowlevel.checkpoint_if_cancelled()
 
-    def looked(self, judge: Judge, change: int, *, asks: bool = False) -> None:
+    def caught_up(self, judge: Judge, change: int, *, asks: bool = False) -> None:
         """Note that a judge has taken the changes up to number `change` into account, or that it `asks` a question."""
-        judge.saw, judge.asks = change, asks
-        self._look.set()
+        judge.caught_up_to, judge.asks = change, asks
+        self._progress.set()
 
-    async def all_looked(self, limit: float) -> None:
+    async def judges_caught_up(self, limit: float) -> None:
         """Wait until every judge has drawn its conclusions from the last change, but at most `limit` seconds."""
         last = self.changes
         with anyio.move_on_after(limit):
-            while any(one.saw < last and not one.asks for one in self.judges.values()):
-                self._look = anyio.Event()
-                await self._look.wait()
+            while any(one.caught_up_to < last and not one.asks for one in self.judges.values()):
+                self._progress = anyio.Event()
+                await self._progress.wait()
 
     # ------------------------------------------------------------------------------------------------- the tokens
 

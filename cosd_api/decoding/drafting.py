@@ -103,7 +103,7 @@ class Drafts:
                 await anyio.sleep(wait)
                 continue  # the path may have changed
             if checked != answer.changes:  # what the judges find may make this draft useless
-                await answer.all_looked(self._token_seconds)
+                await answer.judges_caught_up(self._token_seconds)
                 checked = answer.changes
                 continue
             command = self._next()

@@ -79,7 +79,7 @@ class Judging:
                     self._watches.follow(judge)
                     answer.tell()
                     continue
-                answer.looked(judge, change)
+                answer.caught_up(judge, change)
                 if news is answer.news:
                     await answer.changed()
 
@@ -96,7 +96,7 @@ class Judging:
             if not isinstance(step, bool):
                 if moved:
                     self._answer.tell()
-                self._answer.looked(judge, judge.saw, asks=True)
+                self._answer.caught_up(judge, judge.caught_up_to, asks=True)
                 await step()
                 return True
             if not step:
@@ -213,19 +213,22 @@ class Judging:
     async def _early(self, judge: Judge, reader: Reader) -> bool:
         """Ask about a place whose unit is not complete, if the ids before it are certain; return False."""
         answer, first = self._answer, judge.first
-        if first < len(answer.tokens) and not any(map(self._verdicts.asks, range(first, len(answer.tokens)))):
+        known = range(first, min(len(answer.tokens), answer.bound))
+        if known and not any(map(self._verdicts.asks, known)):
             return False
         if judge.early is not None or ((first or answer.tokens) and not self._pacing.is_alone(judge.model)):
             return False
         if first >= answer.bound or not self._verdicts.ever:
             return False
-        place = await reader.early(answer, judge, likely=self._pacing.runs_on(judge.model))
+        short = self._pacing.runs_on(judge.model)
+        place = await reader.early(answer, judge, likely=short)
         if place is None or place.key == judge.asked_early or not answer.is_current(judge):
             return False
         if self._watches.comes_by(judge, place.key):
             return False
         judge.asked_early = place.key  # not asked early again, should it fail
-        if self._watches.open_at(judge, place, short=self._pacing.runs_on(judge.model)):
+        streams = short or self._pacing.is_watched(judge.model)
+        if streams and self._watches.open_at(judge, place, short=short):
             return False
         judge.early, judge.early_scope = place.key, anyio.CancelScope()
         self._start(self._ask_early, judge, reader, place)
