@@ -6,7 +6,7 @@ command line. No request of a client, and no result or trace, ever does.
 
 from __future__ import annotations
 
-import ast
+import re
 import sys
 from collections.abc import Container
 from hashlib import blake2b
@@ -54,7 +54,7 @@ def class_at(address: str, base: type[Method], taken: Container[str]) -> type[Me
         raise SettingError(f"{address}: give the file and the name of the class, as {address}:MyMethod")
     file = Path(path).resolve()
     found: Any = getattr(_module(path, file), name, None)
-    lines = {one.name: one.lineno for one in ast.parse(file.read_bytes()).body if isinstance(one, ast.ClassDef)}
+    lines = _lines(file)
     if found is None:
         others = ", ".join(f"{one} (line {line})" for one, line in lines.items())
         raise SettingError(f"{path} has no class {name!r}{suggestion(name, lines, f'it has {others}')}")
@@ -75,6 +75,12 @@ def class_at(address: str, base: type[Method], taken: Container[str]) -> type[Me
 
 async def _starts() -> None:
     """Do nothing, in place of `write` in methods that have their own `start`."""
+
+
+def _lines(file: Path) -> dict[str, int]:
+    """The line of each class in a file, for messages."""
+    lines = enumerate(file.read_text("utf-8", "replace").splitlines(), 1)
+    return {found[1]: line for line, words in lines if (found := re.match(r"class (\w+)", words))}
 
 
 def _id(file: Path) -> str:
