@@ -39,13 +39,13 @@ from cosd_api import notes
 from cosd_api.alignment import Decision, judge, same
 from cosd_api.budget import Budget, late
 from cosd_api.decoding.calls import Calls, placed
-from cosd_api.decoding.paths import Path
 from cosd_api.decoding.timeline import Timeline
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import SettingError
 from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.lists import key_of, most_probable
-from cosd_api.paths import Encoder
+from cosd_api.paths.encoding import Encoder
+from cosd_api.paths.own_ids import Path
 from cosd_api.records import DRAFT, Endpoint, EndpointUsage, Probability, Record, Request, Seconds, TokenDecision
 from cosd_api.settings import FusionSettings, LikelihoodLimits
 from cosd_api.telemetry import FusionSpan, fusion_span

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
 from cosd_api import FusionResult, MatchVerifier, fuse
-from cosd_api.paths import DraftPath, look
-from cosd_api.text_paths import next_text_unit, restart_text, resumed, spelled
+from cosd_api.paths.cuts import look
+from cosd_api.paths.encoding import DraftPath
+from cosd_api.paths.text_only import next_text_unit, restart_text, resumed, spelled
 from cosd_providers import ServerError
 from cosd_providers.contract import Token, WordEnds
 from cosd_providers.testing import Fault

@@ -19,7 +19,8 @@ from cosd_api.decoding.commands import DRAFT, Report
 from cosd_api.decoding.run import AnswerJob
 from cosd_api.decoding.said import Ids, Said
 from cosd_api.decoding.stops import StopFinder
-from cosd_api.paths import DraftPath, Encoder, PathUnit
+from cosd_api.paths.encoding import DraftPath, Encoder
+from cosd_api.paths.units import PathUnit
 from cosd_providers.contract import Token
 
 LOOKAHEAD = 16

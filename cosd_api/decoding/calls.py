@@ -13,9 +13,9 @@ import anyio.lowlevel
 
 from cosd_api.budget import Budget
 from cosd_api.decoding.commands import StartDraft, Watch
-from cosd_api.decoding.paths import Path
 from cosd_api.decoding.speeds import Clock, Speeds
 from cosd_api.decoding.timeline import RequestKind, RequestSpan, Timeline
+from cosd_api.paths.own_ids import Path
 from cosd_providers.contract import Context, DraftEnd, HiddenStates, Proposal, Provider, Question, Token
 from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.forwarding import by_given_ids, by_ids

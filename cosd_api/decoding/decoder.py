@@ -41,7 +41,8 @@ from cosd_api.decoding.response import Response
 from cosd_api.decoding.run import AnswerJob
 from cosd_api.decoding.tasks import AnswerTasks
 from cosd_api.decoding.verdicts import Verdicts
-from cosd_api.paths import Encoder, word_around
+from cosd_api.paths.cuts import word_around
+from cosd_api.paths.encoding import Encoder
 from cosd_api.verification import Verifier, needs_of, tie_of
 from cosd_providers.contract import Token
 from cosd_providers.forwarding import by_ids

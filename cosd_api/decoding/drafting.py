@@ -17,7 +17,7 @@ from cosd_api.decoding.commands import StartDraft
 from cosd_api.decoding.hedging import Hedge, Hedges
 from cosd_api.decoding.pace import PATIENCE
 from cosd_api.decoding.pacing import Pacing
-from cosd_api.text_paths import resumed
+from cosd_api.paths.text_only import resumed
 from cosd_providers.contract import DraftEnd, Ready, Token
 
 FIRST_SECONDS = 0.001

@@ -24,8 +24,9 @@ from cosd_api.decoding.readers import KeyedPlace, Pending, Reader, UnwrittenText
 from cosd_api.decoding.said import Source, Writing
 from cosd_api.decoding.verdicts import Verdicts
 from cosd_api.decoding.watches import Watches
-from cosd_api.differences import Difference, Walk, begun_before, next_start
-from cosd_api.paths import PathUnit, is_safe_cut
+from cosd_api.paths.cuts import is_safe_cut
+from cosd_api.paths.units import PathUnit
+from cosd_api.paths.walks import Difference, Walk, begun_before, next_start
 from cosd_providers.contract import DraftEnd, Question, Token
 
 _LISTED = 4  # number of other tokens to list if the draft is asked for the probability of its own token

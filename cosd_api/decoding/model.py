@@ -18,10 +18,10 @@ from cosd_api.decoding.commands import Contender, DecidedSegment, Loss, StartDra
 from cosd_api.decoding.encodings import Encodings
 from cosd_api.decoding.open_stream import OpenStream
 from cosd_api.decoding.passage import Passage, is_stuck, joined, numbered
-from cosd_api.decoding.paths import Path, Paths, Trail
 from cosd_api.decoding.run import AnswerJob
 from cosd_api.decoding.tasks import AnswerTasks
 from cosd_api.decoding.words import unicode_words
+from cosd_api.paths.own_ids import Path, Paths, Trail
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import DraftEnd, IdScores, Proposal, Question, Token, WordEnds
 from cosd_providers.errors import UnsupportedError

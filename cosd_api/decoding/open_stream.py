@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import anyio
 
-from cosd_api.decoding.paths import Trail
+from cosd_api.paths.own_ids import Trail
 from cosd_providers.contract import DraftEnd, Token
 
 

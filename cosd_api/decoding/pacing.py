@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from cosd_api.decoding.answer import AnswerPath
 from cosd_api.decoding.pace import LEAST, Pace
-from cosd_api.paths import look, word_around
+from cosd_api.paths.cuts import look, word_around
 
 _MOST_UNITS = 32  # maximum number of units in one request, if the server recommends no number of places
 _SHARE = 0.7  # the draft may be this many times the average distance between two replacements ahead

@@ -26,9 +26,12 @@ from cosd_api.alignment import Decision, same, ties
 from cosd_api.decoding.answer import LOOKAHEAD, AnswerPath, Judge, JudgedPath, Replacement
 from cosd_api.decoding.calls import Calls
 from cosd_api.decoding.said import Ids, Said, Source, Writing
-from cosd_api.differences import Difference, Walk, asked_places, is_own, walk, walk_text
-from cosd_api.paths import Encoder, PathUnit, Restart, end_of_word, is_safe_cut, look, next_unit, restart
-from cosd_api.text_paths import next_text_unit, restart_text, unit_question
+from cosd_api.paths.cuts import is_safe_cut, look
+from cosd_api.paths.encoding import Encoder
+from cosd_api.paths.restart import Restart, end_of_word, restart
+from cosd_api.paths.text_only import next_text_unit, restart_text, unit_question
+from cosd_api.paths.units import PathUnit, next_unit
+from cosd_api.paths.walks import Difference, Walk, asked_places, is_own, walk, walk_text
 from cosd_providers.contract import Provider, Question, Token
 from cosd_providers.tokenizers import words_of
 
@@ -271,7 +274,7 @@ class OwnIds(ByIds):
         self._encoder, self.cuts = encoder, encoder.cuts
 
     async def unit(self, answer: JudgedPath, first: int, *, own: bool) -> PathUnit | None:
-        """The text up to the next common boundary at which a word starts; see `paths.next_unit`."""
+        """The text up to the next common boundary at which a word starts; see `paths.units.next_unit`."""
         return await next_unit(answer, first, self._encoder, own=own)
 
     def places(self, answer: JudgedPath, unit: PathUnit) -> Sequence[KeyedPlace]:
@@ -354,7 +357,7 @@ class ByText(Reader):
         self._provider = provider
 
     async def unit(self, answer: JudgedPath, first: int, *, own: bool) -> PathUnit | None:
-        """The text up to the next place at which a text may be cut; see `text_paths.next_text_unit`."""
+        """The text up to the next place at which a text may be cut; see `paths.text_only.next_text_unit`."""
         return next_text_unit(answer, first, await words_of(self._provider), own=own)
 
     def places(self, answer: JudgedPath, unit: PathUnit) -> Sequence[KeyedPlace]:

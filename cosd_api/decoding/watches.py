@@ -25,7 +25,7 @@ from cosd_api.decoding.pace import PATIENCE
 from cosd_api.decoding.readers import KeyedPlace, Reader, UnwrittenText
 from cosd_api.decoding.said import Ids, Source
 from cosd_api.decoding.speeds import Speeds
-from cosd_api.paths import common
+from cosd_api.paths.cuts import common
 from cosd_providers.contract import DraftEnd, ServerInfo, Token
 
 LAG = 8

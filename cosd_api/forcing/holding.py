@@ -12,7 +12,7 @@ from cosd_api.decoding.route import Route, Routes
 from cosd_api.forcing.reading import HeldModel, ReferenceReading
 from cosd_api.forcing.recital import Recital
 from cosd_api.forcing.samples import DeferralSample, Example, ExampleSamples, state_in_text
-from cosd_api.paths import Encode, Encoder
+from cosd_api.paths.encoding import Encode, Encoder
 from cosd_api.settings import DEFAULT_TIE
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Context, HiddenStates, Piece, Provider, State, Token

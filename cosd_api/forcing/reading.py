@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
-from cosd_api.paths import Encoded
+from cosd_api.paths.encoding import Encoded
 from cosd_providers.contract import Context, IdScores, Proposal, Question, Token
 from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.forwarding import by_given_ids, by_ids

@@ -22,10 +22,10 @@ from cosd_api.alignment import LONGEST, least, same
 from cosd_api.decoding.answer import JudgedPath
 from cosd_api.decoding.readers import Reader
 from cosd_api.decoding.said import Said, Writing
-from cosd_api.differences import Difference, Walk, begun_before, is_own, next_start, ties
 from cosd_api.forcing.reading import END, HeldModel, ReferenceReading
 from cosd_api.forcing.samples import Label, Sample
-from cosd_api.paths import PathUnit
+from cosd_api.paths.units import PathUnit
+from cosd_api.paths.walks import Difference, Walk, begun_before, is_own, next_start, ties
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Context, Token
 from cosd_providers.text import readable

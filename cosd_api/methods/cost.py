@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cosd_api.alignment import LONGEST
 from cosd_api.decoding.pace import FIRST, LEAST, Pace
-from cosd_api.paths import FARTHEST
+from cosd_api.paths.cuts import FARTHEST
 from cosd_providers.drafting import SEARCH, STRETCH
 
 SPECIAL = 8

@@ -14,7 +14,8 @@ from unittest.mock import patch
 import httpx
 import pytest
 
-from cosd_api import Fusion, FusionResult, RuleVerifier, paths
+from cosd_api import Fusion, FusionResult, RuleVerifier
+from cosd_api.paths import restart, units
 from cosd_providers import Provider, Token, connect
 from cosd_providers.strategies import Strategy
 from cosd_providers.text import whole
@@ -33,8 +34,8 @@ def common_boundaries() -> Iterator[None]:
         return whole(data) == len(data)
 
     with (
-        patch.object(paths, "ends_unit", lambda _text, _at: True),
-        patch.object(paths, "completes", between_characters),
+        patch.object(units, "ends_unit", lambda _text, _at: True),
+        patch.object(restart, "completes", between_characters),
     ):
         yield
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from cosd_api.decoding.characters import Characters
-from cosd_api.decoding.paths import Path, Paths
+from cosd_api.paths.own_ids import Path, Paths
 from cosd_providers.contract import Token
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import ScriptedProvider

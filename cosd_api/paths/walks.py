@@ -1,9 +1,9 @@
 """Pure functions that find the first difference between a draft and an assistant in a unit.
 
-Both answers and training use these functions. An assistant agrees with a unit (`paths.PathUnit`) if, at each place in
+Both answers and training use these functions. An assistant agrees with a unit (`PathUnit`) if, at each place in
 the unit, the assistant's most probable token is the next token of its own encoding of the draft's text. An assistant
 that accepts only text agrees if the text that it writes from the unit's start spells the draft's text
-(`text_paths.spelled`). Otherwise the two models differ at the first place where the assistant would write a different
+(`spelled`). Otherwise the two models differ at the first place where the assistant would write a different
 token. The verifier compares these probabilities::
 
     q   the lowest probability among the assistant's choices from the unit's start to this place
@@ -20,8 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from cosd_api.paths import DraftPath, PathUnit
-from cosd_api.text_paths import spelled
+from cosd_api.paths.encoding import DraftPath
+from cosd_api.paths.text_only import spelled
+from cosd_api.paths.units import PathUnit
 from cosd_providers.contract import Token
 
 AskedPlace = tuple[int, tuple[int, ...]]

@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_api.paths import DraftPath, Encoder, PathUnit, is_safe_cut, look, next_unit, restart, word_starts
+from cosd_api.paths.cuts import is_safe_cut, look, word_starts
+from cosd_api.paths.encoding import DraftPath, Encoder
+from cosd_api.paths.restart import restart
+from cosd_api.paths.units import PathUnit, next_unit
 from cosd_providers.contract import Piece, Token
 from cosd_providers.vocabulary import crosses_space
 from naive import reference_paths as naive

@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cosd_api.paths import Encoder
+from cosd_api.paths.encoding import Encoder
 from cosd_providers.contract import Piece, Token
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.forwarding import by_ids

@@ -2,7 +2,7 @@
 
 For each request, a server encodes the whole text again. If the text ends inside a token that the model would write, the
 model continues the text as it never would on its own. Therefore the model is asked only at safe cuts
-(`paths.is_safe_cut`), and at the beginning and the end of the answer. If the model's tokenizer is known (`connect(url,
+(`is_safe_cut`), and at the beginning and the end of the answer. If the model's tokenizer is known (`connect(url,
 tokenizer=...)`), it is also asked at the boundaries of the words into which the tokenizer splits the text. The text
 between two of these places is one unit, and the assistant continues the answer from the unit's start.
 
@@ -16,7 +16,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from cosd_api.alignment import LONGEST
-from cosd_api.paths import FARTHEST, DraftPath, PathUnit, Restart, completes, is_safe_cut, look, word_starts
+from cosd_api.paths.cuts import FARTHEST, is_safe_cut, look, word_starts
+from cosd_api.paths.encoding import DraftPath
+from cosd_api.paths.restart import Restart, completes
+from cosd_api.paths.units import PathUnit
 from cosd_providers.contract import Question, Token, WordEnds
 from cosd_providers.text import continues_word, whole
 
