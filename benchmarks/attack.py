@@ -35,7 +35,7 @@ from benchmarks.attacked import KEY, Attacked, ModelServer, attacked, environmen
 from benchmarks.hostile import HOSTILE, STALLED, Met
 from benchmarks.report import Cell, Options, Table
 from cosd_api import RuleVerifier
-from cosd_api.demo.questions import as_prompt, sample
+from cosd_api.apps.demo.questions import as_prompt, sample
 
 __all__ = ["run"]
 

@@ -23,7 +23,7 @@ import anyio
 import httpx
 
 from benchmarks.weights import in_full
-from cosd_api.demo.servers import MODELS, PAIR
+from cosd_api.apps.demo.servers import MODELS, PAIR
 
 __all__ = ["KEY", "SLOTS", "Attacked", "ModelServer", "attacked", "environment"]
 

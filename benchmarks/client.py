@@ -28,7 +28,7 @@ from benchmarks.profiled import profile
 from benchmarks.report import Cell, Options, Table
 from benchmarks.simulated import Simulated, Speeds, simulated
 from cosd_api import Fusion, RuleVerifier
-from cosd_api.event_loop import event_loop_name
+from cosd_api.common.event_loop import event_loop_name
 from cosd_providers.engines.llama_cpp import LlamaCpp
 
 __all__ = ["bare", "burning", "carriers", "late", "long_answers", "loops", "run", "starved"]

@@ -25,7 +25,7 @@ import httpx
 from benchmarks.invented import Speech, prompt_of
 from benchmarks.simulated import Simulated
 from cosd_api import Fusion, RuleVerifier, Tuning
-from cosd_api.event_loop import run_async
+from cosd_api.common.event_loop import run_async
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.http.clients import carrier
 

@@ -29,7 +29,7 @@ from cosd_api import (
     RuleVerifier,
     SurpriseVerifier,
 )
-from cosd_api.demo.servers import BUNDLED, MODELS, serve
+from cosd_api.apps.demo.servers import BUNDLED, MODELS, serve
 from cosd_api.extend import Method
 from cosd_api.methods.base import EXAMPLES, METHODS, method_class, method_named
 from cosd_api.verification.deferral import DEFERRAL_FEATURES

@@ -30,9 +30,9 @@ from starlette.types import Receive, Scope, Send
 
 from benchmarks.report import Options, Table
 from cosd_api import Fusion, RuleVerifier
-from cosd_api.event_loop import event_loop_name, run_async
-from cosd_api.gateway import Gateway
-from cosd_api.gateway.server import listening, run_gateway
+from cosd_api.apps.gateway import Gateway
+from cosd_api.apps.gateway.server import listening, run_gateway
+from cosd_api.common.event_loop import event_loop_name, run_async
 from cosd_api.stream import FusionStream
 from cosd_providers.http.clients import event_loop
 from cosd_providers.testing import ScriptedProvider

@@ -33,7 +33,7 @@ from benchmarks.cpu import Case as Traffic
 from benchmarks.proxy import delayed
 from benchmarks.report import Cell, Options, Table
 from benchmarks.simulated import simulated
-from cosd_api.demo.servers import serve
+from cosd_api.apps.demo.servers import serve
 
 __all__ = ["Case", "Record", "cases", "measured", "tabled"]
 

@@ -15,7 +15,9 @@ __all__ = ["run"]
 TARGET = 1.5
 """Target for the processor time of the import, as a multiple of the time that its dependencies alone take."""
 
-_COMMAND = "import sys; sys.argv = ['cosd', {!r}]; from cosd_api.cli import main\ntry: main()\nexcept SystemExit: pass"
+_COMMAND = (
+    "import sys; sys.argv = ['cosd', {!r}]; from cosd_api.apps.cli import main\ntry: main()\nexcept SystemExit: pass"
+)
 CASES = {
     "import cosd_providers": "import cosd_providers",
     "import cosd_api": "import cosd_api",

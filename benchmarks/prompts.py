@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from cosd_api.demo.questions import sample
+from cosd_api.apps.demo.questions import sample
 from cosd_providers import connect
 from cosd_providers.contract import Provider
 

@@ -26,7 +26,7 @@ import httpx
 from benchmarks import genuine
 from benchmarks.report import Cell, Options, Table
 from cosd_api import Fusion, FusionResult, RuleVerifier
-from cosd_api.demo.servers import serve
+from cosd_api.apps.demo.servers import serve
 from cosd_providers import Context, Message, Token, Usage, connect
 from cosd_providers.messages import ChatProvider
 from cosd_providers.strategies import Strategy

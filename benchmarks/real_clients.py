@@ -29,7 +29,7 @@ import anyio
 import httpx
 
 from benchmarks.report import Cell, Options, Table
-from cosd_api.demo.servers import serve
+from cosd_api.apps.demo.servers import serve
 
 __all__ = ["run"]
 

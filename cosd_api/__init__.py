@@ -32,7 +32,13 @@ from cosd_providers import Message, connect, probe
 from cosd_providers.deferred import deferred
 
 if TYPE_CHECKING:
-    from cosd_api.comparison.compare import compare
+    from cosd_api.apps.comparison.comparing import compare
+    from cosd_api.apps.training.answer_tuning import tune_answers
+    from cosd_api.apps.training.collect import collect
+    from cosd_api.apps.training.dataset import Samples
+    from cosd_api.apps.training.fit import train_tree
+    from cosd_api.apps.training.fit_deferral import train_deferral
+    from cosd_api.apps.training.tuning import tune
     from cosd_api.config.file import FusionConfig
     from cosd_api.forcing.samples import Example
     from cosd_api.methods.average import Average
@@ -44,12 +50,6 @@ if TYPE_CHECKING:
     from cosd_api.methods.safe import Safe
     from cosd_api.methods.speculative import Speculative
     from cosd_api.methods.steps import Steps
-    from cosd_api.training.answers import tune_answers
-    from cosd_api.training.collect import collect
-    from cosd_api.training.dataset import Samples
-    from cosd_api.training.fit import train_tree
-    from cosd_api.training.fit_deferral import train_deferral
-    from cosd_api.training.tuning import tune
 
 __all__ = [
     "AgreementVerifier",
@@ -105,13 +105,13 @@ if not TYPE_CHECKING:
             **{name: f"cosd_api.methods.{module}" for module, name in (one.split(":") for one in _METHODS.values())},
             "Example": "cosd_api.forcing.samples",
             "FusionConfig": "cosd_api.config.file",
-            "Samples": "cosd_api.training.dataset",
-            "collect": "cosd_api.training.collect",
-            "compare": "cosd_api.comparison.compare",
-            "train_deferral": "cosd_api.training.fit_deferral",
-            "train_tree": "cosd_api.training.fit",
-            "tune": "cosd_api.training.tuning",
-            "tune_answers": "cosd_api.training.answers",
+            "Samples": "cosd_api.apps.training.dataset",
+            "collect": "cosd_api.apps.training.collect",
+            "compare": "cosd_api.apps.comparison.comparing",
+            "train_deferral": "cosd_api.apps.training.fit_deferral",
+            "train_tree": "cosd_api.apps.training.fit",
+            "tune": "cosd_api.apps.training.tuning",
+            "tune_answers": "cosd_api.apps.training.answer_tuning",
         },
     )
 

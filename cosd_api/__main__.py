@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cosd_api.cli import main
+from cosd_api.apps.cli import main
 
 if __name__ == "__main__":
     main()

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, Unpack, overload
 
 from cosd_api.checks import Prompt, check_choice, check_count, check_prompt
+from cosd_api.common.bounded_map import Order, together
+from cosd_api.common.sync import synchronous
 from cosd_api.endpoints import Endpoints
 from cosd_api.errors import SettingError
 from cosd_api.estimate import Estimate, Past, estimate
@@ -32,8 +34,6 @@ from cosd_api.settings import (
     spell_out_options,
 )
 from cosd_api.stream import FusionStream
-from cosd_api.sync import synchronous
-from cosd_api.together import Order, together
 from cosd_providers.contract import Provider
 from cosd_providers.errors import ProviderError
 

@@ -35,7 +35,7 @@ from itertools import accumulate
 
 import anyio
 
-from cosd_api import notes
+from cosd_api import answer_warnings
 from cosd_api.alignment import Decision, judge, same
 from cosd_api.budget import Budget, late
 from cosd_api.decoding.calls import Calls, placed
@@ -210,7 +210,7 @@ async def _found(
         warnings=(
             *facts.warnings_for(prompt),
             *(warning for turn in turns for warning in turn.warnings),
-            *notes.unreported(_usage(ledgers), [name for name, one in ledgers.items() if one.unreported]),
+            *answer_warnings.unreported(_usage(ledgers), [name for name, one in ledgers.items() if one.unreported]),
         ),
         draft=facts.draft,
         assistants=facts.assistants,

@@ -8,15 +8,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, TypeGuard
+from typing import Self, TypeGuard
 
 import anyio
 
-from cosd_api import notes
+from cosd_api import answer_warnings
 from cosd_api.budget import Budget, timed_out
+from cosd_api.common.tasks import settled
+from cosd_api.decoding.answer_job import AnswerJob, Run
 from cosd_api.decoding.commands import Finish, Placed, Report
 from cosd_api.decoding.route import BY_IDS, Route, Routes, in_words
-from cosd_api.decoding.run import AnswerJob, Run
 from cosd_api.decoding.timeline import Timeline
 from cosd_api.decoding.watches import watched
 from cosd_api.endpoints import Endpoints, Facts
@@ -360,11 +361,11 @@ class FusionStream:
             warnings=(
                 *facts.warnings_for(self._prompt),
                 *(warning for turn in self._turns for warning in turn.warnings),
-                *notes.reencoded(calls.reencoded),
-                *notes.unanswered(report.unanswered, self._silent),
-                *notes.losses(report.lost, names, self._all),
-                *notes.unreported(usage, unreported),
-                *(notes.cost(usage, method.judge) if report.judged else ()),
+                *answer_warnings.reencoded(calls.reencoded),
+                *answer_warnings.unanswered(report.unanswered, self._silent),
+                *answer_warnings.losses(report.lost, names, self._all),
+                *answer_warnings.unreported(usage, unreported),
+                *(answer_warnings.cost(usage, method.judge) if report.judged else ()),
                 *report.warnings,
                 *dict.fromkeys(words for ledger in self._ledgers for words in ledger.warnings),
                 *self._notes,
@@ -415,22 +416,6 @@ def _is_an_assistants(error: Exception) -> bool:
 def _may_pass(error: Exception) -> TypeGuard[ProviderError]:
     """Test whether an error is temporary. A permanent error would recur at once, or concerns only this text."""
     return isinstance(error, ProviderError) and error.retryable
-
-
-async def settled(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Wait until cancelled tasks have cleaned up, even while the caller itself is being cancelled."""
-    cancelled: asyncio.CancelledError | None = None
-    with anyio.CancelScope(shield=True):  # protects against anyio's cancellation; asyncio's is postponed below
-        while waiting := [task for task in tasks if not task.done()]:
-            try:
-                await asyncio.wait(waiting)
-            except asyncio.CancelledError as error:
-                cancelled = error
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()  # marks the exception as retrieved; the code that awaited the task has seen it
-    if cancelled is not None:
-        raise cancelled
 
 
 def _off_path(tokens: Sequence[FusedToken], report: Report, *, ids: bool) -> int:

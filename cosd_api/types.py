@@ -1,7 +1,7 @@
 """Types of the records that fusions return, for annotations.
 
-The types of arguments are in `cosd_api`. The types of a comparison's results are in `cosd_api.comparison`, and the
-types of a training's results in `cosd_api.training`.
+The types of arguments are in `cosd_api`. The types of a comparison's results are in `cosd_api.apps.comparison`, and the
+types of a training's results in `cosd_api.apps.training`.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from pathlib import Path
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from cosd_api.demo.run import show
-from cosd_api.demo.servers import bundled_three
-from cosd_api.extend import run_async
+from cosd_api.apps.demo.servers import bundled_three
+from cosd_api.apps.demo.walkthrough import show
+from cosd_api.common.event_loop import run_async
 
 PICTURE = Path(__file__).with_name("demo.svg")
 WITHOUT_FONTS = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection
 from pathlib import Path
 
-from cosd_api.gateway.fields import GROUPS, FieldGroup, Fitting
+from cosd_api.apps.gateway.fields import GROUPS, FieldGroup, Fitting
 
 PAGE = Path(__file__).parent / "gateway.md"
 BEGIN, END = "<!-- fields: `make docs` writes this table -->\n", "<!-- end of fields -->\n"

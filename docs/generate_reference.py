@@ -17,8 +17,7 @@ import cosd_api
 import cosd_api.extend
 import cosd_api.types
 import cosd_providers
-from cosd_api import comparison, training
-from cosd_api.integrations import langchain
+from cosd_api.apps import comparison, langchain, training
 from cosd_providers import engines, messages, testing, tokenizers
 
 _BEGINNING = """# Reference
@@ -32,7 +31,7 @@ _ROOMS: tuple[tuple[ModuleType, str, Sequence[str]], ...] = (
     (cosd_api.types, "records that come back", cosd_api.types.__all__),
     (comparison, "records of comparisons", comparison.__all__),
     (training, "records of trainings", training.__all__),
-    (cosd_api.extend, "parts for new methods, verifiers and applications", cosd_api.extend.__all__),
+    (cosd_api.extend, "building blocks of new methods and verifiers", cosd_api.extend.__all__),
     (cosd_providers, "servers", cosd_providers.__all__),
     (engines, "one class for each kind of server", engines.__all__),
     (messages, "conversations", ("ChatProvider", "RenderedPrompt")),

@@ -15,7 +15,7 @@ import argparse
 import ray
 
 from cosd_api import FusionConfig
-from cosd_api.batch import FusionActor
+from cosd_api.apps.batch import FusionActor
 
 
 def main() -> None:

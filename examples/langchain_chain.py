@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
-from cosd_api.integrations.langchain import ChatCoSD
+from cosd_api.apps.langchain import ChatCoSD
 from cosd_providers import ProviderError
 
 TEMPLATE = "In {country} a book costs 17 and a pen costs 25. Name the capital and the total."  # for the bundled models

@@ -14,7 +14,7 @@ from small_world import OpenWorld
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from cosd_api.demo.questions import DemoQuestion, draw
+from cosd_api.apps.demo.questions import DemoQuestion, draw
 
 
 @dataclass(frozen=True)

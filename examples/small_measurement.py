@@ -17,8 +17,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from cosd_api import Fusion, FusionResult, RuleVerifier
-from cosd_api.demo.questions import KINDS, MIXED_KINDS, OWN_KINDS, DemoQuestion, is_right, sample
-from cosd_api.demo.servers import MODELS, serve
+from cosd_api.apps.demo.questions import KINDS, MIXED_KINDS, OWN_KINDS, DemoQuestion, is_right, sample
+from cosd_api.apps.demo.servers import MODELS, serve
 
 MAX_TOKENS = 96
 RULE = RuleVerifier.paper()

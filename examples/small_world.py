@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from cosd_api.demo.questions import FACTS, TRANSLATIONS, World
+from cosd_api.apps.demo.questions import FACTS, TRANSLATIONS, World
 
 #: Number of subjects of each kind, including the real ones.
 PLACES, SUBSTANCES, THINGS = 18_000, 9_000, 12_000

@@ -36,7 +36,7 @@ from small_llama_files import read_hf, write_gguf, write_hf
 from tokenizers import Tokenizer
 from torch.nn import functional as F
 
-from cosd_api.demo.questions import KINDS, DemoQuestion, is_right, sample
+from cosd_api.apps.demo.questions import KINDS, DemoQuestion, is_right, sample
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from cosd_api.demo.servers import MODELS, Pair, Three, bundled_pair, serve
+from cosd_api.apps.demo.servers import MODELS, Pair, Three, bundled_pair, serve
 from cosd_providers.http.clients import carrier
 from fakes.breaking import waiting
 from support import same_answers

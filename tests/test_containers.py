@@ -10,7 +10,7 @@ import yaml
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from cosd_api.cli.app import app
+from cosd_api.apps.cli.entry import app
 
 ROOT = Path(__file__).resolve().parents[1]
 

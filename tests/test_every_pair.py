@@ -24,7 +24,7 @@ import pytest
 from cosd_api import Fusion, FusionResult, MatchVerifier, RandomVerifier, RuleVerifier, Tuning
 from cosd_api.decoding.speeds import Speeds
 from cosd_api.verification import Verifier, digest_of, verifier_at
-from cosd_api.verification.place import Place
+from cosd_api.verification.decision_place import Place
 from cosd_providers import ServerError
 from cosd_providers.testing import TableModel
 from cosd_providers.text import sendable

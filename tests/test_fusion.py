@@ -41,9 +41,9 @@ from cosd_api import (
     fuse,
     fuse_sync,
 )
+from cosd_api.answer_warnings import cost
 from cosd_api.checks import missing_members
 from cosd_api.circuit_breaker import OPEN_SECONDS, CircuitBreaker
-from cosd_api.notes import cost
 from cosd_api.records import EndpointUsage
 from cosd_providers import (
     BudgetError,

@@ -8,22 +8,22 @@ import sys
 import pytest
 
 import cosd_api
-import cosd_api.batch
-import cosd_api.comparison
+import cosd_api.apps.batch
+import cosd_api.apps.comparison
+import cosd_api.apps.training
 import cosd_api.extend
-import cosd_api.training
 import cosd_api.types
 import cosd_providers
 from cosd_providers import engines
 
-RECORDS = (cosd_api.types, cosd_api.comparison, cosd_api.training)
+RECORDS = (cosd_api.types, cosd_api.apps.comparison, cosd_api.apps.training)
 ANSWERING = ("cosd_api.decoding.program", "cosd_api.likelihood", "cosd_api.methods.cosd")
 LATER = (
-    "cosd_api.demo",
-    "cosd_api.gateway",
-    "cosd_api.integrations",
-    "cosd_api.report",
-    "cosd_api.training",
+    "cosd_api.apps.demo",
+    "cosd_api.apps.gateway",
+    "cosd_api.apps.langchain",
+    "cosd_api.apps.report",
+    "cosd_api.apps.training",
     "cosd_providers.probe.report",
     "cosd_providers.probe.run",
     "cosd_providers.testing",
@@ -47,7 +47,7 @@ TOOLS = (
 VERSION = """
 import contextlib, io, sys
 sys.argv = ["cosd", {!r}]
-from cosd_api.cli import main
+from cosd_api.apps.cli import main
 with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
     main()
 """

@@ -45,18 +45,18 @@ Fusion(draft=draft, assistant="http://gpu:2", verifier=TreeVerifier.load("tree.j
 
 #: What the extras are for.
 EXTRAS = (
-    "cosd_api.gateway.answering",
-    "cosd_api.gateway.app",
-    "cosd_api.gateway.connections",
-    "cosd_api.gateway.metrics",
-    "cosd_api.gateway.server",
-    "cosd_api.integrations.langchain",
+    "cosd_api.apps.gateway.answering",
+    "cosd_api.apps.gateway.routes",
+    "cosd_api.apps.gateway.idle_connections",
+    "cosd_api.apps.gateway.metrics",
+    "cosd_api.apps.gateway.server",
+    "cosd_api.apps.langchain",
     "cosd_api.telemetry.otel",
     "cosd_providers.http.fast",
 )
 
 #: The same, as LangChain's model.
-CHAIN = FUSE.replace("from cosd_api import fuse_sync", "from cosd_api.integrations.langchain import CoSDLLM").replace(
+CHAIN = FUSE.replace("from cosd_api import fuse_sync", "from cosd_api.apps.langchain import CoSDLLM").replace(
     'fuse_sync("Q:", draft=draft, assistant=assistant)', 'CoSDLLM(draft=draft, assistant=assistant).invoke("Q:")'
 )
 
@@ -82,15 +82,15 @@ def full(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
 @pytest.mark.parametrize("which", ["bare", "full"])
 def test_every_module_is_the_wheels_own(which: str, request: pytest.FixtureRequest) -> None:
     made: Environment = request.getfixturevalue(which)
-    at_once = ("cosd_api.__main__", "cosd_api.demo._serve")  # run when they are imported
-    outside = ("integrations", "gateway", "telemetry")
+    at_once = ("cosd_api.__main__", "cosd_api.apps.demo._serve")  # run when they are imported
+    outside = ("langchain", "gateway", "telemetry")
     others = (name for name in EXTRAS if any(part in name for part in outside))
     left_out = (*at_once, *(EXTRAS if which == "bare" else others))
     done = made.run("python", "-c", IMPORT_ALL, *left_out)
     assert done.stderr == ""
     found: dict[str, str] = json.loads(done.stdout)
     assert {"cosd_api", "cosd_api.fusion", "cosd_providers", "cosd_providers.engines.llama_cpp"} <= set(found)
-    assert "cosd_api.cli.app" in found
+    assert "cosd_api.apps.cli.entry" in found
     assert [file for file in found.values() if not Path(file).is_relative_to(made.packages)] == []
 
 
@@ -122,15 +122,15 @@ def test_langchain_with_its_extra(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_langchain_without_its_extra_says_what_to_install(bare: Environment) -> None:
-    done = bare.run("python", "-c", "from cosd_api.integrations.langchain import ChatCoSD")
-    words = 'cosd_api.integrations.langchain needs LangChain: pip install ".[langchain]" in a clone of the repository'
+    done = bare.run("python", "-c", "from cosd_api.apps.langchain import ChatCoSD")
+    words = 'cosd_api.apps.langchain needs LangChain: pip install ".[langchain]" in a clone of the repository'
     assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {words}"
 
 
 def test_the_gateway_without_its_extra_says_what_to_install(bare: Environment, full: Environment) -> None:
     install_it = 'needs a web server: pip install ".[gateway]" in a clone of the repository'
-    done = bare.run("python", "-c", "from cosd_api.gateway import Gateway")
-    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: cosd_api.gateway.Gateway {install_it}"
+    done = bare.run("python", "-c", "from cosd_api.apps.gateway import Gateway")
+    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: cosd_api.apps.gateway.Gateway {install_it}"
     done = full.run("cosd", "serve")
     assert (done.returncode, done.stdout) == (2, "")
     assert f"the gateway {install_it}" in " ".join(done.stderr.replace("│", " ").split())  # in a frame

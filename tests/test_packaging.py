@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from cosd_api.demo.servers import BUNDLED
+from cosd_api.apps.demo.servers import BUNDLED
 from support.shipped import ROOT, build_sdist, build_wheel
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -57,11 +57,11 @@ def test_wheel_holds_the_two_packages_and_nothing_else(wheel: zipfile.Path) -> N
 
 @pytest.mark.extended
 def test_wheel_carries_the_small_models_and_the_data(wheel: zipfile.Path) -> None:
-    models = {path.relative_to(ROOT).as_posix() for path in (ROOT / "cosd_api/demo/models").glob("*.gguf")}
+    models = {path.relative_to(ROOT).as_posix() for path in (ROOT / "cosd_api/apps/demo/models").glob("*.gguf")}
     assert {Path(name).stem for name in models} == set(BUNDLED)
     assert all((ROOT / name).stat().st_size <= 2_500_000 for name in models)
-    report = {f"cosd_api/report/page.{kind}" for kind in ("css", "js", "html.jinja")}
-    demo = {f"cosd_api/demo/{name}" for name in ("questions.json", "world.json", "models/smollm2/questions.jsonl")}
+    report = {f"cosd_api/apps/report/page.{kind}" for kind in ("css", "js", "html.jinja")}
+    demo = {f"cosd_api/apps/demo/{name}" for name in ("questions.json", "world.json", "models/smollm2/questions.jsonl")}
     assert models | report | demo <= names(wheel)
     assert all(wheel.joinpath(name).read_bytes()[:4] == b"GGUF" for name in models)
 
@@ -74,7 +74,7 @@ def test_wheel_metadata(wheel: zipfile.Path) -> None:
     assert "Classifier: Typing :: Typed\n" in text
     assert "Requires-Python: >=3.11\n" in text
     (scripts,) = (name for name in names(wheel) if name.endswith("entry_points.txt"))
-    assert "cosd = cosd_api.cli:main" in wheel.joinpath(scripts).read_text(encoding="utf-8")
+    assert "cosd = cosd_api.apps.cli:main" in wheel.joinpath(scripts).read_text(encoding="utf-8")
 
 
 @pytest.mark.extended

@@ -20,8 +20,8 @@ from typer.main import get_command
 import cosd_api
 import cosd_providers
 from cosd_api import Tuning
-from cosd_api.cli.app import app
-from cosd_api.demo.servers import Pair, Three
+from cosd_api.apps.cli.entry import app
+from cosd_api.apps.demo.servers import Pair, Three
 from cosd_api.settings import AnswerOptions, FusionOptions
 from cosd_providers.connect import ADAPTERS
 from cosd_providers.engines.openai.dialects import DIALECTS

@@ -18,8 +18,8 @@ from benchmarks.real_pair.kept import ALL, keep, keep_journal, kept, restore_jou
 from benchmarks.real_pair.page import written
 from benchmarks.real_pair.questions import GRADER, families_of, family_of
 from cosd_api import compare
-from cosd_api.comparison.result import Comparison
-from cosd_api.demo.real import ADAPTERS, fetched
+from cosd_api.apps.comparison.standings import Comparison
+from cosd_api.apps.demo.real import ADAPTERS, fetched
 
 WORK = Path(__file__).parent / "work"
 MAX_TOKENS = 64

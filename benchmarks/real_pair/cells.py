@@ -11,7 +11,7 @@ from benchmarks.real_pair.learned import LEARNED, learned_ways
 from benchmarks.real_pair.questions import COUNTS, forgetting, questions
 from benchmarks.real_pair.ways import WAYS
 from cosd_api import Example
-from cosd_api.demo.servers import serve
+from cosd_api.apps.demo.servers import serve
 from cosd_api.extend import Method
 
 __all__ = ["CELLS", "FEW", "Cell", "Weights", "served"]

@@ -10,7 +10,7 @@ import lzma
 from collections.abc import Mapping
 from pathlib import Path
 
-from cosd_api.comparison.result import Comparison
+from cosd_api.apps.comparison.standings import Comparison
 
 RESULTS = Path(__file__).parent / "results"
 ALL = "all"

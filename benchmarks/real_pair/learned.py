@@ -21,11 +21,11 @@ from pydantic import TypeAdapter
 from benchmarks.real_pair.kept import RESULTS
 from benchmarks.real_pair.questions import questions
 from cosd_api import CoSD, RuleVerifier, TreeVerifier
-from cosd_api.demo.real import ADAPTERS, fetched
+from cosd_api.apps.demo.real import ADAPTERS, fetched
+from cosd_api.apps.training.collect import collect
+from cosd_api.apps.training.fit import train_tree
+from cosd_api.apps.training.tuning import tune
 from cosd_api.extend import Method
-from cosd_api.training.collect import collect
-from cosd_api.training.fit import train_tree
-from cosd_api.training.tuning import tune
 
 WORK = Path(__file__).parent / "work"
 COUNTS = {"facts": 10, "numbers": 10, "both": 20}

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.report import Cell, Table
-from cosd_api.comparison.journal import AnswerUsage
-from cosd_api.comparison.statistics import Joint, Outcomes, PairedDifference, SignFlips, bound, squares_of
+from cosd_api.apps.comparison.journal import AnswerUsage
+from cosd_api.apps.comparison.statistics import Joint, Outcomes, PairedDifference, SignFlips, bound, squares_of
 
 __all__ = ["Answered", "apart", "lower_bound", "outcomes_of", "points", "uncached"]
 

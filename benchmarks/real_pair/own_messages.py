@@ -28,8 +28,8 @@ from benchmarks.real_pair.questions import family_of, is_right, joined
 from benchmarks.real_pair.world import ATTRIBUTES, PRODUCTS, product_part
 from benchmarks.report import Table
 from cosd_api import Average, CoSD, Example, Fusion, RuleVerifier
-from cosd_api.comparison.journal import AnswerUsage
-from cosd_api.demo.real import ADAPTERS, fetched
+from cosd_api.apps.comparison.journal import AnswerUsage
+from cosd_api.apps.demo.real import ADAPTERS, fetched
 from cosd_api.extend import Method
 
 WORK = Path(__file__).parent / "work"

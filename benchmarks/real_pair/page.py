@@ -26,8 +26,8 @@ from benchmarks.real_pair.trainings import (
     worth,
 )
 from benchmarks.report import Cell, Table, bare, between, noted
-from cosd_api.comparison.contestants import REVERSED
-from cosd_api.comparison.result import Comparison, Standing
+from cosd_api.apps.comparison.contestants import REVERSED
+from cosd_api.apps.comparison.standings import Comparison, Standing
 
 _COSTS = ("billed", "uncached", "x the draft's time")
 

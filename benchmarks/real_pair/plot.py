@@ -10,7 +10,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from benchmarks.report import Table
-from cosd_api.comparison.contestants import REVERSED
+from cosd_api.apps.comparison.contestants import REVERSED
 
 __all__ = ["drawn", "label"]
 

@@ -17,8 +17,8 @@ from itertools import count
 from benchmarks.real_pair.arithmetic import KINDS, Split, calculation, split_of
 from benchmarks.real_pair.world import Part, general, some_fact
 from cosd_api import Example
-from cosd_api.comparison.graders import Grader
-from cosd_api.demo.real import QUESTIONS, SEPARATOR, tells_all
+from cosd_api.apps.comparison.graders import Grader
+from cosd_api.apps.demo.real import QUESTIONS, SEPARATOR, tells_all
 from cosd_providers import Message
 
 FAMILIES = ("facts", "numbers", "both", "general")

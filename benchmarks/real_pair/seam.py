@@ -28,7 +28,7 @@ from benchmarks.real_pair.kept import RESULTS
 from benchmarks.real_pair.questions import FAMILIES, family_of, is_right, question_of, questions
 from benchmarks.report import Table
 from cosd_api import Example, Fusion, RuleVerifier
-from cosd_api.demo.real import ADAPTERS, fetched
+from cosd_api.apps.demo.real import ADAPTERS, fetched
 
 ITEMS = {"facts": 60, "numbers": 60, "both": 120}
 """The number of development questions on which the rules are tried, by family."""

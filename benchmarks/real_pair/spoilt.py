@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from benchmarks.report import Table
-from cosd_api.comparison.result import Comparison, Standing
+from cosd_api.apps.comparison.standings import Comparison, Standing
 
 Kind = Literal["a value that neither wrote", "a word that neither wrote", "the assistant's words", "cut or repeated"]
 

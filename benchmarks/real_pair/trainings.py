@@ -16,8 +16,8 @@ from benchmarks.real_pair.questions import family_of, question_of, questions
 from benchmarks.real_pair.router import ROUTER, router
 from benchmarks.report import Cell, Table
 from cosd_api import Example
-from cosd_api.comparison.contestants import ASSISTANT_ALONE, DRAFT_ALONE, ORACLE, REVERSED
-from cosd_api.comparison.statistics import Joint
+from cosd_api.apps.comparison.contestants import ASSISTANT_ALONE, DRAFT_ALONE, ORACLE, REVERSED
+from cosd_api.apps.comparison.statistics import Joint
 
 TRAININGS: Mapping[int, str] = {1: "complementary", 2: "seeds", 3: "seeds"}
 """The cell with the answers of each training, by the training's seed."""

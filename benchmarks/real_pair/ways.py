@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from benchmarks.each_method import AT
 from cosd_api import CoSD, RuleVerifier
-from cosd_api.comparison.contestants import VARIANTS
-from cosd_api.extend import Method, method_named
+from cosd_api.apps.comparison.contestants import VARIANTS
+from cosd_api.extend import Method
+from cosd_api.methods import method_named
 
 WAYS: Mapping[str, Method] = {
     "cosd": CoSD(verifier=RuleVerifier(alpha=0.5, beta=0.5)),

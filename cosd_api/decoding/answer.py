@@ -15,8 +15,8 @@ import anyio
 import anyio.lowlevel
 
 from cosd_api.alignment import Decision
+from cosd_api.decoding.answer_job import AnswerJob
 from cosd_api.decoding.commands import DRAFT, Report
-from cosd_api.decoding.run import AnswerJob
 from cosd_api.decoding.said import Ids, Said
 from cosd_api.decoding.stops import StopFinder
 from cosd_api.paths.encoding import DraftPath, Encoder

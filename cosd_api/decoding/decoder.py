@@ -29,17 +29,17 @@ from dataclasses import replace
 import anyio
 
 from cosd_api.alignment import Decision, least
+from cosd_api.common.tasks import AnswerTasks
 from cosd_api.decoding.answer import LOOKAHEAD, AnswerPath, Judge, Mark, Recorded, Replacement
+from cosd_api.decoding.answer_job import AnswerJob
 from cosd_api.decoding.calls import Calls
 from cosd_api.decoding.commands import DRAFT, Finish, Loss, Placed, Report, cut_short
-from cosd_api.decoding.drafting import Drafts
+from cosd_api.decoding.draft_loop import Drafts
 from cosd_api.decoding.hedging import Hedges
-from cosd_api.decoding.judging import Judging
+from cosd_api.decoding.judge_loop import Judging
 from cosd_api.decoding.pacing import Pacing
 from cosd_api.decoding.readers import ByText, Literal, OwnIds, Reader, SameIds
 from cosd_api.decoding.response import Response
-from cosd_api.decoding.run import AnswerJob
-from cosd_api.decoding.tasks import AnswerTasks
 from cosd_api.decoding.verdicts import Verdicts
 from cosd_api.paths.cuts import word_around
 from cosd_api.paths.encoding import Encoder

@@ -11,16 +11,16 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cosd_api.common.tasks import AnswerTasks
+from cosd_api.decoding.answer_job import AnswerJob
 from cosd_api.decoding.calls import Calls, placed
 from cosd_api.decoding.chance import Chance
 from cosd_api.decoding.characters import Characters
 from cosd_api.decoding.commands import Contender, DecidedSegment, Loss, StartDraft
 from cosd_api.decoding.encodings import Encodings
-from cosd_api.decoding.open_stream import OpenStream
 from cosd_api.decoding.passage import Passage, is_stuck, joined, numbered
-from cosd_api.decoding.run import AnswerJob
-from cosd_api.decoding.tasks import AnswerTasks
-from cosd_api.decoding.words import unicode_words
+from cosd_api.decoding.reusable_stream import OpenStream
+from cosd_api.decoding.word_ends import unicode_words
 from cosd_api.paths.own_ids import Path, Paths, Trail
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import DraftEnd, IdScores, Proposal, Question, Token, WordEnds

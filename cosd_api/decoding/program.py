@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from cosd_api.decoding.answer_job import AnswerJob
 from cosd_api.decoding.commands import Contender, DecidedSegment, Finish, Placed, Report, cut_short
 from cosd_api.decoding.model import Lost, Model, Shared, Stream
 from cosd_api.decoding.passage import Passage, WrittenPart
 from cosd_api.decoding.response import Response
-from cosd_api.decoding.run import AnswerJob
 from cosd_api.errors import FusionError
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Token

@@ -29,6 +29,7 @@ from typing import Annotated, Any, ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_count, check_temperature
+from cosd_api.common.wording import counted
 from cosd_api.decoding.commands import Contender
 from cosd_api.decoding.model import Model
 from cosd_api.decoding.passage import Passage
@@ -51,7 +52,6 @@ from cosd_api.methods.mean import (
 from cosd_api.methods.mixture import cost_of_draws, draw_from_mean, draws_assumptions
 from cosd_api.methods.needs import Models, check_sampling, lists_needed
 from cosd_api.methods.weighted import Weighted
-from cosd_api.wording import counted
 from cosd_providers.contract import Token
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.text import readable

@@ -22,8 +22,8 @@ from cosd_api.verification import Verifier
 from cosd_providers.suggestions import suggestion
 
 if TYPE_CHECKING:
+    from cosd_api.decoding.answer_job import AnswerJob, Run
     from cosd_api.decoding.program import Answer
-    from cosd_api.decoding.run import AnswerJob, Run
 
 METHODS: Mapping[str, str] = {
     "cosd": "cosd:CoSD",

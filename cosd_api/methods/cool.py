@@ -53,7 +53,7 @@ from cosd_api.alignment import Unit
 from cosd_api.decoding.model import Model
 from cosd_api.decoding.passage import Passage, joined
 from cosd_api.decoding.program import Answer
-from cosd_api.decoding.words import complete_words
+from cosd_api.decoding.word_ends import complete_words
 from cosd_api.methods.cost import FINER, HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.needs import Models
 from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedTexts, choose_text

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_temperature, check_unit, check_verifier
-from cosd_api.decoding.judged import JudgedAnswer
+from cosd_api.decoding.answer_job import AnswerJob, Run
 from cosd_api.decoding.model import Model
-from cosd_api.decoding.run import AnswerJob, Run
+from cosd_api.decoding.tokenwise import JudgedAnswer
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DEFAULT_IS_GREEDY, DraftFirst, Method
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading, assistant_cost
-from cosd_api.methods.gated import AHEAD, GatedDraws, check_gate
+from cosd_api.methods.gated_mixture import AHEAD, GatedDraws, check_gate
 from cosd_api.methods.needs import Models
 from cosd_api.verification import RuleVerifier, Verifier, decides_by_place, needs_of
 from cosd_providers.contract import ServerInfo

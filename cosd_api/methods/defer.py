@@ -39,7 +39,7 @@ from cosd_api.methods.base import DraftFirst
 from cosd_api.methods.cosd import check_draft
 from cosd_api.methods.needs import Models
 from cosd_api.verification import CoLLMVerifier, DeferralVerifier
-from cosd_api.verification.gate_kinds import TRAIN_A_GATE, Gate, gate_of
+from cosd_api.verification.gate_files import TRAIN_A_GATE, Gate, gate_of
 from cosd_providers.errors import UnsupportedError
 
 

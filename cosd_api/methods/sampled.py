@@ -30,10 +30,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cosd_api.decoding.commands import DRAFT, Contender, DecidedSegment
-from cosd_api.decoding.judged import Judged, JudgedAnswer
 from cosd_api.decoding.model import Lost, Model
 from cosd_api.decoding.passage import Passage, numbered
-from cosd_api.methods.gated import AHEAD
+from cosd_api.decoding.tokenwise import Judged, JudgedAnswer
+from cosd_api.methods.gated_mixture import AHEAD
 from cosd_api.methods.lists import Key, is_joined, key_of, probs_of
 from cosd_api.methods.mean import inverse
 from cosd_providers.contract import Question, Token

@@ -13,9 +13,9 @@ from typing import Annotated, ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_count, check_temperature
-from cosd_api.decoding.judged import JudgedAnswer
+from cosd_api.decoding.answer_job import AnswerJob, Run
 from cosd_api.decoding.model import Model
-from cosd_api.decoding.run import AnswerJob, Run
+from cosd_api.decoding.tokenwise import JudgedAnswer
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import Method
 from cosd_api.methods.cost import (
@@ -27,7 +27,7 @@ from cosd_api.methods.cost import (
     draft_cost,
     draft_first_assumptions,
 )
-from cosd_api.methods.gated import AHEAD
+from cosd_api.methods.gated_mixture import AHEAD
 from cosd_api.methods.needs import Models, check_sampling, lists_needed
 from cosd_api.methods.sampled import SampledDraft, Test
 from cosd_providers.errors import UnsupportedError

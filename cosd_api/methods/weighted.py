@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_positive
+from cosd_api.decoding.answer_job import AnswerJob, Run
 from cosd_api.decoding.model import Model
 from cosd_api.decoding.program import Answer
-from cosd_api.decoding.run import AnswerJob, Run
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import Program
 from cosd_api.methods.cost import HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Reading

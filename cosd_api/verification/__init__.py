@@ -11,7 +11,22 @@ from pydantic.fields import FieldInfo
 from cosd_api.verification.agreement import AgreementVerifier
 from cosd_api.verification.cascades import DiffVerifier
 from cosd_api.verification.co_llm import CoLLMVerifier
-from cosd_api.verification.contract import (
+from cosd_api.verification.control import RandomVerifier
+from cosd_api.verification.decision_place import Place, digest_of
+from cosd_api.verification.deferral import (
+    DEFERRAL_FEATURES,
+    MOST_LISTED,
+    DeferralVerifier,
+    DeferralWeights,
+    deferral_features,
+)
+from cosd_api.verification.gate_files import Gate
+from cosd_api.verification.match import MatchVerifier
+from cosd_api.verification.rule import RuleVerifier, shortened
+from cosd_api.verification.surprise import SurpriseVerifier
+from cosd_api.verification.trained_file import write_whole
+from cosd_api.verification.tree import TreeNode, TreeVerifier
+from cosd_api.verification.verifier import (
     Needs,
     Trained,
     Verifier,
@@ -23,21 +38,18 @@ from cosd_api.verification.contract import (
     tie_of,
     verifier_at,
 )
-from cosd_api.verification.control import RandomVerifier
-from cosd_api.verification.deferral import DeferralVerifier
-from cosd_api.verification.match import MatchVerifier
-from cosd_api.verification.place import Place, digest_of
-from cosd_api.verification.rule import RuleVerifier
-from cosd_api.verification.surprise import SurpriseVerifier
-from cosd_api.verification.tree import TreeVerifier
 
 __all__ = [
+    "DEFERRAL_FEATURES",
     "KINDS",
+    "MOST_LISTED",
     "TRAINED",
     "AgreementVerifier",
     "CoLLMVerifier",
     "DeferralVerifier",
+    "DeferralWeights",
     "DiffVerifier",
+    "Gate",
     "KnownVerifier",
     "MatchVerifier",
     "Needs",
@@ -46,6 +58,7 @@ __all__ = [
     "RuleVerifier",
     "SurpriseVerifier",
     "Trained",
+    "TreeNode",
     "TreeVerifier",
     "Verifier",
     "WithOutline",
@@ -53,11 +66,14 @@ __all__ = [
     "condition_of",
     "decides_by_place",
     "default_of",
+    "deferral_features",
     "digest_of",
     "needs_of",
     "numbers_of",
+    "shortened",
     "tie_of",
     "verifier_at",
+    "write_whole",
 ]
 
 KnownVerifier = (

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cosd_api.verification.contract import Needs
 from cosd_api.verification.rule import exactly, shortened
+from cosd_api.verification.verifier import Needs
 
 __all__ = ["AgreementVerifier"]
 

@@ -13,10 +13,10 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from cosd_api.errors import SettingError
-from cosd_api.verification.contract import Needs
 from cosd_api.verification.deferral import Weight
-from cosd_api.verification.gate import TrainedGate, sigmoid
 from cosd_api.verification.trained_file import TrainedFile, shown
+from cosd_api.verification.trained_gate import TrainedGate, sigmoid
+from cosd_api.verification.verifier import Needs
 from cosd_providers.contract import Token
 
 __all__ = ["WIDEST", "CoLLMVerifier"]

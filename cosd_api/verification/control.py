@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from cosd_api.errors import SettingError
-from cosd_api.verification.contract import Needs
-from cosd_api.verification.place import Place, PlaceVerifier
+from cosd_api.verification.decision_place import Place, PlaceVerifier
 from cosd_api.verification.rule import exactly, shortened
+from cosd_api.verification.verifier import Needs
 
 
 class RandomVerifier(PlaceVerifier):

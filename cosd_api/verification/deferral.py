@@ -21,9 +21,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from cosd_api.verification.contract import Needs
-from cosd_api.verification.gate import TrainedGate, sigmoid
 from cosd_api.verification.trained_file import TrainedFile, shown
+from cosd_api.verification.trained_gate import TrainedGate, sigmoid
+from cosd_api.verification.verifier import Needs
 from cosd_providers.contract import Token
 from cosd_providers.text import readable
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from cosd_api.verification.contract import Needs
+from cosd_api.verification.verifier import Needs
 
 
 class MatchVerifier(BaseModel):

@@ -15,9 +15,9 @@ from typing import Annotated, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
+from cosd_api.common.wording import counted
 from cosd_api.errors import SettingError
 from cosd_api.verification.trained_file import TrainedFile, shown, write_whole
-from cosd_api.wording import counted
 
 MAX_NODES = 10_000
 

@@ -11,10 +11,10 @@ from _pairs import Pair
 
 from cosd_api import CoSD, Defer, RuleVerifier, SettingError, collect, train_tree
 from cosd_api.alignment import Unit
-from cosd_api.comparison.contestants import Alone, Contestant
+from cosd_api.apps.comparison.contestants import Alone, Contestant
+from cosd_api.apps.training.dataset import read_examples
+from cosd_api.common.wording import counted
 from cosd_api.methods.base import Method
-from cosd_api.training.dataset import read_examples
-from cosd_api.wording import counted
 from cosd_providers.contract import Provider
 
 DEEPEST = 12

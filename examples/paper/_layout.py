@@ -12,10 +12,10 @@ from _tasks import ACCURACY, TASKS, Measure
 from scipy.stats import ttest_1samp
 
 from cosd_api import Example
-from cosd_api.comparison.journal import GradedAnswer
-from cosd_api.comparison.statistics import Estimated, wilson
+from cosd_api.apps.comparison.journal import GradedAnswer
+from cosd_api.apps.comparison.statistics import Estimated, wilson
+from cosd_api.common.wording import counted
 from cosd_api.version import __version__
-from cosd_api.wording import counted
 
 Answers = Mapping[str, Mapping[str, GradedAnswer]]
 """Answers by column, then by `Example.key`."""

@@ -33,14 +33,14 @@ from _pairs import Pair, read_pairs
 from _tasks import TASKS
 
 from cosd_api import Example, SettingError
-from cosd_api.comparison.compare import ComparisonRun
-from cosd_api.comparison.contestants import Alone, ContestantKind
-from cosd_api.comparison.graders import check_grader
-from cosd_api.comparison.journal import GradedAnswer
+from cosd_api.apps.comparison.comparing import ComparisonRun
+from cosd_api.apps.comparison.contestants import Alone, ContestantKind
+from cosd_api.apps.comparison.graders import check_grader
+from cosd_api.apps.comparison.journal import GradedAnswer
+from cosd_api.apps.training.dataset import read_examples
+from cosd_api.common.wording import counted
 from cosd_api.endpoints import Endpoints
 from cosd_api.methods.base import Method
-from cosd_api.training.dataset import read_examples
-from cosd_api.wording import counted
 from cosd_providers import ProviderError
 
 __all__ = ["COOL", "COSD", "Row", "Table", "main", "row"]

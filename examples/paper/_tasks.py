@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cosd_api import Example
-from cosd_api.comparison.graders import Grader, grader_named
-from cosd_api.comparison.journal import GradedAnswer
+from cosd_api.apps.comparison.graders import Grader, grader_named
+from cosd_api.apps.comparison.journal import GradedAnswer
 
 RUN_TESTS = shlex.join([sys.executable, str(Path(__file__).with_name("run_tests.py"))])
 CODE_ENDS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")

@@ -8,7 +8,7 @@ from benchmarks.each_method import COLUMNS, Contender, Spent, contenders, measur
 from benchmarks.page import tables
 from benchmarks.report import Options
 from cosd_api import CoSD, fuse
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from cosd_api.methods.base import METHODS
 
 PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"

@@ -40,8 +40,8 @@ from benchmarks.real_pair.spoilt import kind_of
 from benchmarks.real_pair.trainings import swapped
 from benchmarks.real_pair.world import ATTRIBUTES, general, library, names
 from cosd_api import CoSD, RuleVerifier
-from cosd_api.comparison.contestants import REVERSED
-from cosd_api.demo.real import QUESTIONS, real_questions, tells_all
+from cosd_api.apps.comparison.contestants import REVERSED
+from cosd_api.apps.demo.real import QUESTIONS, real_questions, tells_all
 from toys.sample_comparison import sample_comparison
 
 asked = cache(questions)  # it takes seconds

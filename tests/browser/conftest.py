@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, sync_playwright
 from browser.install import InstallError, found
 from browser.opened import Open, Opened
 from cosd_api import FusionResult, fuse_sync
-from cosd_api.report.page import page as page_of
+from cosd_api.apps.report.page import page as page_of
 from support.no_skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 from toys import lima
 from toys.joined import joined

@@ -15,9 +15,9 @@ from playwright.sync_api import Page
 
 from browser.opened import Open, Opened
 from cosd_api import Fusion, FusionResult, fuse_sync
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
-from cosd_api.report.words import visible
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair
+from cosd_api.apps.report.phrases import visible
 from cosd_providers.testing import ScriptedProvider, ScriptToken
 from toys.joined import joined
 

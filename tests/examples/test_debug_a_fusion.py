@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cosd_api import RuleVerifier, fuse_sync
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers import ProviderError
 from cosd_providers.testing import Fault, ScriptedProvider
 from support.scripts import run_script

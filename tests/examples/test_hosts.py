@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cosd_api.demo.servers import Pair, Three
+from cosd_api.apps.demo.servers import Pair, Three
 from fakes import tgi as stand_in_tgi
 from fakes.tgi import LlamaModel, StandInTgi
 from fakes.vllm import FakeVllm

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cosd_api import SettingError, fuse
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from cosd_api.methods.base import EXAMPLES, method_named
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider

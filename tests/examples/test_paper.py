@@ -18,10 +18,10 @@ import pytest
 from _layout import Table
 
 from cosd_api import CoSD, Example
-from cosd_api.comparison.graders import grader_named
-from cosd_api.comparison.statistics import Estimated
-from cosd_api.demo.questions import DemoQuestion, sample
-from cosd_api.demo.servers import Three
+from cosd_api.apps.comparison.graders import grader_named
+from cosd_api.apps.comparison.statistics import Estimated
+from cosd_api.apps.demo.questions import DemoQuestion, sample
+from cosd_api.apps.demo.servers import Three
 from support.scripts import EXAMPLES, Ran, run_script
 
 PAPER = EXAMPLES / "paper"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from support.scripts import EXAMPLES, Ran, run_script
 
 pytestmark = pytest.mark.live

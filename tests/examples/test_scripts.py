@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Three
-from cosd_api.training.dataset import read_examples
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Three
+from cosd_api.apps.training.dataset import read_examples
 from support.scripts import EXAMPLES, run_script
 
 HOSTS = [

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from typer.testing import CliRunner, Result
 
-from cosd_api.cli.app import app
+from cosd_api.apps.cli.entry import app
 from cosd_providers.testing import ScriptedProvider
 
 #: Any warning would be printed to standard error, and seen.
@@ -26,15 +26,15 @@ PYTHON = [sys.executable, "-W", "error"]
 
 #: The command over scripted models instead of servers; {draft} and {assistant} are their options.
 SCRIPT = """
-import cosd_api.cli.options
-from cosd_api.cli import main
+import cosd_api.apps.cli.options
+from cosd_api.apps.cli import main
 from cosd_providers.testing import Fault, ScriptedProvider
 
 providers = {{
     "draft": ScriptedProvider.from_texts({texts}, {draft}),
     "assistant": ScriptedProvider.from_texts({{"Q": [" a", (" c", 0.9)]}}, {assistant}),
 }}
-cosd_api.cli.options.connect = lambda url, model=None: providers[url]
+cosd_api.apps.cli.options.connect = lambda url, model=None: providers[url]
 main()
 """
 TEXTS: Mapping[str, Sequence[Any]] = {"Q": [" a", (" b", 0.2)], "Q a c": [" d"] * 20}

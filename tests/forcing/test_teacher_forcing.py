@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cosd_api.decoding.readers import Literal
 from cosd_api.decoding.route import Routes
-from cosd_api.forcing.holding import WantedSamples, hold
+from cosd_api.forcing.forced_pair import WantedSamples, hold
 from cosd_api.forcing.reading import HeldModel, ReferenceReading
 from cosd_api.forcing.recital import Recital
 from cosd_api.forcing.samples import Example, Label, Sample

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import httpx
 import pytest
 
-from cosd_api.demo.servers import Three
+from cosd_api.apps.demo.servers import Three
 from fakes.tgi import LlamaModel
 from naive import over_http as naive
 from naive.plain_http import PlainLlamaCpp

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cosd_api import Fusion, RuleVerifier
-from cosd_api.demo.questions import is_right, sample
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.questions import is_right, sample
+from cosd_api.apps.demo.servers import Pair
 from support.drawn import partly
 
 pytestmark = pytest.mark.live

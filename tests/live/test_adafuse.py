@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from cosd_api import Fusion
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair
 from naive import adafuse as naive_adafuse
 from naive import over_http as naive
 from support.drawn import partly

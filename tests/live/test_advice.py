@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cosd_api import Example, compare
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair
 
 pytestmark = [pytest.mark.live, pytest.mark.extended]
 

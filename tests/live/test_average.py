@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from cosd_api import Average, Fusion
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair, Three
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair, Three
 from cosd_api.types import Segment
 from cosd_providers import UnsupportedError, connect
 from cosd_providers.contract import Context, Token

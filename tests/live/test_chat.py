@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from cosd_api import Fusion, FusionResult, Message
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers import Usage, connect
 from cosd_providers.chat.rendering import leading_space
 from cosd_providers.engines import LlamaCpp

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import pytest
 
 from cosd_api import Fusion, Message, connect
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers import Provider
 from fakes import tgi as stand_in_tgi
 from fakes.chats import Template, chatml, mistral

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from cosd_api import CoLLMVerifier, Defer, Example, Fusion, collect, probe, train_deferral
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import MODELS, Pair, serve
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import MODELS, Pair, serve
 from cosd_api.forcing.samples import state_from_text
 from cosd_providers import UnsupportedError, Usage, connect
 from cosd_providers.contract import Context, HiddenStates, Token

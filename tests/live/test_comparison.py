@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cosd_api import Example, compare, fuse
-from cosd_api.comparison import ComparisonEstimate
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair, Three
+from cosd_api.apps.comparison import ComparisonEstimate
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair, Three
 
 pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.timeout(300)]
 

@@ -12,8 +12,8 @@ from functools import partial
 import pytest
 
 from cosd_api import Fusion, RuleVerifier
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers import probe
 from cosd_providers.engines.sglang import Sglang
 from fakes.sglang import StandInSglang

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from cosd_api import Defer, Example, Fusion, FusionResult, collect, train_deferral
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers import UnsupportedError
 from naive import defer as naive_defer
 from naive import over_http as naive

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cosd_api.demo.servers import Three
+from cosd_api.apps.demo.servers import Three
 from support.every_method import LINES, PROMPTS, Line
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers import Provider, connect
 from cosd_providers.engines.openai import DIALECTS, OpenAICompatible
 from support.every_method import LINES, EveryMethod

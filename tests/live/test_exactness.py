@@ -10,8 +10,8 @@ import pytest
 
 from cosd_api import Fusion, FusionResult, RuleVerifier, Tuning
 from cosd_api.alignment import Unit
-from cosd_api.demo.questions import KINDS, sample
-from cosd_api.demo.servers import Pair, Three
+from cosd_api.apps.demo.questions import KINDS, sample
+from cosd_api.apps.demo.servers import Pair, Three
 from cosd_providers import connect
 from naive import over_http as naive
 from naive import reference, reference_ids, reference_paths

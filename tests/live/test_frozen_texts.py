@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cosd_api.demo.servers import Pair, bundled_pair
+from cosd_api.apps.demo.servers import Pair, bundled_pair
 from support.every_method import LINES, MAX_TOKENS, MAY_DIFFER, PROMPTS
 
 pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.timeout(300)]

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from cosd_api import fuse_sync
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from fakes.commands import start
 from support.shipped import ROOT
 

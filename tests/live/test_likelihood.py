@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from cosd_api import Fusion, Message, RuleVerifier
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair, Three
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair, Three
 from cosd_providers import UnsupportedError, connect
 from cosd_providers.contract import Context, IdContexts, IdScores
 from cosd_providers.usage import Usage

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from cosd_api import Fusion, FusionResult
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair
 from naive import nudging as naive_nudging
 from naive import over_http as naive
 from support.drawn import partly

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from cosd_api import AgreementVerifier, Fusion, FusionResult, MatchVerifier, RuleVerifier, Tuning
-from cosd_api.demo.servers import serve
+from cosd_api.apps.demo.servers import serve
 from cosd_providers import connect
 from cosd_providers.contract import Context, DraftEnd, Proposal, Question, Token
 from cosd_providers.forwarding import Forwarding

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from cosd_api import Fusion
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers import Provider, connect
 from support.drawn import partly
 from support.every_method import LINES, Line

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from cosd_api import CoolFusion, Fusion
-from cosd_api.demo.servers import MODELS, Pair, Three, serve
+from cosd_api.apps.demo.servers import MODELS, Pair, Three, serve
 from cosd_api.extend import Method
 from cosd_api.methods.base import method_named
 from cosd_providers import Provider, connect

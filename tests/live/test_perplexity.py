@@ -13,8 +13,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from cosd_api import CoolFusion, Fusion, FusionResult, Rerank
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Three
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Three
 from cosd_api.extend import Method
 from cosd_providers import connect
 from naive import cool as naive_cool

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from cosd_api import Fusion, RuleVerifier
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers import ProbeReport, connect, probe
 from cosd_providers.probe import definition_of
 from naive.plain_http import ask, get

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from cosd_api import Fusion, Safe
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair
 from cosd_api.extend import Method
 from naive import over_http as naive
 from naive import route as naive_route

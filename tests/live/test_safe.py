@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from cosd_api import Fusion, FusionResult, Safe
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair
 from naive import over_http as naive
 from naive import safe as naive_safe
 from support.drawn import partly

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from cosd_api import FusionResult
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers import Provider, connect
 from fakes import tgi as stand_in_tgi
 from fakes.tgi import LlamaModel, StandInTgi

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from cosd_api import Fusion, RuleVerifier, Tuning
-from cosd_api.demo.servers import MODELS, serve
+from cosd_api.apps.demo.servers import MODELS, serve
 from cosd_providers import ForwardingProvider, connect
 from cosd_providers.strategies import Strategy
 from support import each_way

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from cosd_api import Fusion, Speculative
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers.concurrency import concurrently
 from naive import enumerated
 from naive import over_http as naive

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cosd_api import Fusion, MatchVerifier
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair, Three
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair, Three
 from cosd_api.types import FusedToken
 from cosd_providers import UnsupportedError, connect
 from cosd_providers.contract import Context, Token

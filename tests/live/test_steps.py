@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cosd_api import Fusion, FusionResult, Message, Steps
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers import Usage, connect
 from cosd_providers.contract import Token
 from naive import over_http as naive

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from cosd_api import Fusion
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers import Provider, connect
 from cosd_providers.contract import Context, Token
 from cosd_providers.usage import Usage

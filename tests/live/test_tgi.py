@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from cosd_api import Fusion
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers import Question, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.llama_cpp import LlamaCpp

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cosd_api import Example, Fusion, Samples, TreeVerifier, collect, train_tree
-from cosd_api.demo.questions import is_right, sample
-from cosd_api.demo.servers import Pair
-from cosd_api.training.evaluation import places_of
+from cosd_api.apps.demo.questions import is_right, sample
+from cosd_api.apps.demo.servers import Pair
+from cosd_api.apps.training.evaluation import places_of
 from cosd_providers import UnsupportedError, connect
 from cosd_providers.engines.ollama import Ollama
 from fakes.ollama import StandInOllama

@@ -11,8 +11,8 @@ import pytest
 
 from cosd_api import AgreementVerifier, DiffVerifier, Fusion, FusionResult, RandomVerifier, SurpriseVerifier
 from cosd_api.alignment import Unit
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair
 from cosd_api.extend import Place, Verifier
 from cosd_api.verification import needs_of, verifier_at
 from naive import over_http as naive

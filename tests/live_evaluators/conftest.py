@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cosd_api.demo.questions import sample
+from cosd_api.apps.demo.questions import sample
 from support.no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 from support.scripts import EXAMPLES
 from support.shipped import ROOT, build_sdist, build_wheel

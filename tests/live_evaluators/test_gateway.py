@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from fakes.commands import start
 from support.shipped import ROOT
 

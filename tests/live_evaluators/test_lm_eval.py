@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cosd_api import Fusion
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from support.scripts import EXAMPLES
 
 FILE = str(EXAMPLES / "lm_eval_model.py")

@@ -7,7 +7,7 @@ import shlex
 import shutil
 from typing import Any
 
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from support.shipped import ROOT
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -10,8 +10,8 @@ from typing import Any
 import anyio
 
 from cosd_api import Fusion
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair
 from ray_cluster.running import HERE, TwoNodes, ended, python
 from support.shipped import ROOT
 from toys.batches import input_file

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cosd_api.demo.servers import serve
+from cosd_api.apps.demo.servers import serve
 from live_real.alone import Alone, Answers
 from smollm2.install import MODEL, SHORTER
 from support.no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from cosd_api import Fusion, RuleVerifier
-from cosd_api.demo.servers import serve
+from cosd_api.apps.demo.servers import serve
 from cosd_providers import ProbeReport, connect, probe
 from live_real.prompts import PROMPTS
 from live_real.test_null_control import EVERYWHERE, RULE, say

@@ -14,9 +14,9 @@ from rich.console import Console
 
 from benchmarks.real_pair.questions import question_of, questions
 from cosd_api import Fusion, RuleVerifier
-from cosd_api.demo.real import BASE, MODEL, SPECIALISTS, real_questions, real_three, tells_all
-from cosd_api.demo.run import show_real
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.real import BASE, MODEL, SPECIALISTS, real_questions, real_three, tells_all
+from cosd_api.apps.demo.servers import Pair
+from cosd_api.apps.demo.walkthrough import show_real
 from cosd_providers import Message
 from live_real.conftest import FOLDER
 from live_real.prompts import PROMPTS as CHATS

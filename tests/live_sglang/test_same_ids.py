@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from cosd_api import Fusion, RuleVerifier
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair, bundled_pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair, bundled_pair
 from cosd_providers import Provider, connect
 from cosd_providers.contract import Context, IdContexts, Token
 from cosd_providers.strategies import Strategy

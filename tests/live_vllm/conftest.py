@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from support.no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 from vllm_cpu.servers import START_SECONDS, pair
 

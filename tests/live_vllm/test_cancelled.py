@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from support.cancelled import check_cancelling
 
 

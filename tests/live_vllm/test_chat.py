@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from cosd_api import Fusion
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair, bundled_pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair, bundled_pair
 from cosd_providers import Question, UnsupportedError, Usage, connect
 from cosd_providers.contract import Context
 from cosd_providers.engines.openai import OpenAICompatible

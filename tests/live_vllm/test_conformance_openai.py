@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers.engines import OpenAICompatible
 from naive.plain_http import MODELS, PlainVllm
 from support.conformance import Conformance, Subject

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers.engines.vllm import Vllm
 from naive.plain_http import PlainVllm
 from support.conformance import Conformance, Subject

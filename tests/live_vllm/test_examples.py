@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from support.scripts import run_script
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers import ContextLengthError, DraftEnd, Question, Token, UnsupportedError, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.openai import DIALECTS, OpenAICompatible

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers import ProbeReport, connect, probe
 from naive.plain_http import PlainVllm
 from support.probed import printed, probed, shape

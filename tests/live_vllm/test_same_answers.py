@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import pytest
 
 from cosd_api import FusionResult
-from cosd_api.demo.servers import Pair, Three
+from cosd_api.apps.demo.servers import Pair, Three
 from cosd_providers import Provider, connect
 from cosd_providers.strategies import Strategy
 from support import each_way

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from cosd_api import Fusion, RuleVerifier
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair, bundled_pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair, bundled_pair
 from cosd_providers import connect
 from cosd_providers.contract import Context, IdContexts, Token
 from cosd_providers.usage import Usage

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from environments import RECIPES
 from vllm_cpu.servers import CONTEXT, MODELS
 

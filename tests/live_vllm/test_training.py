@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cosd_api import Example, Trace, collect, fuse, train_tree
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair
 
 EXAMPLES = [Example(prompt=one.prompt, answer=one.answer) for one in sample("mixed", 4, 7, held_out=False)]
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from cosd_api import Fusion
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair, bundled_pair, bundled_three
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair, bundled_pair, bundled_three
 from cosd_providers import ContextLengthError, DraftEnd, ModelChoiceError, Question, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.vllm import Vllm

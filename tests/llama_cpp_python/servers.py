@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from cosd_api.demo.servers import MODELS as BUNDLED
+from cosd_api.apps.demo.servers import MODELS as BUNDLED
 from naive.plain_http import MODELS
 from support.served import Served, python_of, serving
 

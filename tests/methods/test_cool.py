@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosd_api import CoolFusion, Fusion, Rerank, SettingError, Trace, fuse
-from cosd_api.decoding.words import unicode_words
+from cosd_api.decoding.word_ends import unicode_words
 from cosd_api.extend import Method
 from cosd_api.methods.base import method_named
 from cosd_providers.contract import Context

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cosd_api import SettingError, Speculative
-from cosd_api.comparison.contestants import SelfConsistency
+from cosd_api.apps.comparison.contestants import SelfConsistency
 from cosd_api.extend import Method
 from cosd_api.methods.base import EXAMPLES, METHODS
 from cosd_providers import Capabilities, UnsupportedError

@@ -11,10 +11,10 @@ import jsonschema  # type: ignore[import-untyped]  # it has no type hints
 import pytest
 
 from cosd_api import Fusion, FusionConfig, SettingError, compare, fuse
+from cosd_api.apps.gateway.api_errors import ApiError
+from cosd_api.apps.gateway.bodies import read_completion
+from cosd_api.apps.gateway.config import GatewayConfig, GatewayLimits
 from cosd_api.config.document import read_document
-from cosd_api.gateway.api_errors import ApiError
-from cosd_api.gateway.bodies import read_completion
-from cosd_api.gateway.config import GatewayConfig, GatewayLimits
 from cosd_api.methods.base import method_named
 from cosd_providers.testing import ScriptedProvider
 from fakes.commands import cosd

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import pytest
 
 from cosd_api import Fusion, FusionResult, SettingError, compare, fuse
-from cosd_api.cli.spending import bounded
-from cosd_api.comparison import ComparisonEstimate
+from cosd_api.apps.cli.spending import bounded
+from cosd_api.apps.comparison import ComparisonEstimate
+from cosd_api.apps.report.page import page
 from cosd_api.decoding.model import Model
 from cosd_api.decoding.program import Answer
 from cosd_api.errors import FusionError
 from cosd_api.methods.base import Program
 from cosd_api.methods.cost import Bounds, Cost, Plan, Reading
-from cosd_api.report.page import page
 from cosd_api.settings import AnswerLimits
 from cosd_providers.testing import ScriptedProvider
 from fakes.commands import cosd

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cosd_api import CoolFusion, CoSD, FusionResult, MatchVerifier, fuse
-from cosd_api.decoding.words import unicode_words
+from cosd_api.decoding.word_ends import unicode_words
 from cosd_api.extend import Method
 from cosd_api.methods.base import METHODS as REGISTERED
 from cosd_api.methods.base import method_named

@@ -11,7 +11,7 @@ import tokenizers
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cosd_api.decoding.words import complete_words, unicode_words
+from cosd_api.decoding.word_ends import complete_words, unicode_words
 from cosd_providers.tokenizers import load_tokenizer, word_ends
 from naive import cool as naive_cool
 from support.drawn import examples

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cosd_api import Fusion, RuleVerifier
 from cosd_providers import Usage
 from cosd_providers.engines.openai import OpenAICompatible
-from cosd_providers.engines.openai.streams import StreamCheck
+from cosd_providers.engines.openai.stream_checks import StreamCheck
 from cosd_providers.engines.openai.wire import WireAnswer
 from cosd_providers.testing import TextModel
 from fakes.adapters import TOY

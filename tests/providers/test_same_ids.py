@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from cosd_api import CoSD, fuse
-from cosd_api.decoding.run import AnswerJob, Run
+from cosd_api.decoding.answer_job import AnswerJob, Run
 from cosd_api.endpoints import Endpoints
 from cosd_providers import ConnectError, Piece, ServerInfo, UnsupportedError
 from cosd_providers.engines.llama_cpp import LlamaCpp

@@ -20,7 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from cosd_providers import Piece, UnsupportedError
 from cosd_providers import tokenizers as ours
 from cosd_providers.tokenizers import TEST_TEXT, Tokenizer, count, crossing, load_tokenizer

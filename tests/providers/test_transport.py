@@ -540,7 +540,7 @@ async def test_waits_that_are_no_number(wait: bytes) -> None:
 async def test_the_wait_that_a_server_asks_for(
     headers: dict[str, str], wait: float, slept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cosd_providers.http.errors.time.time", lambda: 1792567680.0)  # 21 October 2026, 07:28
+    monkeypatch.setattr("cosd_providers.http.failures.time.time", lambda: 1792567680.0)  # 21 October 2026, 07:28
     found, _ = transport(httpx.Response(429, headers=headers), httpx.Response(200, json=1))
     await found.get("/props")
     assert slept == [wait]

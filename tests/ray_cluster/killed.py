@@ -13,7 +13,7 @@ import sys
 import ray
 
 from cosd_api import Fusion
-from cosd_api.batch import FusionActor
+from cosd_api.apps.batch import FusionActor
 from toys.batches import fusion
 
 ACTORS, AT_ONCE = 2, 4

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # as a script it has its own folder there
 
-from cosd_api.demo.real import MODEL, cache_folder, fetched
+from cosd_api.apps.demo.real import MODEL, cache_folder, fetched
 from smollm2.layers import without_layer
 
 SHORTER = "smollm2-without-layer-20.gguf"

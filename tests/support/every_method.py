@@ -33,8 +33,8 @@ from cosd_api import (
     Steps,
     SurpriseVerifier,
 )
-from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.questions import sample
+from cosd_api.apps.demo.servers import Pair
 from cosd_api.extend import Method
 from cosd_api.methods.base import EXAMPLES, METHODS
 from cosd_api.types import FusedToken, Segment, TokenDecision

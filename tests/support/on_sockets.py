@@ -13,8 +13,8 @@ import anyio
 import pytest
 
 from cosd_api import Fusion
-from cosd_api.gateway import ClientKey, Gateway, GatewayLimits
-from cosd_api.gateway.server import GatewayServer, listening
+from cosd_api.apps.gateway import ClientKey, Gateway, GatewayLimits
+from cosd_api.apps.gateway.server import GatewayServer, listening
 
 KEY = "k" * 16
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cosd_api.demo.questions import sample
+from cosd_api.apps.demo.questions import sample
 
 PAIRS = [("sums", "words"), ("words", "sums")]
 """The directions of the two models with one tokenizer."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from cosd_api import Fusion, FusionResult, RuleVerifier
-from cosd_api.demo.questions import sample
+from cosd_api.apps.demo.questions import sample
 from cosd_api.types import FusedToken
 from cosd_providers import Provider
 

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 
 from cosd_api import Fusion
-from cosd_api.gateway import ClientKey, Gateway, GatewayLimits
+from cosd_api.apps.gateway import ClientKey, Gateway, GatewayLimits
 
 ASGI = Callable[..., Any]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cosd_api import Fusion
-from cosd_api.batch.job import BatchJob
-from cosd_api.batch.summary import BatchSummary
+from cosd_api.apps.batch.job import BatchJob
+from cosd_api.apps.batch.summary import BatchSummary
 from cosd_providers.testing import ScriptedProvider
 
 PROMPTS = [f"{one}:" for one in ("a", "b", "c", "d", "e", "f")]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cosd_api import Example
-from cosd_api.comparison.compare import split
+from cosd_api.apps.comparison.comparing import split
 from cosd_providers.testing import ScriptedProvider
 
 KINDS: Mapping[str, tuple[tuple[str, float], tuple[str, float]]] = {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cosd_api import MatchVerifier, RandomVerifier, RuleVerifier
 from cosd_api.verification import Verifier, decides_by_place, digest_of, verifier_at
-from cosd_api.verification.place import Place
+from cosd_api.verification.decision_place import Place
 from cosd_providers.contract import Token
 from cosd_providers.text import whole
 from naive import reference_ids

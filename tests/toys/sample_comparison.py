@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from cosd_api import CoolFusion, CoSD, Example
-from cosd_api.comparison.contestants import Contestant, LeftOut, alone
-from cosd_api.comparison.journal import AnswerUsage, GradedAnswer
-from cosd_api.comparison.prices import Price
-from cosd_api.comparison.report import comparison_page
-from cosd_api.comparison.result import Comparison, FailedAnswer, standings_of
+from cosd_api.apps.comparison.contestants import Contestant, LeftOut, alone
+from cosd_api.apps.comparison.journal import AnswerUsage, GradedAnswer
+from cosd_api.apps.comparison.prices import Price
+from cosd_api.apps.comparison.standings import Comparison, FailedAnswer, standings_of
+from cosd_api.apps.comparison.tables import comparison_page
 from cosd_api.records import Endpoint
 
 EXAMPLES = [Example(prompt=f"Q{at}", answer=f" {at}") for at in range(6)]

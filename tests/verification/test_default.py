@@ -78,7 +78,7 @@ def test_a_settings_file(tmp_path: Path, lines: Sequence[str], verifier: RuleVer
 )
 def test_the_command_line(monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], verifier: RuleVerifier) -> None:
     models = {"http://a": lima.draft(), "http://b": lima.assistant()}
-    monkeypatch.setattr("cosd_api.cli.options.connect", lambda url, **_: models[url])
+    monkeypatch.setattr("cosd_api.apps.cli.options.connect", lambda url, **_: models[url])
     done = cosd("fuse", "Q:", "--draft", "http://a", "--assistant", "http://b", "--json", *options)
     assert done.exit_code == 0, done.stderr
     assert FusionResult.model_validate_json(done.stdout).settings.verifier == verifier

@@ -27,10 +27,10 @@ from cosd_api import (
     SurpriseVerifier,
     fuse,
 )
-from cosd_api.cli.options import SharedOptions, with_options
-from cosd_api.cli.verifier_options import NUMBERS, VERIFIERS
+from cosd_api.apps.cli.options import SharedOptions, with_options
+from cosd_api.apps.cli.verifier_options import NUMBERS, VERIFIERS
+from cosd_api.apps.report.page import page
 from cosd_api.extend import Place, Verifier
-from cosd_api.report.page import page
 from cosd_api.verification import KINDS, TRAINED, condition_of, needs_of, numbers_of, verifier_at
 from cosd_providers.contract import Token
 from toys import lima

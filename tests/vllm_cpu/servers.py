@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from cosd_api.demo.servers import Pair
+from cosd_api.apps.demo.servers import Pair
 from support.served import CHILD, START_SECONDS, Served, python_of, serving
 
 __all__ = ["CHILD", "MODELS", "START_SECONDS", "VllmServer", "pair", "serve"]

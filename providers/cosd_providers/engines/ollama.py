@@ -31,8 +31,8 @@ from cosd_providers.engine import NO_TEMPLATE, Engine, EngineOptions, ServerFact
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.openai.discovery import check_tokenizer, choose, unbegun
-from cosd_providers.engines.openai.drafting import Drafting
-from cosd_providers.engines.openai.proposing import Proposing
+from cosd_providers.engines.openai.proposals import Proposing
+from cosd_providers.engines.openai.text_drafts import Drafting
 from cosd_providers.engines.openai.wire import Billed, Cached, Completion, Logprobs, Named, WireAnswer, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, UnsupportedError
 from cosd_providers.greedy import ROUNDING, TIES

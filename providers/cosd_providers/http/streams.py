@@ -17,7 +17,7 @@ from pydantic_core import from_json
 
 from cosd_providers.errors import ResponseError
 from cosd_providers.http.answers import HttpAnswer
-from cosd_providers.http.errors import BROKEN, Errors
+from cosd_providers.http.failures import BROKEN, Errors
 from cosd_providers.http.limits import Slot
 from cosd_providers.usage import Usage
 

@@ -25,7 +25,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from cosd_providers.errors import InvalidRequestError, ProviderError
 from cosd_providers.http.answers import HttpAnswer
 from cosd_providers.http.clients import HttpClients, ask
-from cosd_providers.http.errors import FIXED_WAIT, Errors, is_no_http
+from cosd_providers.http.failures import FIXED_WAIT, Errors, is_no_http
 from cosd_providers.http.httpx2_client import behind_httpx, is_httpx2
 from cosd_providers.http.keys import checked_headers, checked_url, only_keys
 from cosd_providers.http.limits import Limiter, Limits, Slot

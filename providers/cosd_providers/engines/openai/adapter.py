@@ -33,15 +33,15 @@ from cosd_providers.chat.leading_space import led
 from cosd_providers.chat.templates import Template
 from cosd_providers.contract import Capabilities, Context, Proposal, Question, ServerInfo, Token
 from cosd_providers.engine import Engine, EngineOptions, ServerFacts, no_probs
-from cosd_providers.engines.openai.chat import ChatRouteRenderer, no_partial
 from cosd_providers.engines.openai.client import OWNED, OpenAIClient, OpenAIFacts, Prefix
+from cosd_providers.engines.openai.conversations import ChatRouteRenderer, no_partial
 from cosd_providers.engines.openai.dialects import Dialect, dialect_of
 from cosd_providers.engines.openai.discovery import check_tokenizer, discover, unbegun
-from cosd_providers.engines.openai.drafting import Drafting
 from cosd_providers.engines.openai.echo import Echo, cannot_score, end_at
 from cosd_providers.engines.openai.no_logprobs import AGREE, Agreement
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient, probe_client
-from cosd_providers.engines.openai.proposing import Proposing
+from cosd_providers.engines.openai.proposals import Proposing
+from cosd_providers.engines.openai.text_drafts import Drafting
 from cosd_providers.engines.openai.wire import Conversation
 from cosd_providers.greedy import answer, within
 from cosd_providers.http.keys import with_key

@@ -23,7 +23,7 @@ from cosd_providers.drafting import billed
 from cosd_providers.engine import miscounted
 from cosd_providers.engines.openai.dialects import GREEDY, NEUTRAL, Dialect
 from cosd_providers.engines.openai.logprobs import CheckedAligner, Listing
-from cosd_providers.engines.openai.streams import StreamCheck, checked
+from cosd_providers.engines.openai.stream_checks import StreamCheck, checked
 from cosd_providers.engines.openai.wire import Billed, Completion, Conversation, WireAnswer, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, ServerError, UnsupportedError
 from cosd_providers.greedy import TIES, Position

@@ -1,0 +1,1 @@
+"""Helpers that know nothing of fusions, for the library and its applications."""
