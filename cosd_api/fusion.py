@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, Unpack, overload
 
 from cosd_api.checks import Prompt, check_choice, check_count, check_prompt
-from cosd_api.common.bounded_map import Order, together
+from cosd_api.common.bounded_map import Order, bounded_map
 from cosd_api.common.sync import synchronous
 from cosd_api.endpoints import Endpoints
 from cosd_api.errors import SettingError
@@ -304,7 +304,7 @@ class Fusion:
         checked = self._checked(limits)
         checked.seeded(self.settings.method)  # only to raise its errors early
         work = (self._generate(prompt, checked) for prompt in prompts)
-        async with aclosing(together(work, concurrency, order)) as complete:
+        async with aclosing(bounded_map(work, concurrency, order)) as complete:
             async for answer in complete:
                 error = answer.exception()
                 if isinstance(error, ProviderError | SettingError) and on_error == "return":

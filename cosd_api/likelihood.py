@@ -398,8 +398,8 @@ class _GatedMixture:
             if choice is not None:
                 decisions.append(judge(drafted, choice, replaces, assistant=assistant, tie=self._tie))
                 decisions[-1].coin = coin_of(verifier)
-        firing = [one for one in decisions if one.fired]
-        winner = max(firing, key=lambda one: one.q or 0.0, default=None)  # the first of equally confident assistants
+        replacing = [one for one in decisions if one.fired]
+        winner = max(replacing, key=lambda one: one.q or 0.0, default=None)  # the first of equally confident assistants
         model, choice = 0, drafted
         if winner is not None:
             model = 1 + winner.assistant

@@ -40,8 +40,8 @@ def replayed(
         first, last = found[0][0], found[-1][0]
         if unit != due:
             raise TraceError(f"token {first} belongs to unit {unit}, but unit {due} is expected there")
-        firing = [decision for number, token in found for decision in _fired(token, number, verifier, assistants)]
-        winner = max(firing, key=lambda one: (one.prob or 0.0, -assistants.index(one.assistant)), default=None)
+        replacing = [decision for number, token in found for decision in _fired(token, number, verifier, assistants)]
+        winner = max(replacing, key=lambda one: (one.prob or 0.0, -assistants.index(one.assistant)), default=None)
         word = _replacement(found)
         # A stop string may have removed a replacement, although the decision is still recorded on the tokens before it.
         cut = stops and last == len(tokens)

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from cosd_api.common.tasks import settled
 
-__all__ = ["Order", "together"]
+__all__ = ["Order", "bounded_map"]
 
 Order = Literal["given", "completed"]
 """The order in which answers are yielded: the order of their prompts, or the order in which they are completed."""
@@ -19,7 +19,7 @@ _HELD = 4
 T = TypeVar("T")
 
 
-async def together(
+async def bounded_map(
     work: Generator[Coroutine[Any, Any, T]], concurrency: int, order: Order
 ) -> AsyncGenerator[asyncio.Task[T]]:
     """Run up to `concurrency` coroutines at a time, and yield each one as a completed task.

@@ -1,7 +1,7 @@
 """One answer in progress: the draft's path, the facts about its tokens, and the progress of each assistant.
 
 The path grows by the draft's tokens and is changed only by replacements. Drafts, judges and replacements share it, and
-`tell` wakes all tasks that wait for a change.
+`notify` wakes all tasks that wait for a change.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class AnswerPath(JudgedPath):
 
     # ------------------------------------------------------------------------------------------------------- news
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake all tasks that wait for a change."""
         self.changes += 1
         news, self.news = self.news, anyio.Event()

@@ -128,7 +128,7 @@ class Calls:
         command = StartDraft(watch.watch, watch.text, watch.max_tokens, None, (), **also)
         await _until(take, self._write(1 + watch.assistant, command, kind="watch", counts=counts))
 
-    def heard(self, watch: int, assistant: int) -> None:
+    def count_answered(self, watch: int, assistant: int) -> None:
         """Count a place that a watch has answered, both in the assistant's ledger and in the record of the request."""
         self._watches[watch].places += 1
         self._budget.answered_by(1 + assistant, "watch")
@@ -264,12 +264,12 @@ class Calls:
                 tokens = await provider.score(Context(turn.prompt, text), usage=usage, **also)
             check_probs(tokens, provider.name)
         start = len(sendable(text[:start]).encode())  # bytes that are not valid UTF-8 are not sent
-        at, behind = 0, list[Token]()
+        at, following = 0, list[Token]()
         for token in tokens:
             at += len(token.data)
             if at > start or token.end:
-                behind.append(token)
-        return behind
+                following.append(token)
+        return following
 
     async def score_path(
         self, model: int, path: Path, first: int, *, end: bool = False, alternatives: int = 0

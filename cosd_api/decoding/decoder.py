@@ -9,7 +9,7 @@
     10         or x~ != x^ and T(p, q) = 1                    (tree)                              `Verdicts.replaces`
     11             keep the draft before x~, and replace x~ by x^                                          `_replace`
     12-13          throw away the rest of the draft, and draft again after x^                              `_replace`
-    14     keep the text that no assistant contests                                                       `_let_out`
+    14     keep the text that no assistant contests                                                       `_emit_final`
 
 An answer holds two kinds of knowledge: the *path*, which consists of the draft's tokens and is changed only by
 replacements, and what each assistant has *said*, which never becomes wrong. The text is a function of these two. All
@@ -149,14 +149,14 @@ class Decoder:
             judges = [*answer.judges.values()]
             first = min((one for one in judges if one.stopped), key=self._rank, default=None)
             if first is None or not all(one.stopped or self._is_past(one, first) for one in judges):
-                self._let_out(judges)
+                self._emit_final(judges)
                 return
             if first.error is None:
                 self._replace(first)
             elif self._job.survives(first.error) and not first.drafts_error:
                 self._lost[first.model - 1] = Loss(first.first, first.error)
                 self._judging.lose(answer.judges.pop(first.model))
-                answer.tell()
+                answer.notify()
             else:
                 raise first.error
 
@@ -228,7 +228,7 @@ class Decoder:
             new = answer.judges[one.model] = Judge(one.model, one.said, end, end if one is judge else None)
             new.starts = {at for at in one.starts if at <= first} | {kept} & {first}
             self._tasks.start(self._judging.judge, new)
-        answer.tell()
+        answer.notify()
 
     def _is_outvoted(self, decision: Decision, q: float, winner: Judge) -> bool:
         """Test whether a decision is another assistant's and does not win against a replacement with this `q`."""
@@ -305,7 +305,7 @@ class Decoder:
 
     # --------------------------------------------------------------------------------------------------- final tokens
 
-    def _let_out(self, judges: Sequence[Judge]) -> None:
+    def _emit_final(self, judges: Sequence[Judge]) -> None:
         """Emit final tokens, and end the answer if the draft cannot continue (line 14)."""
         answer, response = self._answer, self._response
         first = min([one.first for one in judges], default=len(answer.tokens))

@@ -128,7 +128,7 @@ class Drafts:
                 self._failed(command.draft, error)
         if self._leaving and scope is self._scope:
             self._leaving = False
-            self._answer.tell()
+            self._answer.notify()
         self._ended(command.draft)
 
     async def _take_over(self, hedge: Hedge, scope: anyio.CancelScope) -> None:
@@ -162,7 +162,7 @@ class Drafts:
         """Let the next draft begin."""
         self.writing = False
         self._done.set()
-        self._answer.tell()
+        self._answer.notify()
 
     async def _keep_ready(self, draft: Ready) -> None:
         """Let the provider open a connection for the next draft."""
@@ -222,6 +222,6 @@ class Drafts:
                 answer.append(token, answer.mark())
         if len(answer.tokens) >= answer.bound + answer.lookahead and not answer.ended:
             answer.over = True
-        answer.tell()
+        answer.notify()
         enough = answer.over or (self._pacing.reaches() and not answer.awaited)
         return foreign or (enough and self._room > 0) or self._stuck == len(answer.tokens)

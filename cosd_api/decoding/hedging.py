@@ -52,7 +52,7 @@ class Hedge:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     news: anyio.Event = field(default_factory=anyio.Event)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake the task that takes the items."""
         news, self.news = self.news, anyio.Event()
         news.set()
@@ -153,7 +153,7 @@ class Hedges:
             if isinstance(item, Token) and waiting:
                 self._answer.counts.hedged_tokens += 1
                 self._failures = 0
-            hedge.tell()
+            hedge.notify()
             if waiting and len(hedge.items) > LONGEST_HEDGE:
                 del self._open[key]
                 return True
@@ -168,4 +168,4 @@ class Hedges:
         hedge.over = True
         if hedge.error is not None and self._open.get(key) is hedge:
             del self._open[key]  # a draft of the same text is started if the answer needs it
-        hedge.tell()
+        hedge.notify()

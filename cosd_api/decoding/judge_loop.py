@@ -75,10 +75,10 @@ class Judging:
                     model = 0 if judge.drafts_error else judge.model
                     judge.error, moved = placed(error, answer.job.turns[model].provider), True
                 if moved and answer.is_current(judge):
-                    if self._pacing.held:
+                    if self._pacing.is_futile:
                         self._drafting.leave()
                     self._watches.follow(judge)
-                    answer.tell()
+                    answer.notify()
                     continue
                 answer.caught_up(judge, change)
                 if news is answer.news:
@@ -96,7 +96,7 @@ class Judging:
             step = await self._step(judge)
             if not isinstance(step, bool):
                 if moved:
-                    self._answer.tell()
+                    self._answer.notify()
                 self._answer.caught_up(judge, judge.caught_up_to, asks=True)
                 await step()
                 return True
@@ -115,7 +115,7 @@ class Judging:
         if not answer.is_current(judge):
             return False
         if unit is None and complete and not answer.is_end(judge.first):  # the draft will never write far enough
-            end = self._quiet_run(judge.first, reader) or len(answer.tokens)
+            end = self._uncontestable_run(judge.first, reader) or len(answer.tokens)
             unit = PathUnit(judge.first, end, answer.offset(judge.first), answer.offset(end))
         if unit is None:
             self._wait(judge, seen)
@@ -152,7 +152,7 @@ class Judging:
             return None
         if first in judge.units:
             return judge.units[first]
-        end = self._quiet_run(first, reader) if answer.job.skip else None
+        end = self._uncontestable_run(first, reader) if answer.job.skip else None
         if end is not None:
             return PathUnit(first, end, answer.offset(first), answer.offset(end))
         unit = await reader.unit(answer, first, own=first == judge.own)
@@ -160,7 +160,7 @@ class Judging:
             judge.units[first] = unit
         return unit
 
-    def _quiet_run(self, first: int, reader: Reader) -> int | None:
+    def _uncontestable_run(self, first: int, reader: Reader) -> int | None:
         """The end of the run of tokens from `first` on that no answer could change; None if there is none.
 
         The run ends where every reader's units have boundaries, so that its tokens need not be encoded.
@@ -197,7 +197,7 @@ class Judging:
         answer = self._answer
         waits = not answer.ended and judge.first < min(answer.bound, len(answer.tokens))
         if waits and (not judge.waits or (judge.seen != size and not self._drafting.writing)):
-            answer.tell()
+            answer.notify()
         judge.waits, judge.seen = waits, size
 
     # ------------------------------------------------------------------------------------------------ the questions
@@ -217,7 +217,7 @@ class Judging:
         known = range(first, min(len(answer.tokens), answer.bound))
         if known and not any(map(self._verdicts.asks, known)):
             return False
-        if judge.early is not None or ((first or answer.tokens) and not self._pacing.is_alone(judge.model)):
+        if judge.early is not None or ((first or answer.tokens) and not self._pacing.asks_singly(judge.model)):
             return False
         if first >= answer.bound or not self._verdicts.ever:
             return False
@@ -242,12 +242,12 @@ class Judging:
         with judge.early_scope, suppress(Exception):  # asked again when the answer needs it
             await reader.ask(self._calls, self._answer, [place], judge.said)
         judge.early = None
-        self._answer.tell()
+        self._answer.notify()
 
     async def _ask(self, judge: Judge, reader: Reader, unit: PathUnit, missing: KeyedPlace) -> None:
         """Ask about the missing place, and about others that are worth asking about in the same request."""
         answer, places, found = self._answer, [missing], dict[object, KeyedPlace]()
-        most = 1 if missing.key == judge.asked_early else self._pacing.together(judge.model)
+        most = 1 if missing.key == judge.asked_early else self._pacing.places_per_question(judge.model)
         if most > 1:
             units, last = [unit], unit.last
             while len(units) < most and (more := await self._unit(judge, last)) is not None:
@@ -298,11 +298,11 @@ class Judging:
             for mark in answer.marks[unit.first : unit.last]:
                 mark.silent = True
         else:
-            data, heard = bytes(answer.text[unit.start : unit.end]), found.heard
-            p, q = least(answer.tokens[unit.first : unit.last]), least(heard)
+            data, choices = bytes(answer.text[unit.start : unit.end]), found.choices
+            p, q = least(answer.tokens[unit.first : unit.last]), least(choices)
             decision = Decision(judge.model - 1, data, p, q, True, False, data, tied=found.tied, count=count)
             if self._readers[judge.model].tokenwise:
-                self._verdicts.replaces(unit.first, heard[0], decision)
+                self._verdicts.replaces(unit.first, choices[0], decision)
             self._record(judge, unit, unit.end + 1, decision)
         judge.first = unit.last
 
@@ -321,7 +321,7 @@ class Judging:
         way: Replacement | Pending | None = None
         if fires:
             if not reader.tokenwise:
-                self._hold(judge, found)
+                self._stop_draft(judge, found)
             more = await reader.replacement(answer, unit, found, decision, judge.said)
             if not answer.is_current(judge):
                 return False
@@ -338,8 +338,8 @@ class Judging:
             way = more
         answer.marks[unit.first].off_path += unit.cut
         judge.conflict = judge.waits = False
-        loud = any(map(self._verdicts.contestable, range(unit.first, min(unit.last, answer.bound))))
-        following = next_start(answer, unit, found.end) if not fires and loud else unit.last
+        contested = any(map(self._verdicts.contestable, range(unit.first, min(unit.last, answer.bound))))
+        following = next_start(answer, unit, found.end) if not fires and contested else unit.last
         if isinstance(way, Replacement):
             decision.fired, judge.replacement = True, way
         if way is Pending.UNFIT:  # leaves no record
@@ -350,12 +350,12 @@ class Judging:
             judge.first = following
         return True
 
-    def _hold(self, judge: Judge, found: Difference) -> None:
+    def _stop_draft(self, judge: Judge, found: Difference) -> None:
         """Stop the draft if no further text can make it agree with the assistant's token."""
         answer, theirs = self._answer, found.theirs
         size = min(len(theirs.data), len(answer.text) - found.at)
         judge.conflict = theirs.end or bytes(answer.text[found.at : found.at + size]) != theirs.data[:size]
-        if judge.conflict and self._pacing.held:
+        if judge.conflict and self._pacing.is_futile:
             self._drafting.leave()
 
     def _unknown(self, judge: Judge, unit: PathUnit, found: Difference) -> Request | bool | None:

@@ -19,7 +19,7 @@ from cosd_api.decoding.characters import Characters
 from cosd_api.decoding.commands import Contender, DecidedSegment, Loss, StartDraft
 from cosd_api.decoding.encodings import Encodings
 from cosd_api.decoding.passage import Passage, is_stuck, joined, numbered
-from cosd_api.decoding.reusable_stream import OpenStream
+from cosd_api.decoding.reusable_stream import ReusableStream
 from cosd_api.decoding.word_ends import unicode_words
 from cosd_api.paths.own_ids import Path, Paths, Trail
 from cosd_providers.concurrency import concurrently
@@ -56,7 +56,7 @@ class Shared:
     encodings: Encodings
     paths: Paths
     lost: dict[int, Loss]
-    heard: list[int]
+    alive: list[int]
     tasks: AnswerTasks = field(default_factory=AnswerTasks)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
@@ -128,12 +128,12 @@ class Model:
         self._answer, self._shared = answer, shared
         self._calls, self._paths = shared.calls, shared.paths
         self._turn = shared.job.turns[index]
-        self._open: OpenStream | None = None
+        self._open: ReusableStream | None = None
 
     @property
-    def heard(self) -> bool:
+    def alive(self) -> bool:
         """False if the model is lost."""
-        return self.index in self._shared.heard
+        return self.index in self._shared.alive
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -143,7 +143,7 @@ class Model:
             Lost: the model has failed, now or before.
         """
         lost = Lost(f"the {self.name} has failed")
-        if not self.heard:
+        if not self.alive:
             raise lost
         try:
             yield
@@ -157,10 +157,10 @@ class Model:
             raise lost from error
 
     def _lose(self, error: Exception) -> None:
-        if not self.heard:
+        if not self.alive:
             return
         _log.debug("a model failed: %s", type(error).__name__)
-        self._shared.heard.remove(self.index)
+        self._shared.alive.remove(self.index)
         if self._open is not None:
             self._open.scope.cancel()
             self._open = None
@@ -334,10 +334,10 @@ class Model:
                 stream, at, fresh, tokens = self._begin(max_tokens, listed), 0, True, []
             await stream.more()
 
-    def _begin(self, max_tokens: int, listed: int) -> OpenStream:
+    def _begin(self, max_tokens: int, listed: int) -> ReusableStream:
         """Let the model continue the answer in a background request, and return the stream of its tokens."""
         command = self._command(self._answer.text, max_tokens, listed)
-        stream = OpenStream(command.text, command.draft)
+        stream = ReusableStream(command.text, command.draft)
 
         async def write() -> None:
             with stream.scope:
@@ -351,7 +351,7 @@ class Model:
         self._shared.tasks.start(write)
         return stream
 
-    async def _follows(self, stream: OpenStream | None) -> tuple[int, list[Token]] | None:
+    async def _follows(self, stream: ReusableStream | None) -> tuple[int, list[Token]] | None:
         """Find how far the answer has followed an open stream; None if a new request has to be sent.
 
         Returns:
@@ -366,7 +366,7 @@ class Model:
             tokens = stream.own(text)
             same = tokens is not None and await self._shared.encodings.reads_as(self.index, stream.start, tokens)
             return (len(tokens), []) if same and tokens is not None else None
-        while not stream.over and stream.behind(text):
+        while not stream.over and stream.is_beginning_of(text):
             await stream.more()
         count, rest = stream.followed(text)
         stream.read(count + len(rest))

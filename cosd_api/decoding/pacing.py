@@ -41,7 +41,7 @@ class Pacing:
         """The number of tokens that the draft may write now; 0 if it has to wait."""
         answer, written = self._answer, len(self._answer.tokens)
         most = answer.bound + answer.lookahead - written
-        if most <= 0 or answer.complete or self.held or (self.reaches() and not answer.awaited):
+        if most <= 0 or answer.complete or self.is_futile or (self.reaches() and not answer.awaited):
             return 0
         ahead, awaited = written - answer.judged, answer.awaited
         most = min(most, self._short or most)
@@ -81,7 +81,7 @@ class Pacing:
         return max(LEAST, int(_SHARE * self._between))
 
     @property
-    def held(self) -> bool:
+    def is_futile(self) -> bool:
         """Test whether everything that the draft would write now is sure to be replaced."""
         answer, judges = self._answer, self._answer.judges.values()
         sure = min((one.first for one in judges if one.conflict or one.replacement is not None), default=None)
@@ -109,7 +109,7 @@ class Pacing:
 
     # ------------------------------------------------------------------------------------------------ the questions
 
-    def is_alone(self, model: int) -> bool:
+    def asks_singly(self, model: int) -> bool:
         """Test whether an assistant is best asked about one place at a time: its cache then reads no token twice."""
         places = self.settings.places
         return self.is_watched(model) or (bool(places) and places[model - 1] == 1)
@@ -123,14 +123,14 @@ class Pacing:
 
         It does so if it is idle most of the time, because it writes faster than the draft.
         """
-        if self.is_watched(model) or not self.is_alone(model) or model - 1 in self.settings.questions_only:
+        if self.is_watched(model) or not self.asks_singly(model) or model - 1 in self.settings.questions_only:
             return False
         slower = self._answer.job.speeds.slower(model)
         return slower is not None and slower < 1
 
-    def together(self, model: int) -> int:
+    def places_per_question(self, model: int) -> int:
         """The number of units to ask about in one request."""
-        if self.is_alone(model):
+        if self.asks_singly(model):
             return 1
         places = self.settings.places
         # A unit of one token is one place; how many places a longer unit has is not known beforehand.

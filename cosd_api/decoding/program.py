@@ -179,7 +179,7 @@ class Answer:
     @property
     def models(self) -> list[Model]:
         """The models that are not lost, in the order in which the user gave them."""
-        return [self._models[index] for index in self._shared.heard]
+        return [self._models[index] for index in self._shared.alive]
 
     async def all(
         self, ask: Callable[[Model], Awaitable[_T]], models: Iterable[Model] | None = None
@@ -194,7 +194,7 @@ class Answer:
             The result of each model, in the order in which the user gave the models. Models that fail are left out.
         """
         found: dict[Model, _T] = {}
-        asked = self.models if models is None else [one for one in models if one.heard]
+        asked = self.models if models is None else [one for one in models if one.alive]
 
         async def one(model: Model) -> None:
             with suppress(Lost, Over):

@@ -126,7 +126,7 @@ class Reader(ABC):
         """
         return None
 
-    def heard(self, answer: AnswerPath, token: Token) -> Token:  # noqa: ARG002 - see `SameIds`
+    def read_token(self, answer: AnswerPath, token: Token) -> Token:  # noqa: ARG002 - see `SameIds`
         """The assistant's token as it is judged."""
         return token
 
@@ -161,7 +161,7 @@ class ByIds(Reader):
             number=number,
         )
         for place, proposal in zip(places, found, strict=True):
-            token = None if proposal is None else self.heard(answer, proposal.tokens[0])
+            token = None if proposal is None else self.read_token(answer, proposal.tokens[0])
             said.note(place.key, token, Source(number, place.at))
 
 
@@ -203,7 +203,7 @@ class SameIds(ByIds):
         """The assistant's token."""
         return _exchanged(answer, unit, found, decision, said.after.get(found.ids or ()) or found.theirs)
 
-    def heard(self, answer: AnswerPath, token: Token) -> Token:
+    def read_token(self, answer: AnswerPath, token: Token) -> Token:
         """The token, which is an end if its id ends either model."""
         return answer.known_end(token)
 

@@ -10,7 +10,7 @@ from cosd_api.paths.own_ids import Trail
 from cosd_providers.contract import DraftEnd, Token
 
 
-class OpenStream:
+class ReusableStream:
     """The stream of one request, with its tokens so far.
 
     Args:
@@ -72,7 +72,7 @@ class OpenStream:
                 return tokens if text == self.start + b"".join(one.data for one in tokens) else None
         return None
 
-    def behind(self, text: bytes) -> bool:
+    def is_beginning_of(self, text: bytes) -> bool:
         """Test whether the stream agrees with `text` so far, but has not yet written all of it."""
         written = self.start + self._data
         return len(written) < len(text) and text.startswith(written)

@@ -15,7 +15,7 @@ from cosd_providers.contract import Token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class TokenVerdict:
     """The judgement of one draft token.
 
     Attributes:
@@ -35,7 +35,7 @@ class Judged:
     reason: str | None = None
 
 
-class JudgedAnswer(Answer):
+class TokenwiseAnswer(Answer):
     """One answer in progress in which each token, whether the draft's or a replacement, is a unit.
 
     Attributes:
@@ -58,7 +58,7 @@ class JudgedAnswer(Answer):
         return not self._shared.lost
 
     def put(
-        self, token: Token, model: Model, judged: Judged, *, number: int, segment: DecidedSegment | None = None
+        self, token: Token, model: Model, judged: TokenVerdict, *, number: int, segment: DecidedSegment | None = None
     ) -> None:
         """Write one final token from the request `number` of a model. With `segment`, the token forms a segment.
 

@@ -204,7 +204,7 @@ class Watches:
             return False
         if (number, len(ids)) not in self._counted:
             self._counted.add((number, len(ids)))
-            self._calls.heard(number, judge.model - 1)
+            self._calls.count_answered(number, judge.model - 1)
         return True
 
     def leave(self, model: int) -> Watching | None:
@@ -231,7 +231,7 @@ class Watches:
                     said.note(tuple(one.ids), None, Source(number, len(one.text)))
             elif self._open.get(model) is one:
                 source = Source(number, len(one.text), hidden=item.prob is None)
-                said.note(tuple(one.ids), reader.heard(answer, item), source)
+                said.note(tuple(one.ids), reader.read_token(answer, item), source)
                 tokens.append(item)
                 one.ids.append(item.id or 0)
                 one.text += item.data
@@ -240,7 +240,7 @@ class Watches:
                     self.follow(current)
                 if one.enough is not None and (past or one.enough(tokens)):
                     past += 1
-            answer.tell()
+            answer.notify()
             return past > RUN_ON
 
         with one.scope:
@@ -254,7 +254,7 @@ class Watches:
             self._failures[model] = self._failures[model] + 1 if one.failed else 0 if tokens else self._failures[model]
         if not one.failed and self._open.get(model) is one:
             del self._open[model]
-        answer.tell()
+        answer.notify()
 
     async def _request(self, model: int, number: int, one: Watching, take: Callable[[Token | DraftEnd], bool]) -> None:
         ids, text, listed = tuple(one.ids), bytes(one.text), self._readers[model].listed

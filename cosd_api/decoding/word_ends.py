@@ -26,9 +26,9 @@ def unicode_words(text: str) -> list[int]:
     return [*ends, len(text)] if text else []
 
 
-def _within_space(before: str, behind: str) -> bool:
+def _within_space(before: str, following: str) -> bool:
     """Test whether `before` is white space that belongs to the word after it, so that no word ends in between."""
-    return before.isspace() and (before not in _LINE_ENDS or behind.isspace())
+    return before.isspace() and (before not in _LINE_ENDS or following.isspace())
 
 
 @cache

@@ -258,7 +258,7 @@ class Recital:
         differs = walked.difference
         over = unit.last if differs is None else begun_before(path, unit.first, differs.end)
         wrong = path.holds(over, differs)
-        p, q = least(path.tokens[unit.first : over]), least(walked.heard)
+        p, q = least(path.tokens[unit.first : over]), least(walked.choices)
         if p is None or q is None or self._is_open(path, differs, wrong=wrong):
             return None
         start, end = (unit.start, unit.end) if differs is None else (differs.at, differs.end)

@@ -9,7 +9,7 @@ from cosd_api.alignment import Unit
 from cosd_api.checks import check_temperature, check_unit, check_verifier
 from cosd_api.decoding.answer_job import AnswerJob, Run
 from cosd_api.decoding.model import Model
-from cosd_api.decoding.tokenwise import JudgedAnswer
+from cosd_api.decoding.tokenwise import TokenwiseAnswer
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DEFAULT_IS_GREEDY, DraftFirst, Method
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading, assistant_cost
@@ -84,10 +84,10 @@ class CoSD(DraftFirst):
         prompt = job.turns[0]
         self.examine_unit(job.unit, prompt.provider.name)
 
-        async def write(answer: JudgedAnswer, *models: Model) -> None:
+        async def write(answer: TokenwiseAnswer, *models: Model) -> None:
             await GatedDraws(answer, models, self.verifier, prompt.prompt).write()
 
-        return JudgedAnswer(job, write)
+        return TokenwiseAnswer(job, write)
 
     def examine_unit(self, unit: Unit, endpoint: str) -> None:
         """Refuse `unit="word"` if tokens are drawn, or if the verifier needs data about single tokens.

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from cosd_api.alignment import Decision
 from cosd_api.decoding.model import Lost, Model
 from cosd_api.decoding.passage import Passage, joined, numbered
-from cosd_api.decoding.tokenwise import Judged, JudgedAnswer
+from cosd_api.decoding.tokenwise import TokenVerdict, TokenwiseAnswer
 from cosd_api.methods.lists import key_of, most_probable
 from cosd_api.methods.needs import Models, check_sampling
 from cosd_api.verification import Place, Verifier, coin_of, digest_of, needs_of, verifier_at
@@ -72,7 +72,7 @@ class GatedDraws:
         prompt: the draft model's prompt, for verifiers whose decisions depend on the place.
     """
 
-    def __init__(self, answer: JudgedAnswer, models: Sequence[Model], verifier: Verifier, prompt: str) -> None:
+    def __init__(self, answer: TokenwiseAnswer, models: Sequence[Model], verifier: Verifier, prompt: str) -> None:
         self._answer = answer
         self._draft = models[0]
         self._verifier = verifier
@@ -165,14 +165,14 @@ class GatedDraws:
         answer = self._answer
         at = len(answer.text)
         decisions = self._judged(at, mine, heard)
-        firing = {model: one for model, one in decisions.items() if one.fired}
-        while firing:
-            model = max(firing, key=lambda one: (firing[one].q or 0.0, -one.index))
-            winner = firing.pop(model)
+        replacing = {model: one for model, one in decisions.items() if one.fired}
+        while replacing:
+            model = max(replacing, key=lambda one: (replacing[one].q or 0.0, -one.index))
+            winner = replacing.pop(model)
             with suppress(Lost):
                 passage = await model.write(1, until=lambda _: False, draw=("draw", at, model.index))
                 if passage.tokens:
-                    judged = Judged(
+                    judged = TokenVerdict(
                         decisions=tuple(decisions.values()),
                         winner=winner,
                         replaced=mine.token,
@@ -183,7 +183,7 @@ class GatedDraws:
                     return True
             del decisions[model]  # this assistant has just failed, or its context is full
         verified = answer.complete or not self._could_change(at, mine)
-        judged = Judged(decisions=tuple(decisions.values()), verified=verified, asked=asked)
+        judged = TokenVerdict(decisions=tuple(decisions.values()), verified=verified, asked=asked)
         answer.put(drawn, self._draft, judged, number=number)
         return False
 

@@ -32,7 +32,7 @@ from typing import Literal
 from cosd_api.decoding.commands import DRAFT, Contender, DecidedSegment
 from cosd_api.decoding.model import Lost, Model
 from cosd_api.decoding.passage import Passage, numbered
-from cosd_api.decoding.tokenwise import Judged, JudgedAnswer
+from cosd_api.decoding.tokenwise import TokenVerdict, TokenwiseAnswer
 from cosd_api.methods.gated_mixture import AHEAD
 from cosd_api.methods.lists import Key, is_joined, key_of, probs_of
 from cosd_api.methods.mean import inverse
@@ -63,7 +63,9 @@ class SampledDraft:
         listed: the number of tokens to list at each place.
     """
 
-    def __init__(self, answer: JudgedAnswer, models: Sequence[Model], *, drawn: bool, test: Test, listed: int) -> None:
+    def __init__(
+        self, answer: TokenwiseAnswer, models: Sequence[Model], *, drawn: bool, test: Test, listed: int
+    ) -> None:
         self._answer = answer
         self._draft, self._assistant = models
         self._drawn = drawn
@@ -115,7 +117,7 @@ class SampledDraft:
     async def _write_token(self, token: Token, heard: Mapping[int, Token], at: int, number: int) -> bool:
         """Lines 3 and 4: write the draft's token or another token; return True if the draft's token is kept."""
         answer = self._answer
-        if not self._assistant.heard:
+        if not self._assistant.alive:
             self._put(token, _Verdict(None, "kept: the assistant could not be heard"), number)
             return True
         theirs = heard.get(at)
@@ -212,8 +214,8 @@ class SampledDraft:
         theirs = verdict.other
         other = [] if theirs is None else [Contender((0,), theirs.data, theirs.end, (None, _inverse(theirs)))]
         segment = DecidedSegment((*mine, *other), len(mine) + len(other) - 1, verdict.reason)
-        heard = self._assistant.heard
-        judged = Judged(
+        heard = self._assistant.alive
+        judged = TokenVerdict(
             replaced=token if theirs is not None else None, verified=heard, asked=heard, reason=verdict.reason
         )
         written = theirs or token

@@ -15,7 +15,7 @@ from cosd_api.alignment import Unit
 from cosd_api.checks import check_count, check_temperature
 from cosd_api.decoding.answer_job import AnswerJob, Run
 from cosd_api.decoding.model import Model
-from cosd_api.decoding.tokenwise import JudgedAnswer
+from cosd_api.decoding.tokenwise import TokenwiseAnswer
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import Method
 from cosd_api.methods.cost import (
@@ -109,11 +109,11 @@ class Speculative(Method):
     def start(self, job: AnswerJob) -> Run:
         """Create the `Run` that writes one answer."""
 
-        async def write(answer: JudgedAnswer, *models: Model) -> None:
+        async def write(answer: TokenwiseAnswer, *models: Model) -> None:
             draft = SampledDraft(answer, models, drawn=self._draws, test=self.test, listed=self.listed)
             await draft.write()
 
-        return JudgedAnswer(job, write)
+        return TokenwiseAnswer(job, write)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """Forecast the cost of one answer at one model, if the assistant is asked about every token.

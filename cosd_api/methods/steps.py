@@ -118,18 +118,18 @@ class Steps(Program):
         last, asked, strange = b"", 0, list[str]()
         try:
             while True:
-                if not large.heard and await small.continues():
+                if not large.alive and await small.continues():
                     await small.finish(_ALONE)
-                ungraded = large.heard and len(strange) == asked >= _TRIES
+                ungraded = large.alive and len(strange) == asked >= _TRIES
                 step, score = None if ungraded else await self._step(answer, small), None
                 taken = step
                 try:
-                    if large.heard and step is not None and step.data.strip():
+                    if large.alive and step is not None and step.data.strip():
                         reply = await self._score(answer, step, large)
                         asked += 1
                         score = _digit(reply)
                         strange += [] if score is not None else [readable(reply)]
-                    if large.heard and (score is None or score < self.keep):
+                    if large.alive and (score is None or score < self.keep):
                         taken = await self._step(answer, large)
                 except Lost:
                     continue
@@ -139,7 +139,7 @@ class Steps(Program):
                     answer.end(words, "repetition")
                 last = taken.data
                 alone = DecidedSegment((Contender((DRAFT,), taken.data, taken.ends),), 0, _ALONE)
-                answer.append(taken, self._segment(step, score, taken) if large.heard else alone)
+                answer.append(taken, self._segment(step, score, taken) if large.alive else alone)
         finally:
             if strange:
                 words = f"{len(strange)} of {asked} times the assistant answered a request for a score with no digit"

@@ -98,11 +98,11 @@ async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token]
         keep -= 1
     if encoding.count(draft.offset(keep)) is None:
         cut, start = True, draft.offset(keep)
-        behind = await encoder.apart(text[start:end])
-        if behind is None:
+        after = await encoder.apart(text[start:end])
+        if after is None:
             return None
         own = tuple(token.id or 0 for token in draft.tokens[:keep])
-        encoding = Encoded(own + behind.ids, (*draft.ends[:keep], *(start + one for one in behind.ends)))
+        encoding = Encoded(own + after.ids, (*draft.ends[:keep], *(start + one for one in after.ends)))
     begin, count = encoding.count(draft.offset(keep)), encoding.count(end)
     assert begin is not None and count is not None
     if keep and not draft.offset(keep):  # only tokens of the `lead` remain, all of which end at byte 0

@@ -23,7 +23,7 @@ from cosd_api.paths.units import PathUnit
 from cosd_providers.contract import Question, Token, WordEnds
 from cosd_providers.text import continues_word, whole
 
-_BEHIND = 5  # number of bytes (a space and one character) that show whether a place is a safe cut
+_FOLLOWING = 5  # number of bytes (a space and one character) that show whether a place is a safe cut
 
 
 def next_text_unit(
@@ -73,8 +73,10 @@ def _is_place(draft: DraftPath, text: bytes, at: int, words: WordEnds | None) ->
     """Test whether an assistant can be asked at an offset; None if the draft has not written far enough to decide."""
     if not at or is_safe_cut(text, at) or (draft.ended and at == len(text)):
         return True
-    behind = text[at : at + _BEHIND]
-    open_ = behind[:1] in (b"", b" ") and (len(behind) < 2 or (len(behind) < _BEHIND and whole(behind) < len(behind)))
+    following = text[at : at + _FOLLOWING]
+    open_ = following[:1] in (b"", b" ") and (
+        len(following) < 2 or (len(following) < _FOLLOWING and whole(following) < len(following))
+    )
     if open_ and not draft.ended:
         return None
     before = text[max(0, at - 4) : at]
@@ -100,9 +102,9 @@ def unit_question(draft: DraftPath, unit: PathUnit) -> Question:
     """
     tokens = draft.tokens[unit.first : unit.last]
     data = [one.data for one in tokens if one.data or one.end]  # tokens of the `lead` have no bytes and are left out
-    behind = draft.tokens[unit.last : unit.last + 1]
+    following = draft.tokens[unit.last : unit.last + 1]
     if unit.start < unit.end:
-        data.append(behind[0].data if behind and not behind[0].end else b" ")
+        data.append(following[0].data if following and not following[0].end else b" ")
     return Question(unit.start, tuple(data), word=True)
 
 

@@ -123,7 +123,7 @@ def next_token(draft: DraftPath, first: int) -> PathUnit:
 
 async def _cut_at(encoder: Encoder, text: bytes, at: int, end: int) -> Encoded | None:
     """Encode the parts of a text before and after a place separately, and join the encodings."""
-    before, behind = await encoder.upto(text, at), await encoder.apart(text[at:end])
-    if before is None or behind is None:
+    before, after = await encoder.upto(text, at), await encoder.apart(text[at:end])
+    if before is None or after is None:
         return None
-    return Encoded(before.ids + behind.ids, before.ends + tuple(at + end for end in behind.ends))
+    return Encoded(before.ids + after.ids, before.ends + tuple(at + end for end in after.ends))

@@ -59,7 +59,7 @@ class Walk:
     """The result of comparing a unit place by place, as far as the assistant's answers are known.
 
     Attributes:
-        heard: the assistant's choice at each answered place, in order. If the assistant accepts only text: the tokens
+        choices: the assistant's choice at each answered place, in order. If the assistant accepts only text: the tokens
             that it wrote in the unit.
         difference: the first difference, at the last answered place; None if there is none so far.
         missing: the first place for which there is no answer yet, if any.
@@ -67,7 +67,7 @@ class Walk:
         tied: whether the assistant agrees at any of the places only because of a tie.
     """
 
-    heard: tuple[Token, ...]
+    choices: tuple[Token, ...]
     difference: Difference | None = None
     missing: AskedPlace | None = None
     silent: bool = False
@@ -93,14 +93,14 @@ def walk(
             assistant could not answer.
         tie: largest difference of log probabilities at which the assistant's two most probable ids count as equal.
     """
-    heard, tied = list[Token](), False
+    choices, tied = list[Token](), False
     for at, ids in asked_places(unit, bound):
         if ids not in answers:
-            return Walk(tuple(heard), missing=(at, ids), tied=tied)
+            return Walk(tuple(choices), missing=(at, ids), tied=tied)
         theirs = answers[ids]
         if theirs is None:
-            return Walk(tuple(heard), silent=True, tied=tied)
-        heard.append(theirs)
+            return Walk(tuple(choices), silent=True, tied=tied)
+        choices.append(theirs)
         assert unit.encoding is not None  # a unit that has places has an encoding
         own = None if draft.tokens[unit.first].end else unit.encoding.ids[len(ids)]
         if is_own(theirs, own):
@@ -109,8 +109,8 @@ def walk(
             tied = True
             continue
         end = at if own is None else unit.encoding.offset(len(ids) + 1)
-        return Walk(tuple(heard), Difference(at, end, ids, tuple(heard), (theirs,)), tied=tied)
-    return Walk(tuple(heard), tied=tied)
+        return Walk(tuple(choices), Difference(at, end, ids, tuple(choices), (theirs,)), tied=tied)
+    return Walk(tuple(choices), tied=tied)
 
 
 def walk_text(draft: DraftPath, unit: PathUnit, bound: int, tokens: Sequence[Token]) -> Walk | None:
@@ -130,10 +130,10 @@ def walk_text(draft: DraftPath, unit: PathUnit, bound: int, tokens: Sequence[Tok
         return None
     starts = [*accumulate((len(token.data) for token in tokens), initial=unit.start)]
     if known < len(tokens) and (starts[known] < bound or unit.start == unit.end):
-        at, heard = starts[known], tuple(tokens[: known + 1])
+        at, choices = starts[known], tuple(tokens[: known + 1])
         reached = min(max(starts[known + 1], at + 1), unit.end)
         end = draft.offset(begun_before(draft, unit.first, reached))  # a record contains only whole tokens
-        return Walk(heard, Difference(at, end, None, heard, tokens[known:]))
+        return Walk(choices, Difference(at, end, None, choices, tokens[known:]))
     if not tokens or (known == len(tokens) and starts[-1] < unit.end):
         return Walk((), silent=True)
     inside = [token for token, start in zip(tokens[:known], starts, strict=False) if start < unit.end]

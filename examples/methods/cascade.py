@@ -98,7 +98,7 @@ class Cascade(Program):
         mine = Contender((-1,), alone.data, alone.ends, (found, None), found)
         both = (mine, Contender((0,), b"", False, (), self.tau))
         why = DecidedSegment(both, 0, self._reason(found))
-        if not assistant.heard:
+        if not assistant.alive:
             why = DecidedSegment((mine,), 0, "no assistant is heard")
         elif self.defers(found):
             try:

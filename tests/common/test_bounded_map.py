@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from anyio.lowlevel import checkpoint
 
-from cosd_api.common.bounded_map import Order, together
+from cosd_api.common.bounded_map import Order, bounded_map
 
 
 async def one() -> None:
@@ -32,7 +32,7 @@ async def calls(count: int, concurrency: int, order: Order) -> int:
     before = sys.getprofile()
     sys.setprofile(call)
     try:
-        given = [task async for task in together(work(count), concurrency, order)]
+        given = [task async for task in bounded_map(work(count), concurrency, order)]
     finally:
         sys.setprofile(before)
     assert len(given) == count

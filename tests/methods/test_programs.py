@@ -53,7 +53,7 @@ class Drawn(Program):
             try:
                 await getattr(self, name)(answer, model, count)
             except Lost:
-                assert not all(one.heard for one in heard)
+                assert not all(one.alive for one in heard)
                 if not self.catches:
                     raise
 

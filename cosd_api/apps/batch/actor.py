@@ -14,7 +14,7 @@ import anyio
 from cosd_api import Fusion, FusionConfig, SettingError
 from cosd_api.apps.batch.lines import plain_line
 from cosd_api.apps.batch.reply import answer
-from cosd_api.common.bounded_map import together
+from cosd_api.common.bounded_map import bounded_map
 from cosd_api.config import ServerConfig, ServerLimitsConfig
 from cosd_api.extend import check_count
 
@@ -77,7 +77,7 @@ class FusionActor:
         def work() -> Generator[Any]:
             return (self._row(row) for row in rows)
 
-        async with aclosing(together(work(), self._concurrency, "given")) as complete:
+        async with aclosing(bounded_map(work(), self._concurrency, "given")) as complete:
             found = [one.result() async for one in complete]
         return columns | {name: [one[name] for one in found] for name in _GIVEN}
 

@@ -18,7 +18,7 @@ from cosd_api.apps.batch.output import LineIndex, OutputFile
 from cosd_api.apps.batch.reply import Reply, answer, stopped
 from cosd_api.apps.batch.summary import BatchSummary, Usages, billed_tokens, loaded, money, together_cost
 from cosd_api.apps.comparison.prices import Price, Prices, checked_prices
-from cosd_api.common.bounded_map import together
+from cosd_api.common.bounded_map import bounded_map
 from cosd_api.common.wording import counted
 from cosd_api.extend import SharedLimit
 from cosd_api.settings import DEFAULT_MAX_TOKENS
@@ -138,7 +138,7 @@ class _BatchRun:
         """Answer the lines, and write each reply as soon as it is complete."""
         self._show()
         self._started = time.monotonic()
-        async with aclosing(together(self._work(), self.job.concurrency, "completed")) as complete:
+        async with aclosing(bounded_map(self._work(), self.job.concurrency, "completed")) as complete:
             async for one in complete:
                 found = one.result()
                 if found is not None:
