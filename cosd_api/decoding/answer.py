@@ -262,7 +262,7 @@ class AnswerPath(JudgedPath):
 
     def known_end(self, token: Token) -> Token:
         """Return the token, marked as an end of sequence if its id ends the answer of any model with these ids."""
-        return replace(token, data=b"", end=True) if token.id in self.job.ends else token
+        return replace(token, data=b"", end=True) if token.id in self.job.drafts.ends else token
 
     def append(self, token: Token, mark: Mark) -> None:
         """Append a token with its facts, and look for a stop string."""

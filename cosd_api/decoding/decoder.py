@@ -60,12 +60,12 @@ class Decoder:
     """
 
     def __init__(self, job: AnswerJob, verifier: Verifier) -> None:
-        self.calls = Calls(job.turns, job.budget, job.timeline, room=job.room, speeds=job.speeds)
+        self.calls = Calls(job.turns, job.budget, job.timeline, room=job.room, speeds=job.drafts.speeds)
         self.finished: Finish | None = None
         self._job, self._tasks = job, AnswerTasks()
         self._lost = {at: Loss(0, error, before=True) for at, error in job.without.items()}
-        self._cuts = job.cuts or [False] * len(job.turns)
-        pace = replace(job.pace, needs=needs_of(verifier))
+        self._cuts = job.drafts.cuts or [False] * len(job.turns)
+        pace = replace(job.drafts.pace, needs=needs_of(verifier))
         models = [model for model in range(1, len(job.turns)) if model - 1 not in job.without]
         readers = {model: self._reader(model, verifier) for model in models}
         self._tokenwise = all(one.tokenwise for one in readers.values())
@@ -91,13 +91,13 @@ class Decoder:
         match job.routes.assistants[model - 1]:
             case "ids":
                 seen = max(1, needs.alternatives)
-                return SameIds(model, tie_of(verifier, job.tie), max(seen, job.pace.shown), seen)
+                return SameIds(model, tie_of(verifier, job.drafts.tie), max(seen, job.drafts.pace.shown), seen)
             case "own":
-                return OwnIds(model, self._encoder(model), tie_of(verifier, job.tie))
+                return OwnIds(model, self._encoder(model), tie_of(verifier, job.drafts.tie))
             case "text":
                 return ByText(model, job.turns[model].provider)
             case "literal":
-                return Literal(model, max(needs.alternatives, job.pace.shown))
+                return Literal(model, max(needs.alternatives, job.drafts.pace.shown))
 
     def _encoder(self, model: int) -> Encoder:
         turn = self._job.turns[model]

@@ -152,7 +152,7 @@ class Judging:
             return None
         if first in judge.units:
             return judge.units[first]
-        end = self._uncontestable_run(first, reader) if answer.job.skip else None
+        end = self._uncontestable_run(first, reader) if answer.job.drafts.skip else None
         if end is not None:
             return PathUnit(first, end, answer.offset(first), answer.offset(end))
         unit = await reader.unit(answer, first, own=first == judge.own)

@@ -66,7 +66,7 @@ class Shared:
         return cls(
             job,
             Calls(job.turns, job.budget, job.timeline, room=job.room),
-            Chance(job.seed, job.turns[0].prompt),
+            Chance(job.program.seed, job.turns[0].prompt),
             Encodings(job.turns),
             Paths(job.turns, job.routes.by_ids, same=job.routes.same_ids),
             {at: Loss(0, error, before=True) for at, error in job.without.items()},
@@ -500,7 +500,7 @@ class Model:
 
         The probability of the first token is None if the model has no beginning-of-sequence token to put before it.
         """
-        plain = self._shared.job.plain[self.index]
+        plain = self._shared.job.program.plain[self.index]
         text, turn = plain.prompt.encode(), RenderedPrompt(plain.provider, "")
         with self.asking():
             return await self._calls.score(self.index, text, 0, turn=turn) if text else []
@@ -560,9 +560,9 @@ class Model:
 
     async def rendered(self, messages: Sequence[Message]) -> RenderedPrompt:
         """Render a conversation other than the prompt for the model; see `write`."""
-        assert self._shared.job.render is not None
+        assert self._shared.job.program.render is not None
         with self.asking():
-            return await self._shared.job.render(self.index, messages)
+            return await self._shared.job.program.render(self.index, messages)
 
 
 def _whole(tokens: Iterable[Token]) -> list[Token]:

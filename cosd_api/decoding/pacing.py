@@ -33,7 +33,7 @@ class Pacing:
 
     def over(self) -> None:
         """Add the answer to the rate of its fusion."""
-        self._answer.job.rate.add(self._answer.judged, self._restarts)
+        self._answer.job.drafts.rate.add(self._answer.judged, self._restarts)
 
     # ---------------------------------------------------------------------------------------------------- the draft
 
@@ -63,12 +63,12 @@ class Pacing:
         settings = self.settings
         chosen = settings.draft_length is not None or settings.max_ahead is not None or settings.hedge
         able = settings.leases and self._pauses and not chosen
-        return self._answer.job.speeds.short_draft(self._between) if able else None
+        return self._answer.job.drafts.speeds.short_draft(self._between) if able else None
 
     @property
     def _between(self) -> float:
         """The average number of tokens between two replacements."""
-        return self._answer.job.rate.between(self._answer.judged, self._restarts)
+        return self._answer.job.drafts.rate.between(self._answer.judged, self._restarts)
 
     @property
     def window(self) -> int | None:
@@ -125,7 +125,7 @@ class Pacing:
         """
         if self.is_watched(model) or not self.asks_singly(model) or model - 1 in self.settings.questions_only:
             return False
-        slower = self._answer.job.speeds.slower(model)
+        slower = self._answer.job.drafts.speeds.slower(model)
         return slower is not None and slower < 1
 
     def places_per_question(self, model: int) -> int:

@@ -149,12 +149,12 @@ class Answer:
     @property
     def conversation(self) -> Sequence[Message] | None:
         """The prompt, if it is a conversation."""
-        return self._job.conversation
+        return self._job.program.conversation
 
     @property
     def prompt(self) -> str:
         """The prompt as plain text; see `AnswerJob.plain`."""
-        return self._job.plain[0].prompt
+        return self._job.program.plain[0].prompt
 
     def stops(self, tokens: Sequence[Token]) -> bool:
         """Test whether the last of these tokens completes a stop string."""

@@ -46,8 +46,8 @@ class TokenwiseAnswer(Answer):
 
     def __init__(self, job: AnswerJob, write: Callable[..., Awaitable[None]]) -> None:
         super().__init__(job, write)
-        self.pace: Pace = job.pace
-        self.skip = job.skip
+        self.pace: Pace = job.drafts.pace
+        self.skip = job.drafts.skip
         self.unanswered = 0
         self._replaced = self._restarts = 0
         self._ended_replaced = False

@@ -24,11 +24,11 @@ class Verdicts:
 
     def __init__(self, verifier: Verifier, answer: AnswerPath) -> None:
         self.needs = needs_of(verifier)
-        self.tie = tie_of(verifier, answer.job.tie)
+        self.tie = tie_of(verifier, answer.job.drafts.tie)
         self._verifier, self._answer = verifier, answer
         self._by_place = decides_by_place(verifier)
         self._prompt = digest_of(answer.job.turns[0].prompt)
-        self._skip = answer.job.skip
+        self._skip = answer.job.drafts.skip
 
     @property
     def ever(self) -> bool:

@@ -79,10 +79,10 @@ class CoSD(DraftFirst):
             UnsupportedError: the method cannot judge by the unit of this answer; see `examine_unit`.
         """
         if not self.temperature:
-            self.examine_unit(job.unit, job.turns[0].provider.name)
+            self.examine_unit(job.drafts.unit, job.turns[0].provider.name)
             return super().start(job)
         prompt = job.turns[0]
-        self.examine_unit(job.unit, prompt.provider.name)
+        self.examine_unit(job.drafts.unit, prompt.provider.name)
 
         async def write(answer: TokenwiseAnswer, *models: Model) -> None:
             await GatedDraws(answer, models, self.verifier, prompt.prompt).write()

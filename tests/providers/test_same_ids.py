@@ -154,4 +154,4 @@ class Kept(CoSD):
 
 async def test_the_decoder_gets_to_know() -> None:
     await fuse("Q", draft=provider(*SINGLE), assistant=provider(*PHRASES), method=Kept(), max_tokens=4)
-    assert tuple(Kept.jobs[-1].cuts) == (True, False)
+    assert tuple(Kept.jobs[-1].drafts.cuts) == (True, False)
