@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import zip_longest
 
-from cosd_api.decoding.commands import Loss
+from cosd_api.decoding.commands import DRAFT as DRAFTS
+from cosd_api.decoding.commands import Handover, Loss
 from cosd_api.records import DRAFT, EndpointUsage, FusedToken
 from cosd_api.verification import Verifier
 
@@ -49,6 +51,28 @@ def losses(lost: Mapping[int, Loss], names: Sequence[str], tokens: Sequence[Fuse
         else:
             since = f"failed and was not asked any more from token {loss.token + 1} on, where {unverified}"
         notes.append(f"{names[assistant]} {since} {stand} unverified: {loss.error}")
+    return notes
+
+
+def seams(found: Sequence[Handover], names: Sequence[str], tokens: Sequence[FusedToken]) -> list[str]:
+    """A warning for each model that wrote alone, because the one before it had failed.
+
+    Args:
+        found: the seams.
+        names: names of all models, the draft's first.
+        tokens: the tokens of the answer.
+    """
+    notes: list[str] = []
+    before = names[0]
+    for seam, following in zip_longest(found, found[1:]):
+        name = names[seam.source + 1]
+        if seam.source != DRAFTS:
+            end = len(tokens) if following is None else following.token
+            count = f"{max(0, end - seam.token)} tokens"
+            back = f", until the draft returned at token {end + 1}" if following and following.source == DRAFTS else ""
+            words = f"{before} failed at token {seam.token + 1}, and the {name} wrote {count} alone{back}"
+            notes.append(f"the {words}; they are unverified: {seam.error}")
+        before = name
     return notes
 
 

@@ -10,7 +10,7 @@ from cosd_api.decoding.commands import Report
 from cosd_api.decoding.timeline import Timeline
 from cosd_api.estimate import prompt_tokens
 from cosd_api.preparation import Preparation
-from cosd_api.records import DRAFT, EndpointUsage, FusedToken, Request, Segment, Timings
+from cosd_api.records import DRAFT, EndpointUsage, FusedToken, Request, Seam, Segment, Timings
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerLimits, FusionSettings, Settings
 from cosd_providers.text import readable, sendable
@@ -68,9 +68,17 @@ def complete_answer(
         draft=found.facts.draft,
         assistants=found.facts.assistants,
         settings=Settings.of(settings, limits, found.facts.unit, routes=found.named, ties=found.ties),
+        seams=tuple(
+            Seam(token=one.token, source=names[one.source + 1], error=one.reason)
+            for one in report.seams
+            if one.token <= len(tokens)  # a stop string may have removed the text before the last seams
+        ),
         segments=tuple(Segment.of(one, names) for one in report.segments),
         prompt_tokens=prompt_tokens(found.turns, timeline.spans),
-        failures={names[at + 1]: type(loss.error).__name__ for at, loss in sorted(report.lost.items())},
+        failures={
+            **({DRAFT: type(report.seams[0].error).__name__} if report.seams else {}),
+            **{names[at + 1]: type(loss.error).__name__ for at, loss in sorted(report.lost.items())},
+        },
         weights=None if report.weights is None else {names[at]: one for at, one in report.weights.items()},
         requests=tuple(Request.of(span, names) for span in timeline.spans),
     )
@@ -119,6 +127,7 @@ def _warnings(
         yield from turn.warnings
     yield from answer_warnings.reencoded(run.calls.reencoded)
     yield from answer_warnings.unanswered(report.unanswered, silent)
+    yield from answer_warnings.seams(report.seams, [*ledgers], tokens)
     yield from answer_warnings.losses(report.lost, assistants, tokens)
     yield from answer_warnings.unreported(usage, [name for name, one in ledgers.items() if one.unreported])
     if report.judged:

@@ -25,7 +25,7 @@ from cosd_api.records import DRAFT, Endpoint
 from cosd_providers import connect
 from cosd_providers.concurrency import concurrently
 from cosd_providers.connect import Snapshot
-from cosd_providers.contract import Provider, ServerInfo, token_count
+from cosd_providers.contract import Alive, DescribesAgain, Provider, ServerInfo, token_count
 from cosd_providers.errors import ContextLengthError, ModelChoiceError, ProviderError, UnsupportedError
 from cosd_providers.http.retries import RetriedFailures
 from cosd_providers.messages import (
@@ -162,6 +162,7 @@ class Endpoints:
         self.names = ["assistant"] if count == 1 else [f"assistant {i}" for i in range(1, count + 1)]
         self._stack: AsyncExitStack | None = None
         self._facts: Facts | None = None
+        self._draft_info: ServerInfo | None = None
         self._infos: dict[int, ServerInfo] = {}  # descriptions of the assistants, by index
         self._discovering = anyio.Lock()
 
@@ -194,12 +195,27 @@ class Endpoints:
             with self.failures.recorded():
                 without = self.breaker.left_out()
                 if self._facts is None or any(at not in {*without, *self._infos} for at in range(len(self.assistants))):
-                    draft = await _described(self.draft)
+                    draft = self._draft_info = await _described(self.draft)
                     for at in range(len(self.assistants)):
                         if at not in {*without, *self._infos}:
                             await self._describe(at, without)
                     self._facts = await self._put_together(draft, without)
                 return replace(self._facts, without=without)
+
+    async def draft_is_back(self) -> bool:
+        """Ask the draft's server again what it is. Return True if it answers and has not changed.
+
+        If it has changed, the next answer discovers all servers anew.
+        """
+        known = self._draft_info
+        with suppress(ProviderError):
+            if isinstance(self.draft, Alive):
+                await self.draft.check_alive()
+            again = self.draft.describe_again if isinstance(self.draft, DescribesAgain) else self.draft.describe
+            if await again() == known:
+                return True
+            self._facts = None
+        return False
 
     async def _describe(self, at: int, without: dict[int, ProviderError]) -> None:
         """Ask one assistant's server to describe itself. If it is down and can be spared, add it to `without`."""

@@ -75,6 +75,10 @@ class Fusion:
             the cost, never the text.
         ask: `"contestable"` asks an assistant only if its answer could change the text; `"all"` asks about every unit,
             and the result then contains the assistant's answer for every unit. The text is the same in both cases.
+        on_draft_error: `"raise"` ends an answer when the draft has failed, after any retries. `"assistant"` lets the
+            first living assistant of the list write on alone from the text that was judged; its tokens are unverified.
+            The draft takes over again as soon as its server answers and still has the same model; see
+            `FusionResult.seams`. For the method `cosd`.
         on_assistant_error: `"raise"` ends an answer as soon as it needs an assistant that has failed, after any
             retries; the error's `partial` is the result so far. `"draft"` continues without that assistant: tokens that
             the assistant might have changed have `verified` set to False, and a warning names the first such token and

@@ -14,7 +14,7 @@ from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.records import DRAFT
 from cosd_api.settings import AnswerLimits, FusionSettings
 from cosd_providers.contract import ServerInfo
-from cosd_providers.errors import UnsupportedError
+from cosd_providers.errors import BudgetError, ProviderError, UnsupportedError
 from cosd_providers.messages import Message, RenderedPrompt
 
 
@@ -110,6 +110,7 @@ def draft_job(endpoints: Endpoints, settings: FusionSettings, limits: AnswerLimi
         questions_only=frozenset(at for at, info in infos.items() if info.capabilities.watch is False),
         shown=limits.alternatives,
     )
+    fails_over = settings.on_draft_error == "assistant"
     return DraftJob(
         unit=found.facts.unit,
         pace=pace,
@@ -119,6 +120,8 @@ def draft_job(endpoints: Endpoints, settings: FusionSettings, limits: AnswerLimi
         cuts=found.facts.cuts,
         rate=endpoints.rate,
         speeds=endpoints.speeds,
+        fails_over=is_a_models if fails_over else lambda _: False,
+        draft_is_back=endpoints.draft_is_back,
     )
 
 
@@ -130,6 +133,11 @@ def program_job(endpoints: Endpoints, settings: FusionSettings, limits: AnswerLi
         render=partial(endpoints.render, on_special_tokens=settings.on_special_tokens, own=limits.own),
         seed=limits.seed or 0,
     )
+
+
+def is_a_models(error: Exception) -> bool:
+    """Test whether a model caused an error, as opposed to one of the caller's limits or the caller's own code."""
+    return isinstance(error, ProviderError) and not isinstance(error, BudgetError)
 
 
 def _no_alternatives(routes: Mapping[str, Route]) -> str:

@@ -175,7 +175,8 @@ class FusedToken(Record):
         asked: whether an assistant was asked about the token. No assistant is asked if its answer could not change the
             text.
         verified: whether the answers of all assistants that could have changed the token were known. This is False only
-            in an answer that continued without a failed assistant (`on_assistant_error="draft"`).
+            in an answer that continued without a failed model (`on_assistant_error`, `on_draft_error`).
+        alone: whether an assistant wrote the token alone, because the draft had failed (`on_draft_error="assistant"`).
         reason: the decision in words; None if no assistant was asked.
         decisions: the decisions about the assistants that were asked. An assistant has no decision if it gave no
             answer, if its token extends beyond the unit (the next unit then judges it), or if its answer could no
@@ -201,6 +202,7 @@ class FusedToken(Record):
     replaced: str | None = None
     asked: bool = False
     verified: bool = True
+    alone: bool = False
     reason: str | None = None
     decisions: tuple[TokenDecision, ...] = ()
     replaced_tokens: tuple[DraftToken, ...] = ()
@@ -258,6 +260,7 @@ class FusedToken(Record):
                 replaced=readable(b"".join(token.data for token in placed.replaced)) if placed.replaced else None,
                 asked=placed.asked,
                 verified=placed.verified,
+                alone=placed.alone,
                 reason=placed.reason or (deciding.reason if deciding else _no_decision(placed)),
                 decisions=decisions,
                 replaced_tokens=tuple([DraftToken.of(token) for token in placed.replaced]),
@@ -291,6 +294,21 @@ def _no_decision(placed: Placed) -> str | None:
     if not placed.verified:
         return "kept: an assistant that had failed could not be heard"
     return "kept: nothing to judge" if placed.asked else None
+
+
+class Seam(Record):
+    """A place in an answer at which another model began to write alone, or the draft returned.
+
+    Attributes:
+        token: index of the first token after the seam.
+        source: the model that writes from there on: an assistant, which writes alone, or `"draft"`, which is judged
+            again.
+        error: the class name of the error of the model before it; None if the draft returned.
+    """
+
+    token: int
+    source: str
+    error: str | None = None
 
 
 class SegmentCandidate(Record):

@@ -110,6 +110,8 @@ def _replacement(unit: Sequence[tuple[int, FusedToken]]) -> Sequence[tuple[int, 
                 f"token {number} ({token.text!r}) replaced {token.replaced!r}, in a unit that was replaced"
             )
         source = DRAFT if at < start else unit[start][1].source
+        if token.alone and not (token.verified or token.decisions or token.source == DRAFT):
+            continue
         if token.source != source or (at >= start and source == DRAFT):
             raise TraceError(
                 f"token {number} ({token.text!r}) has the source {token.source!r}, which is impossible there"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Self, cast
@@ -11,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from cosd_api.decoding.commands import FinishReason
 from cosd_api.errors import TraceError
-from cosd_api.records import DRAFT, Endpoint, EndpointUsage, FusedToken, Record, Request, Segment, Timings
+from cosd_api.records import DRAFT, Endpoint, EndpointUsage, FusedToken, Record, Request, Seam, Segment, Timings
 from cosd_api.replay import replayed, rewritten
 from cosd_api.settings import CustomVerifier, Settings
 from cosd_api.verification import Verifier
@@ -68,14 +69,17 @@ class FusionResult(Record):
         draft: the draft endpoint.
         assistants: the assistants, in the order in which the user gave them.
         settings: the settings and limits of the answer.
+        seams: the places at which an assistant began to write alone, because the draft had failed, and those at which
+            the draft returned (`on_draft_error="assistant"`).
         segments: for methods that decide segment by segment, the proposed texts of each segment and the reason for the
             choice.
         prompt_tokens: number of tokens in the prompt alone, as billed by the draft's server (or by the server of
             another model that wrote). It is estimated from the length of the prompt's text if the server billed the
             prompt only together with text of the answer, or not at all. None in answers from earlier versions of the
             library.
-        failures: the failed assistants without which the answer continued (`on_assistant_error="draft"`), by name, with
-            the class name of the error, such as `{"assistant": "ConnectError"}`.
+        failures: the failed models without which the answer continued (`on_assistant_error="draft"`,
+            `on_draft_error="assistant"`), by name, with the class name of the error, such as
+            `{"assistant": "ConnectError"}`.
         weights: the models' weights, by name, if the method determined them for this prompt (`weights="route"`).
         requests: all requests of the answer, in the order in which they were started. Depends on timing.
         library_version: version of cosd-api that generated the answer.
@@ -108,6 +112,7 @@ class FusionResult(Record):
     draft: Endpoint
     assistants: tuple[Endpoint, ...]
     settings: Settings
+    seams: tuple[Seam, ...] = ()
     segments: tuple[Segment, ...] = ()
     prompt_tokens: int | None = None
     failures: dict[str, str] = Field(default_factory=dict[str, str])
@@ -122,8 +127,15 @@ class FusionResult(Record):
 
     @property
     def unverified_tokens(self) -> int:
-        """The number of tokens that a failed assistant might have changed (`on_assistant_error="draft"`)."""
+        """The number of tokens that a failed model might have changed (`on_assistant_error`, `on_draft_error`)."""
         return sum(not one.verified for one in self.tokens)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of the answer's tokens that each model wrote, by name; 0 for an empty answer."""
+        wrote = Counter(token.source for token in self.tokens)
+        names = [DRAFT, *(one.name for one in self.assistants)]
+        return {name: wrote[name] / max(1, len(self.tokens)) for name in names}
 
     @property
     def verified_kept_tokens(self) -> int:

@@ -46,6 +46,7 @@ Asking = Literal["contestable", "all"]
 OnBudget = Literal["raise", "end"]
 """The reaction when an answer reaches a limit: raise `BudgetError`, or end the answer with its verified text."""
 OnAssistantError = Literal["raise", "draft"]
+OnDraftError = Literal["raise", "assistant"]
 """The reaction when an assistant has failed, after any retries: raise an error, or continue without the assistant."""
 
 DEFAULT_TIE = 0.02
@@ -273,6 +274,7 @@ class FusionOptions(TypedDict, total=False):
     draft_length: int | None
     ask: Asking
     on_assistant_error: OnAssistantError
+    on_draft_error: OnDraftError
     on_special_tokens: OnSpecialTokens
     tuning: Tuning | None
     temperature: float | None
@@ -308,6 +310,9 @@ class FusionSettings:
     ] = "contestable"
     on_assistant_error: Annotated[
         OnAssistantError, Setting("If an assistant fails despite retries: fail, or continue without it.")
+    ] = "raise"
+    on_draft_error: Annotated[
+        OnDraftError, Setting("If the draft fails despite retries: fail, or let an assistant write on alone.")
     ] = "raise"
     on_special_tokens: Annotated[
         OnSpecialTokens, Setting("If a message holds the text of a special token and may be read as one.")
@@ -375,6 +380,7 @@ _MEANINGLESS = {
     "tie": _OTHER_DECISION,
     "draft_length": _OF_A_DRAFT,
     "ask": _OF_A_DRAFT,
+    "on_draft_error": "only Algorithm 1 (method cosd) lets an assistant write on alone",
     "tuning": _OF_A_DRAFT,
 }
 """Settings that only some methods accept, with the reason why the other methods refuse them."""
@@ -461,6 +467,7 @@ class Settings(Record):
     hedge: int = 0
     ask: Asking = "contestable"
     on_assistant_error: OnAssistantError = "raise"
+    on_draft_error: OnDraftError = "raise"
     on_special_tokens: OnSpecialTokens = "warn"
     timeout: float | None = None
     max_requests: int | None = None

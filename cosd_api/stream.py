@@ -19,7 +19,7 @@ from cosd_api.decoding.timeline import Timeline
 from cosd_api.endpoints import Endpoints
 from cosd_api.errors import FusionClosedError
 from cosd_api.estimate import Past, counted, guessed
-from cosd_api.preparation import Preparation, draft_job, prepare, program_job
+from cosd_api.preparation import Preparation, draft_job, is_a_models, prepare, program_job
 from cosd_api.records import DRAFT, EndpointUsage, FusedToken, Timings
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerLimits, FusionSettings
@@ -217,7 +217,7 @@ class FusionStream:
             timeline=Timeline(self._began, self._span.observer((found.facts.draft, *found.facts.assistants))),
             max_tokens=limits.max_tokens,
             stop=[stop.encode() for stop in limits.stop],
-            survives=_is_an_assistants if settings.on_assistant_error == "draft" else lambda _: False,
+            survives=is_a_models if settings.on_assistant_error == "draft" else lambda _: False,
             without=found.facts.without,
             room=self._room,
             drafts=draft_job(endpoints, settings, limits, found),
@@ -279,11 +279,6 @@ def _finish(error: ProviderError) -> Finish:
     if isinstance(error, BudgetError):
         return Finish("budget", error.limit)
     return Finish("error", type(error).__name__)
-
-
-def _is_an_assistants(error: Exception) -> bool:
-    """Test whether an assistant caused an error, as opposed to one of the caller's limits or the caller's own code."""
-    return isinstance(error, ProviderError) and not isinstance(error, BudgetError)
 
 
 def _may_pass(error: Exception) -> TypeGuard[ProviderError]:

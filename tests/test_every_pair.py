@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import anyio
@@ -43,6 +43,7 @@ TASKS = int(os.environ.get("EVERY_PAIR", "80"))
 SOME = max(1, TASKS * 3 // 8)
 """Number of tasks of other tests than the first."""
 ORDERS = 2
+_R = TypeVar("_R", bound=MixedReference)
 LIMIT = 1e6
 """Seconds of virtual time in which an answer is complete, whatever is late."""
 NAMES = ("gpt2", "digits", "llama3", "spaces")
@@ -148,11 +149,15 @@ class Task:
 
     def reference(self) -> MixedReference:
         """The naive reference."""
+        return self.referred(MixedReference)
+
+    def referred(self, kind: type[_R]) -> _R:
+        """A naive reference of a kind."""
         models = [
             Breaks(one, self.prompt, most, BrokenError())
             for one, most in zip(self.assistants, self.breaks or [NEVER] * 3, strict=False)
         ]
-        return MixedReference(
+        return kind(
             self.prompt.encode(),
             self.draft,
             models,
@@ -220,9 +225,9 @@ class Task:
                     1 + len(self.assistants)
                 )
 
-    async def survived(self, servers: dict[str, Any]) -> FusionResult:
+    async def survived(self, servers: dict[str, Any], **settings: Any) -> FusionResult:
         """One answer, which goes on without the assistants that fail."""
-        return await self.fuse(servers, on_assistant_error="draft")
+        return await self.fuse(servers, on_assistant_error="draft", **settings)
 
 
 def some(chance: random.Random, most: int) -> list[str]:

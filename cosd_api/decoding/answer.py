@@ -43,6 +43,7 @@ class Mark:
         unanswered, unjudged, off_path: for the units that begin with the token, the counts of the same names in
             `Report`, which are added up when the token is final.
         looked_up: whether the draft was asked for the token's probability; None while the request is in progress.
+        failover: the reason why an assistant wrote the token alone; None if it did not.
     """
 
     source: int = DRAFT
@@ -55,6 +56,7 @@ class Mark:
     unjudged: int = 0
     off_path: int = 0
     looked_up: bool | None = False
+    failover: str | None = None
 
 
 @dataclass(slots=True)
@@ -170,6 +172,7 @@ class JudgedPath(DraftPath, ABC):
     def __init__(self) -> None:
         super().__init__()
         self._ids: list[int] = []
+        self._shift = 0  # number of tokens for which there is no id
 
     def add(self, token: Token) -> None:
         """Append a token."""
@@ -179,11 +182,15 @@ class JudgedPath(DraftPath, ABC):
     def cut_back(self, count: int) -> None:
         """Remove all tokens except the first `count`."""
         super().cut_back(count)
-        del self._ids[count:]
+        del self._ids[max(count - self._shift, 0) :]
 
     def ids(self, count: int) -> Ids:
         """The ids of the first `count` tokens."""
-        return tuple(self._ids[:count])
+        return tuple(self._ids[: max(count - self._shift, 0)])
+
+    def encode_again(self, ids: Ids) -> None:
+        """Replace the ids of all tokens by other ids of the same text. No token so far can be replaced after this."""
+        self._ids, self._shift, self.kept = [*ids], len(self.tokens) - len(ids), len(self.tokens)
 
     @property
     @abstractmethod
@@ -207,6 +214,7 @@ class AnswerPath(JudgedPath):
         counts: a report in which the counts are kept.
         stop_end: byte offset of the end of the stop string that ends the answer; None if no stop string was found.
         draft: number of the most recent draft, which may be in progress.
+        drafts_error: the last failure of the draft's server to encode a text.
         numbers: counter of drafts and of continuations.
         asks: counter of questions and of open streams.
         news: event that is set when the path or the progress next changes.
@@ -222,6 +230,7 @@ class AnswerPath(JudgedPath):
         self.counts = Report()
         self.stop_end: int | None = None
         self.draft = 0
+        self.drafts_error: Exception | None = None
         self.numbers, self.asks = count(1), count(1)
         self.news, self.changes = anyio.Event(), 0
         self._progress = anyio.Event()

@@ -17,6 +17,11 @@ from cosd_api.decoding.timeline import Timeline
 from cosd_providers.messages import Message, RenderedPrompt
 
 
+async def _never() -> bool:
+    """Return False, because nobody looks whether the draft is back."""
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftJob:
     """The part of a job that concerns methods which judge a draft.
@@ -31,6 +36,8 @@ class DraftJob:
         ends: the known end-of-sequence ids of the draft and of the assistants that judge its ids.
         rate: how often the drafts of this fusion are replaced.
         speeds: the speeds of the models in this fusion.
+        fails_over: returns whether an assistant writes on alone after the draft failed with the given error.
+        draft_is_back: asks the draft's server whether it serves the same model again.
     """
 
     unit: Unit = "word"
@@ -41,6 +48,8 @@ class DraftJob:
     ends: Container[int | None] = ()
     rate: Rate = field(default_factory=Rate)
     speeds: Speeds = field(default_factory=Speeds)
+    fails_over: Callable[[Exception], bool] = lambda _: False
+    draft_is_back: Callable[[], Awaitable[bool]] = _never
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ class Placed:
         draft: number of the draft that wrote the token, or the text that the token replaced.
         at: time at which the token was placed, in seconds since the start of the answer.
         reason: reason for the token, in words, if it does not follow from the decisions.
+        alone: whether an assistant wrote the token alone, because the draft had failed.
         unit: number of the token's unit or segment in the answer, counted from 0; valid after the token is settled.
         round: number of the drafting round, counted from 1; valid after the token is settled.
     """
@@ -43,6 +44,7 @@ class Placed:
     draft: int = 0
     at: float = 0.0
     reason: str | None = None
+    alone: bool = False
     unit: int = 0
     round: int = 1
 
@@ -134,6 +136,27 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
+class Handover:
+    """A place at which another model begins to write.
+
+    Attributes:
+        token: index of the first token after the seam.
+        source: the model that writes from there on: the index of an assistant, which writes alone, or `DRAFT`, which is
+            judged again.
+        error: the failure of the model before it; None if the draft has returned.
+    """
+
+    token: int
+    source: int
+    error: Exception | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """The class name of the error."""
+        return None if self.error is None else type(self.error).__name__
+
+
+@dataclass(frozen=True, slots=True)
 class Contender:
     """A text that one or more models proposed for a segment.
 
@@ -184,6 +207,7 @@ class Report:
         unjudged: number of units that were kept without a verdict although an answer could have changed them; None if
             they are not counted.
         lost: the assistants without which the answer continues, by index.
+        seams: the places at which an assistant began to write alone, after a failure, or the draft returned.
         segments: the segments, for methods that decide segment by segment.
         warnings: warnings that the method added.
         weights: the models' weights, if the method determined them.
@@ -203,6 +227,7 @@ class Report:
     hedge_hits: int = 0
     hedged_tokens: int = 0
     lost: Mapping[int, Loss] = field(default_factory=dict[int, Loss])
+    seams: Sequence[Handover] = ()
     segments: Sequence[DecidedSegment] = ()
     warnings: Sequence[str] = ()
     weights: Mapping[int, float] | None = None

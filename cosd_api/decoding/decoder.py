@@ -33,8 +33,9 @@ from cosd_api.common.tasks import AnswerTasks
 from cosd_api.decoding.answer import LOOKAHEAD, AnswerPath, Judge, Mark, Recorded, Replacement
 from cosd_api.decoding.answer_job import AnswerJob
 from cosd_api.decoding.calls import Calls
-from cosd_api.decoding.commands import DRAFT, Finish, Loss, Placed, Report, cut_short
+from cosd_api.decoding.commands import DRAFT, Finish, Handover, Loss, Placed, Report, cut_short
 from cosd_api.decoding.draft_loop import Drafts
+from cosd_api.decoding.failover import Failover
 from cosd_api.decoding.hedging import Hedges
 from cosd_api.decoding.judge_loop import Judging
 from cosd_api.decoding.pacing import Pacing
@@ -44,7 +45,7 @@ from cosd_api.decoding.verdicts import Verdicts
 from cosd_api.paths.cuts import word_around
 from cosd_api.paths.encoding import Encoder
 from cosd_api.verification import Verifier, needs_of, tie_of
-from cosd_providers.contract import Token
+from cosd_providers.contract import Piece, Token
 from cosd_providers.forwarding import by_ids
 
 GRACE_SECONDS = 2.0
@@ -64,13 +65,16 @@ class Decoder:
         self.finished: Finish | None = None
         self._job, self._tasks = job, AnswerTasks()
         self._lost = {at: Loss(0, error, before=True) for at, error in job.without.items()}
+        self._seams: list[Handover] = []
+        self._survivors: list[Judge] = []
+        self._encoders: dict[int, Encoder] = {}
         self._cuts = job.drafts.cuts or [False] * len(job.turns)
         pace = replace(job.drafts.pace, needs=needs_of(verifier))
         models = [model for model in range(1, len(job.turns)) if model - 1 not in job.without]
         readers = {model: self._reader(model, verifier) for model in models}
         self._tokenwise = all(one.tokenwise for one in readers.values())
         draft_ids = job.routes.draft == "ids"
-        encoder = self._encoder(0) if draft_ids and not self._tokenwise else None
+        encoder = self._draft_encoder() if draft_ids and not self._tokenwise else None
         self._answer = answer = AnswerPath(
             job, encoder, by_ids=draft_ids, lookahead=0 if self._tokenwise else LOOKAHEAD
         )
@@ -82,6 +86,7 @@ class Decoder:
         self._drafting = Drafts(answer, self.calls, pacing, self._hedges, self._tasks.start)
         start = self._tasks.start
         self._judging = Judging(answer, readers, verdicts, self.calls, pacing, self._drafting, start)
+        self._failover = Failover(answer, self.calls, self._encoders, start, tokenwise=self._tokenwise)
         self._response = Response(job.max_tokens, job.stop)
         self._units = self._off_path = self._unjudged = 0
         answer.judges = {model: Judge(model) for model in models}
@@ -93,7 +98,8 @@ class Decoder:
                 seen = max(1, needs.alternatives)
                 return SameIds(model, tie_of(verifier, job.drafts.tie), max(seen, job.drafts.pace.shown), seen)
             case "own":
-                return OwnIds(model, self._encoder(model), tie_of(verifier, job.drafts.tie))
+                encoder = self._encoders[model] = self._encoder(model)
+                return OwnIds(model, encoder, tie_of(verifier, job.drafts.tie))
             case "text":
                 return ByText(model, job.turns[model].provider)
             case "literal":
@@ -102,6 +108,19 @@ class Decoder:
     def _encoder(self, model: int) -> Encoder:
         turn = self._job.turns[model]
         return Encoder(by_ids(turn.on_path).encode, turn.lead, cuts=self._cuts[model])
+
+    def _draft_encoder(self) -> Encoder:
+        """The draft's encoder, whose failures are the draft's, whichever assistant needs an encoding."""
+        turn = self._job.turns[0]
+
+        async def encode(text: str) -> Sequence[Piece]:
+            try:
+                return await by_ids(turn.on_path).encode(text)
+            except Exception as error:
+                self._answer.drafts_error = error
+                raise
+
+        return Encoder(encode, turn.lead, cuts=self._cuts[0])
 
     # -------------------------------------------------------------------------------------------------------- a run
 
@@ -121,7 +140,9 @@ class Decoder:
     def report(self) -> Report:
         """The report on the answer so far."""
         kept = sum(one.source == DRAFT for one in self._response.tokens)
-        found = replace(self._answer.counts, text=bytes(self._response.text), kept=kept, lost=self._lost)
+        found = replace(
+            self._answer.counts, text=bytes(self._response.text), kept=kept, lost=self._lost, seams=self._seams
+        )
         if not self._tokenwise:
             found.off_path, found.unjudged = self._off_path + self._drafting.off_path, self._unjudged
         return found
@@ -146,6 +167,8 @@ class Decoder:
         """Make the replacements that are due, and emit final tokens."""
         answer = self._answer
         while self.finished is None:
+            if self._failover.active and not self._follow_failover():
+                return
             judges = [*answer.judges.values()]
             first = min((one for one in judges if one.stopped), key=self._rank, default=None)
             if first is None or not all(one.stopped or self._is_past(one, first) for one in judges):
@@ -153,12 +176,75 @@ class Decoder:
                 return
             if first.error is None:
                 self._replace(first)
-            elif self._job.survives(first.error) and not first.drafts_error:
+            elif first.drafts_error:
+                self._fail_over(first.error)
+            elif self._job.survives(first.error):
                 self._lost[first.model - 1] = Loss(first.first, first.error)
                 self._judging.lose(answer.judges.pop(first.model))
                 answer.notify()
             else:
                 raise first.error
+
+    # ------------------------------------------------------------------------------------------ failures of the draft
+
+    def _fail_over(self, error: Exception) -> None:
+        """Let the first living assistant write on alone from the text that all have judged.
+
+        Raises:
+            Exception: `error`, if answers do not fail over or no assistant is left.
+        """
+        answer = self._answer
+        models = [one.model for one in answer.judges.values() if one.error is None or one.drafts_error]
+        if not models or not self._job.drafts.fails_over(error):
+            raise error
+        seam = answer.judged
+        self._survivors = [answer.judges[model] for model in models]
+        self._drafting.stop(error)
+        for judge in answer.judges.values():
+            self._judging.lose(judge)
+            if judge.model not in models and judge.error is not None:
+                self._lost[judge.model - 1] = Loss(seam, judge.error)
+        answer.judges = {}
+        answer.cut_back(seam)
+        answer.decisions = [one for one in answer.decisions if one.last <= seam]
+        self._begin_seam(error, 0)
+
+    def _begin_seam(self, error: Exception, failed: int) -> None:
+        """Let the first of the surviving assistants continue, after `error` of the model `failed`."""
+        model = self._survivors[0].model
+        self._seams.append(Handover(len(self._answer.tokens), model - 1, error))
+        reason = f"unverified: the {self._job.names[failed]} failed ({type(error).__name__})"
+        self._failover.begin(model, f"{reason}, and the {self._job.names[model]} writes alone")
+        self._answer.notify()
+
+    def _follow_failover(self) -> bool:
+        """Emit what an assistant has written alone. Return True after the draft has returned."""
+        failover, answer = self._failover, self._answer
+        if failover.error is not None:
+            judge = self._survivors.pop(0)
+            self._lost[judge.model - 1] = Loss(len(answer.tokens), failover.error)
+            if not self._survivors:
+                raise failover.error
+            self._begin_seam(failover.error, judge.model)
+        elif failover.returned:
+            self._return()
+            return True
+        self._emit_final(())
+        return False
+
+    def _return(self) -> None:
+        """Let the draft continue and the assistants judge, as after a word of the assistant that wrote alone."""
+        answer, end = self._answer, len(self._answer.tokens)
+        self._seams.append(Handover(end, DRAFT))
+        answer.counts.iterations += 1
+        self._failover.leave()
+        self._drafting.restart()
+        for old in self._survivors:
+            own = end if old is self._survivors[0] else None
+            new = answer.judges[old.model] = Judge(old.model, old.said, end, own)
+            new.starts = old.starts | {end}  # of the tokens before the failover, too, which may not be final yet
+            self._tasks.start(self._judging.judge, new)
+        answer.notify()
 
     # ------------------------------------------------------------------------------------- which replacement is first
 
@@ -309,6 +395,8 @@ class Decoder:
         """Emit final tokens, and end the answer if the draft cannot continue (line 14)."""
         answer, response = self._answer, self._response
         first = min([one.first for one in judges], default=len(answer.tokens))
+        if self._failover.active and not self._tokenwise and not answer.is_end(first):
+            first = max(len(response.tokens), first - 1)  # the draft may return before the last token
         final = first if answer.is_end(first) else answer.settled(first)
         grown = len(response.tokens) < final
         while len(response.tokens) < final and response.over is None:
@@ -328,10 +416,12 @@ class Decoder:
         size, drafting = len(self._answer.tokens), self._drafting
         if not all(self._answer.is_idle(one) for one in judges if not one.stopped):
             return
-        if drafting.error is not None:
-            raise drafting.error
-        if drafting.end is not None and first >= size:
-            self._response.over = cut_short(drafting.end)
+        if drafting.error is not None and not self._failover.active:
+            self._fail_over(drafting.error)
+            return
+        end = self._failover.end if self._failover.active else drafting.end
+        if end is not None and first >= size:
+            self._response.over = cut_short(end)
 
     def _emit(self, tokens: Sequence[Placed]) -> None:
         if tokens:
@@ -349,7 +439,8 @@ class Decoder:
         counts.replacements += bool(mark.replaced)
         counts.replaced += len(mark.replaced)
         counts.ties += mark.winner is None and any(one.decision.tied for one in answer.decisions if one.first == at)
-        if at and (self._tokenwise or all(at in one.starts for one in judges)):
+        alone = mark.failover is not None
+        if at and (self._tokenwise or alone or all(at in one.starts for one in judges or self._survivors)):
             self._units += 1
         self._response.place(
             Placed(
@@ -359,9 +450,11 @@ class Decoder:
                 decisions=tuple(about),
                 winner=mark.winner,
                 replaced=mark.replaced,
-                verified=self._is_verified(at, mark),
+                verified=not alone and self._is_verified(at, mark),
                 draft=mark.draft,
                 at=mark.at,
+                reason=mark.failover,
+                alone=alone,
                 unit=self._units,
                 round=counts.iterations,
             )

@@ -85,6 +85,11 @@ class Drafts:
                 self._scope.cancel()
             self._over()
 
+    def stop(self, error: Exception) -> None:
+        """Stop after the draft has failed, until `restart`."""
+        self.leave()
+        self.error = error
+
     def restart(self) -> None:
         """Continue after a replacement, which is now part of the path."""
         self.leave()

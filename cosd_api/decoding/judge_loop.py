@@ -72,6 +72,7 @@ class Judging:
                 try:
                     moved = await self._move(judge)
                 except Exception as error:  # noqa: BLE001 - raised only when the answer waits for this assistant
+                    judge.drafts_error = judge.drafts_error or error is answer.drafts_error
                     model = 0 if judge.drafts_error else judge.model
                     judge.error, moved = placed(error, answer.job.turns[model].provider), True
                 if moved and answer.is_current(judge):

@@ -44,7 +44,7 @@ class CoSD(DraftFirst):
     """
 
     name: ClassVar[str] = "cosd"
-    accepts: ClassVar[frozenset[str]] = DraftFirst.accepts | {"verifier", "unit", "tie"}
+    accepts: ClassVar[frozenset[str]] = DraftFirst.accepts | {"verifier", "unit", "tie", "on_draft_error"}
     hoisted: ClassVar[tuple[str, ...]] = ("verifier", "unit", "temperature")
     decides: ClassVar[str] = "the probability of one token of the draft and one of the assistant"
     compares_tokenizers: ClassVar[bool] = True

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from cosd_api.alignment import LONGEST
-from cosd_api.paths.encoding import DraftPath, Encoded, Encoder
+from cosd_api.paths.encoding import DraftPath, Encoder
 from cosd_providers.contract import Token
 from cosd_providers.text import continues_word, whole
 
@@ -97,12 +97,11 @@ async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token]
     while keep > least and not (draft.offset(keep) and encoding.count(draft.offset(keep)) is not None):
         keep -= 1
     if encoding.count(draft.offset(keep)) is None:
-        cut, start = True, draft.offset(keep)
+        start = draft.offset(keep)
         after = await encoder.apart(text[start:end])
         if after is None:
             return None
-        own = tuple(token.id or 0 for token in draft.tokens[:keep])
-        encoding = Encoded(own + after.ids, (*draft.ends[:keep], *(start + one for one in after.ends)))
+        return Restart(keep, after.ids, tuple(start + one for one in after.ends), text[:end], cut=True)
     begin, count = encoding.count(draft.offset(keep)), encoding.count(end)
     assert begin is not None and count is not None
     if keep and not draft.offset(keep):  # only tokens of the `lead` remain, all of which end at byte 0

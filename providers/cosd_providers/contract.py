@@ -340,6 +340,19 @@ class Alive(Protocol):
 
 
 @runtime_checkable
+class DescribesAgain(Protocol):
+    """An optional protocol of providers that remember what their server is, and can find it out again."""
+
+    async def describe_again(self) -> ServerInfo:
+        """Describe the server anew, because it may have been restarted, with another model even.
+
+        Raises:
+            ProviderError: the server does not answer, or cannot be used.
+        """
+        ...
+
+
+@runtime_checkable
 class HiddenStates(Protocol):
     """An optional protocol of providers that can report their model's last hidden states.
 

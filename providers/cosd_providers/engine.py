@@ -210,6 +210,15 @@ class Engine(Generic[_F]):
         watch = able.watch if self._watch is None else self._watch
         return replace(info, capabilities=replace(able, watch=watch, words=self._splits))
 
+    async def describe_again(self) -> ServerInfo:
+        """Discover the server anew; see `contract.DescribesAgain`. If that fails, the known facts remain."""
+        known, self._found = self._found, Lazy[_F]()
+        try:
+            return await self.describe()
+        except BaseException:
+            self._found = known
+            raise
+
     async def snapshot(self) -> dict[str, Any]:
         """The facts about the server, for `restore`."""
         facts = await self.discovered()

@@ -71,8 +71,7 @@ class MixedReference(TextReference):
 
     def fuse(self) -> Fused:
         """The whole answer. It sets `writers`, of each byte and the end, and `lost`, where each assistant failed."""
-        path: list[Any] = []
-        start, self.own = 0, None
+        path, start, self.own = self.begin()
         while True:
             if ending := self.over(path):
                 return ending
@@ -99,6 +98,10 @@ class MixedReference(TextReference):
             if best.ends:
                 path.append(min(self.draft.end_ids))
             self.own = (best.assistant, start)
+
+    def begin(self) -> tuple[list[Any], int, tuple[int, int] | None]:
+        """The draft's path, the byte that is judged first, and the assistant whose word ends there."""
+        return [], 0, None
 
     def first(self, written: Written, start: int) -> Firing | None:
         """The first replacement of all assistants, or the first failure, which is surer than any of them."""

@@ -1,0 +1,164 @@
+"""Answers whose draft fails: up to the seam they are Algorithm 1's, after it an assistant's own greedy continuation."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from cosd_api import FusionResult
+from cosd_api.decoding import failover
+from cosd_api.endpoints import Endpoints
+from cosd_providers import ServerError
+from cosd_providers.text import sendable
+from naive.reference_mixed import MixedReference
+from naive.reference_paths import DRAFT, Fused, bounds, first_stop, ranked
+from support import virtual_time
+from test_every_pair import ORDERS, SOME, Breaks, Task, drawn, seeds, writers
+
+
+def greedy(model: Any, ids: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    """A model's own continuation: each id with its bytes, and the end."""
+    path = [*ids]
+    while True:
+        (best, _), _ = ranked(model, path)
+        yield best, b"" if best in model.end_ids else model.tokens[best]
+        path.append(best)
+
+
+def alone(task: Task, source: int, before: Sequence[Any], text: bytes) -> Iterator[tuple[int, bytes]]:
+    """The continuation by an assistant: after the draft's ids, its own encoding, or the text."""
+    model, prompt = task.assistants[source], task.prompt.encode()
+    route = task.routes[source]
+    if route == "text" or (route == "own" and sendable(text).encode() != text):
+        return greedy(model, model.encode(prompt + sendable(text).encode()))
+    ids = [one.id for one in before] if route == "same" else model.encode(text)
+    return greedy(model, [*model.encode(prompt), *ids])
+
+
+def check_alone(result: FusionResult, task: Task, first: int, last: int, source: int) -> None:
+    """The tokens from `first` to `last` are an assistant's own greedy continuation of the text before them."""
+    before, tokens = result.tokens[:first], result.tokens[first:last]
+    text = b"".join(one.data for one in before)
+    shared = frozenset(task.draft.end_ids).union(*(task.assistants[at].end_ids for at in task.of("same")))
+    ends = shared if task.routes[source] == "same" else task.assistants[source].end_ids
+    wanted, size, ended = b"", sum(len(one.data) for one in tokens), False
+    for best, data in alone(task, source, before, text):
+        if len(wanted) >= size + 40 or best in ends:
+            ended = best in ends
+            break
+        wanted += data
+    whole = b"".join(one.data for one in tokens)
+    assert wanted.startswith(whole)
+    if len(result.seams) > 1:
+        pass
+    elif result.finish_reason == "stop":
+        found = first_stop(text + wanted, [one.encode() for one in task.stop])
+        if tokens[-1:] and tokens[-1].end:
+            assert ended and wanted == whole
+        else:
+            assert found is not None and text + whole == (text + wanted)[: found[0] - len(found[1])]
+    else:
+        assert len(result.tokens) == task.max_tokens
+    names = [one.name for one in result.assistants]
+    assert {(one.source, one.verified, one.alone) for one in tokens} <= {(names[source], False, True)}
+
+
+async def never(_: Endpoints) -> bool:
+    return False
+
+
+def failing(seed: int) -> tuple[Task, Breaks]:
+    """A task, and its draft, which fails for good after some bytes."""
+    chance = random.Random(f"failover {seed}")
+    task = replace(drawn(f"failover {seed}"), room=None)
+    return task, Breaks(task.draft, task.prompt, chance.randint(-1, 40), ServerError("the draft is down", status=500))
+
+
+@pytest.mark.parametrize("seed", seeds(SOME * 2))
+def test_an_assistant_writes_on_alone(seed: int) -> None:
+    task, draft = failing(seed)
+    reference = task.reference()
+    wanted = reference.fuse()
+    for order in range(ORDERS):
+        servers = task.servers(f"{seed} {order}")
+        servers["draft"].model = draft
+        with patch.object(Endpoints, "draft_is_back", never):
+            result = virtual_time.run(partial(task.survived, servers, on_draft_error="assistant"))
+        judged, seams = result.tokens, result.seams
+        if seams:
+            [seam] = seams
+            assert (seam.source, seam.error) == (result.assistants[0].name, "ServerError")
+            assert result.failures == {"draft": "ServerError"}
+            assert "the draft failed at token" in " ".join(result.warnings)
+            judged = result.tokens[: seam.token]
+            check_alone(result, task, seam.token, len(result.tokens), 0)
+        text = b"".join(one.data for one in judged)
+        told = [(byte, source) for byte, source in writers(result)][: len(text)]
+        assert told == [*zip(wanted.text, reference.writers, strict=False)][: len(text)]
+        assert seams or result.text == sendable(wanted.text)
+        assert result.trace.replay(task.verifier) == result.text
+
+
+class Resumed(MixedReference):
+    """The reference of an answer that goes on after a text that another model wrote."""
+
+    def after(self, path: Sequence[Any], start: int, own: int, most: int) -> Fused:
+        """The rest of the answer, with the draft's own ids of the text so far."""
+        self.beginning = [*path], start, (own, start)
+        self.max_tokens = most
+        self.writers = [DRAFT] * start
+        return self.fuse()
+
+    def begin(self) -> tuple[list[Any], int, tuple[int, int] | None]:
+        """Where the answer begins."""
+        return self.beginning
+
+
+@pytest.mark.parametrize("seed", seeds(SOME * 2))
+def test_the_draft_returns(seed: int) -> None:
+    """From the second seam on, the answer is Algorithm 1's after a text that the assistant wrote."""
+    chance = random.Random(f"returns {seed}")
+    task = replace(drawn(f"returns {seed}"), room=None, max_tokens=chance.choice((12, 20, 30)))
+    first, last = chance.randrange(3), chance.randrange(4)
+    error = ServerError("the draft is down", status=500)
+    for order in range(ORDERS):
+        servers = task.servers(f"{seed} {order}")
+        down = partial(is_down, servers["draft"], error, first)
+        servers["draft"].broken = down
+        looks = iter([*[False] * last, *[True] * 99])
+
+        async def is_back(_: Endpoints, looks: Iterator[bool] = looks, draft: Any = servers["draft"]) -> bool:
+            back = next(looks)
+            draft.broken = None if back else draft.broken
+            return back
+
+        with patch.object(Endpoints, "draft_is_back", is_back), patch.object(failover, "RETURN_SECONDS", 0.3):
+            result = virtual_time.run(partial(task.survived, servers, on_draft_error="assistant"))
+        assert result.trace.replay(task.verifier) == result.text
+        if len(result.seams) < 2:
+            continue
+        alone, back = result.seams
+        assert (alone.source, back.source, back.error) == (result.assistants[0].name, "draft", None)
+        check_alone(result, task, alone.token, back.token, 0)
+        before = result.tokens[: back.token]
+        text = b"".join(one.data for one in before)
+        if all(route == "same" for route in task.routes):
+            path: list[Any] = [one.id for one in before]
+        else:
+            path = [text] if task.by_text else [*task.draft.encode(text)]
+        data = b"".join(one.data for one in result.tokens)
+        if task.by_text or len(text) in bounds(task.draft, task.draft.encode(sendable(data).encode())):
+            wanted = task.referred(Resumed).after(path, len(text), 0, task.max_tokens - back.token + len(path))
+            assert result.text == sendable(wanted.text)
+        # Otherwise the reference would encode the text before the seam again, and the library never does.
+
+
+def is_down(draft: Any, error: Exception, first: int, method: str, before: int) -> Exception | None:
+    """The error of every draft from a number on."""
+    return error if method == "generate" and before >= first else None
