@@ -173,7 +173,7 @@ def train_deferral(samples: Samples, *, hidden_states: bool = False, folds: int 
         "gate": fitted.loss(data),
     }
     more: dict[str, JsonValue] = {"penalty": penalty} if hidden_states else {"features": [*DEFERRAL_FEATURES]}
-    origin = origin_of([samples], [samples.deferral_digest], data.counts, **more, folds=folds, seed=seed)
+    origin = origin_of(samples, samples.deferral_digest, data.counts, **more, folds=folds, seed=seed)
     bias, *weights = fitted.plain()
     gate: Gate
     if hidden_states:
