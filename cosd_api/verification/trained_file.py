@@ -28,14 +28,14 @@ class TrainedFile:
         kind: the value of the file's field `kind`.
         command: the command that creates such a file from samples.
         most_bytes: the largest size, in bytes, of a file that is parsed.
-        newest: the schema version that is written; earlier versions can be read, too.
+        version: the schema version.
     """
 
     thing: str
     kind: str
     command: str
     most_bytes: int
-    newest: int = 1
+    version: int = 1
 
     def load(self, model: type[_ModelT], path: Path) -> _ModelT:
         """Read a verifier from a file.
@@ -51,7 +51,7 @@ class TrainedFile:
         with path.open("rb") as file:
             data = file.read(self.most_bytes + 1)
         try:
-            return model.model_validate({"schema_version": 1, **self._fields(data)})
+            return model.model_validate(self._fields(data))
         except _FaultError as fault:
             words = str(fault)
         except ValidationError as error:
@@ -78,11 +78,11 @@ class TrainedFile:
         if not isinstance(found, dict):
             raise _FaultError(f"it holds {_repr.repr(found)}; {self._described}")
         fields = cast("dict[str, object]", found)
-        kind, version = fields.get("kind", self.kind), fields.get("schema_version", 1)
+        kind, version = fields.get("kind", self.kind), fields.get("schema_version", self.version)
         if kind != self.kind:
             raise _FaultError(f"its kind is {_repr.repr(kind)}, not {self.kind!r}")
-        if version not in range(1, self.newest + 1):
-            words = f"its schema_version is {_repr.repr(version)}, and this version of cosd-api reads {self.newest}"
+        if version != self.version:
+            words = f"its schema_version is {_repr.repr(version)}, and this version of cosd-api reads {self.version}"
             raise _FaultError(f"{words}: update cosd-api, or train it again")
         return fields
 

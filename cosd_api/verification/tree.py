@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import struct
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -25,11 +24,7 @@ _FILE = TrainedFile(
     kind="tree",
     command="cosd train-tree",
     most_bytes=2_000_000,  # enough for `MAX_NODES` nodes in indented JSON, and a description of their origin
-    newest=2,
-)
-_EARLIER = (
-    "was trained on samples of an earlier cosd-api: its p and q were measured after cut texts, and a fusion asks each "
-    "model after its own ids. Collect samples and train it again"
+    version=2,
 )
 _Index = Annotated[int, Field(ge=0, lt=MAX_NODES)]
 
@@ -65,7 +60,7 @@ class TreeVerifier(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
     kind: Literal["tree"] = "tree"
-    schema_version: Literal[1, 2] = 2
+    schema_version: Literal[2] = 2
     nodes: Annotated[tuple[TreeNode, ...], FailFast()] = Field(min_length=1, max_length=MAX_NODES)
     contexts: Literal["ids", "text"] | None = None
     trained_on: dict[str, JsonValue] = Field(default_factory=dict)
@@ -101,17 +96,11 @@ class TreeVerifier(BaseModel):
     def load(cls, path: str | Path) -> Self:
         """Read a tree from its JSON file.
 
-        A `UserWarning` is issued if the file does not record how p and q of the training samples were measured, because
-        earlier versions measured them on truncated texts.
-
         Raises:
             OSError: the file cannot be read.
             SettingError: the file is not a tree of this schema; the message names the file and the problem.
         """
-        tree = _FILE.load(cls, Path(path))
-        if tree.contexts is None and (tree.schema_version == 1 or tree.trained_on):
-            warnings.warn(f"{path} {_EARLIER}", stacklevel=2)
-        return tree
+        return _FILE.load(cls, Path(path))
 
     def save(self, path: str | Path) -> None:
         """Write the tree as a JSON file. The file is written completely or not at all.

@@ -122,32 +122,8 @@ def test_the_file_is_plain_json(tmp_path: Path) -> None:
     assert saved == {"kind": "tree", "schema_version": 2, "nodes": EXAMPLE, "contexts": "ids", **trained_on}
 
 
-EARLIER = "its p and q were measured after cut texts, and a fusion asks each model after its own ids. Collect samples"
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"schema_version": 1, "trained_on": {"seed": 0}},
-        {"schema_version": 1},
-        {},
-        {"schema_version": 2, "trained_on": {"seed": 0}},
-    ],
-)
-def test_a_file_that_does_not_say_how_its_samples_were_taken_loads_with_one_warning(
-    tmp_path: Path, fields: dict[str, Any]
-) -> None:
-    path = tmp_path / "tree.json"
-    path.write_bytes(saved(**fields))
-    with pytest.warns(UserWarning, match=f"tree.json was trained on samples of an earlier .*{EARLIER}") as noted:
-        tree = TreeVerifier.load(path)
-    assert len(noted) == 1
-    assert noted[0].filename == __file__
-    assert tree.contexts is None and not tree.replaces(0.1, 0.9)
-
-
 @pytest.mark.parametrize("fields", [{"contexts": "ids"}, {"contexts": "text", "trained_on": {"seed": 0}}, {}])
-def test_a_file_that_says_it_or_was_never_trained_loads_without(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_a_file_may_say_how_its_samples_were_taken(tmp_path: Path, fields: dict[str, Any]) -> None:
     (tmp_path / "tree.json").write_bytes(saved(schema_version=2, **fields))
     assert TreeVerifier.load(tmp_path / "tree.json").contexts == fields.get("contexts")
 

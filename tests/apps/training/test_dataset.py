@@ -326,11 +326,7 @@ SAMPLE = ROW["samples"][0]
         (HEAD.replace(b'"unit":"token"', b'"unit":"letter"'), "line 1: its header is broken: unit: "),
         (
             HEAD.replace(b'"schema_version":3', b'"schema_version":4'),
-            "was written by a newer cosd-api (schema_version 4)",
-        ),
-        (
-            HEAD.replace(b'"schema_version":3', b'"schema_version":2'),
-            "was written by an earlier cosd-api (schema_version 2): collect its samples again, into another file",
+            "was written by another version of cosd-api (schema_version 4, not 3): cosd collect writes",
         ),
         (b'{"prompt": "Q", "answer": " a"}\n', "and was not changed: cosd collect writes samples to a new file, from"),
         (b'{\n  "kind": "tree",\n  "nodes": [', "(it is a decision tree, which cosd fuse --tree takes)"),
