@@ -199,13 +199,8 @@ def read_examples(path: str | Path) -> list[Example]:
     return examples
 
 
-def check_examples(given: Iterable[Example | Mapping[str, Any]], *, graded: bool = False) -> dict[int, Example]:
+def check_examples(given: Iterable[Example | Mapping[str, Any]]) -> dict[int, Example]:
     """Validate examples; return them without duplicates, indexed by their number, which is counted from 1.
-
-    Args:
-        given: the examples.
-        graded: whether answers will be graded. If so, examples that differ only in `target`, `choices` or `tests` are
-            not duplicates.
 
     Raises:
         SettingError: there are no examples, or an example is invalid.
@@ -214,16 +209,15 @@ def check_examples(given: Iterable[Example | Mapping[str, Any]], *, graded: bool
     if isinstance(several, str | bytes | Mapping | Example) or not isinstance(several, Iterable):
         raise SettingError(f"examples must be several Example or dictionaries, not {type(given).__name__}")
     examples: dict[int, Example] = {}
-    there: set[object] = set()
+    there: set[str] = set()
     for at, one in enumerate(given):
         try:
             example = one if isinstance(one, Example) else Example.model_validate(one)
         except ValidationError as error:
             raise SettingError(f"examples[{at}]: {problem(error, [*Example.model_fields])}") from None
-        same = (example.key, example.target, example.choices, example.tests) if graded else example.key
-        if same not in there:
+        if example.key not in there:
             examples[at + 1] = example
-        there.add(same)
+        there.add(example.key)
     if not examples:
         raise SettingError("there are no examples")
     return examples
