@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cosd_api import FusionResult
+from cosd_api.apps.report.phrases import in_line, visible
 from cosd_api.common.wording import counted
 from cosd_api.extend import DRAFT, Unit, readable
 from cosd_api.types import FusedToken, Segment, TokenDecision
@@ -26,8 +27,6 @@ from cosd_api.verification import shortened
 # Both colours are among the sixteen that every terminal theme keeps readable.
 REPLACED = "red strike"
 ASSISTANT = "bold green"
-
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 Outcome = Literal["agreed", "tied", "kept", "replaced", "outvoted"]
 """Outcome of a decision. "tied": the draft's token is kept, because the assistant finds both tokens equally probable.
@@ -52,11 +51,6 @@ _WIDE = 10_000  # so many columns that output to a file or another program is no
 def has_colour(console: Console) -> bool:
     """Test whether the console shows colours; it does not for pipes, or if `NO_COLOR` is set."""
     return console.color_system is not None and not console.no_color
-
-
-def visible(text: str) -> str:
-    r"""Escape control characters, such as `\x1b`; line ends and tabs are kept."""
-    return text.translate(_CONTROLS)
 
 
 # The marked answer (Table 6 of the paper).
@@ -115,7 +109,7 @@ def fused_text(tokens: Iterable[FusedToken], *, colour: bool) -> Text:
             text.append(visible(span.text), ASSISTANT if colour and span.source != DRAFT else "")
             continue
         # Line ends in replaced text must not break the lines of the answer.
-        _mark(text, _in_line(span.replaced), REPLACED, "[-{}-]", colour=colour)
+        _mark(text, in_line(span.replaced), REPLACED, "[-{}-]", colour=colour)
         _mark(text, visible(span.text), ASSISTANT, "{{+{}+}}", colour=colour)
     return text
 
@@ -154,14 +148,9 @@ def _mark(text: Text, words: str, style: str, frame: str, *, colour: bool) -> No
     text.append(words[start + len(core) :])
 
 
-def _in_line(text: str) -> str:
-    """Escape a text's control characters and put it on one line."""
-    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
-
-
 def _named(text: str) -> str:
     """Format a single token, stripped; a token of white space is quoted, so that it can be seen."""
-    return _in_line(text).strip() or (repr(text) if text else "the end")
+    return in_line(text).strip() or (repr(text) if text else "the end")
 
 
 # The decisions.
@@ -335,7 +324,7 @@ def measure(value: float | None) -> str:
 
 def _cell(text: str) -> str:
     r"""Make a token's white space visible: `␣` for a space, `\n` for a line end."""
-    return _in_line(text).replace(" ", "\u2423") if text else "(end)"
+    return in_line(text).replace(" ", "\u2423") if text else "(end)"
 
 
 def _percent(prob: float | None) -> str:

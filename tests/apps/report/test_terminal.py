@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from cosd_api import CoSD, FusionResult, RuleVerifier, fuse
+from cosd_api.apps.report.phrases import visible
 from cosd_api.apps.report.terminal import (
     ASSISTANT,
     REPLACED,
@@ -19,7 +20,6 @@ from cosd_api.apps.report.terminal import (
     replacements,
     spans,
     summary,
-    visible,
 )
 from cosd_api.types import FusedToken
 from cosd_providers.testing import ScriptedProvider
