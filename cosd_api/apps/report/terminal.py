@@ -337,7 +337,7 @@ def _percent(prob: float | None) -> str:
 def summary(result: FusionResult) -> str:
     """Summarize an answer in one line: why it ended, its replacements and its requests."""
     to = " to the assistant" + ("s" if len(result.assistants) > 1 else "")
-    asked = counted(result.assistant_requests, "request") + to + _strategies(result)
+    asked = counted(result.assistant_requests, "request") + to
     if not result.judged:
         asked = counted(result.assistant_requests, "question")
     parts = [
@@ -363,14 +363,3 @@ def outcome(result: FusionResult) -> str:
         return f"{counted(result.replacements, 'replacement')}{rate}{unverified(result)}"
     won = Counter(", ".join(one.candidates[one.winner].sources) for one in result.segments)
     return f"{counted(won.total(), 'segment')} ({'; '.join(f'{name}: {n}' for name, n in won.most_common())})"
-
-
-def _strategies(result: FusionResult) -> str:
-    """Report the number of places about which assistants were asked, in total and for each strategy."""
-    counts: Counter[str] = Counter()
-    for usage in result.usage.values():
-        counts.update(usage.strategies)
-    if not counts:
-        return ""
-    ways = ", ".join(f"{count} by {name}" for name, count in counts.most_common())
-    return f" about {counted(counts.total(), 'place')} ({ways})"

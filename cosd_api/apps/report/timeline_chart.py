@@ -36,10 +36,6 @@ class Bar:
     """One request in the drawing, in pixels.
 
     Attributes:
-        request: the request.
-        x: left end of the bar.
-        y: top of the bar's lane.
-        width: width of the bar.
         writing: the coordinate of the first token; None if it is unknown.
     """
 

@@ -42,8 +42,6 @@ class Failure(Strict):
 
     Attributes:
         number: position of the example among the given examples, counted from 1.
-        example: the example.
-        error: the error message.
     """
 
     number: int
@@ -227,19 +225,7 @@ def check_examples(given: Iterable[Example | Mapping[str, Any]]) -> dict[int, Ex
 
 
 class Header(Strict):
-    """The first line of a samples file.
-
-    Attributes:
-        kind: the kind of the file.
-        schema_version: version of the format.
-        draft: the draft endpoint.
-        assistant: the assistant endpoint.
-        unit: the unit that was judged.
-        contexts: see `Samples`.
-        listed: see `Samples`.
-        hidden_states: see `Samples`.
-        library_version: version of cosd-api.
-    """
+    """The first line of a samples file; most fields are described at `Samples`."""
 
     kind: Literal["cosd-samples"] = SAMPLES
     schema_version: Literal[3] = 3
