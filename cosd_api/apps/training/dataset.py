@@ -27,7 +27,7 @@ from cosd_api.apps.json_lines import (
 )
 from cosd_api.common.wording import with_notes
 from cosd_api.extend import Unit
-from cosd_api.forcing import DeferralSample, ExampleSamples, Label, Strict, sha256_of
+from cosd_api.forcing import DeferralSample, ExampleSamples, Label, StrictRecord, sha256_of
 from cosd_api.types import Endpoint, EndpointUsage
 
 Contexts = Literal["ids", "text"]
@@ -37,7 +37,7 @@ _REPAIR = ". Remove the line, and collect will ask about its example again"
 _ANOTHER_FILE = "give collect another file, or move this one away"
 
 
-class Failure(Strict):
+class Failure(StrictRecord):
     """An example for which an endpoint failed.
 
     Attributes:
@@ -49,7 +49,7 @@ class Failure(Strict):
     error: str
 
 
-class Samples(Strict):
+class Samples(StrictRecord):
     """Decision samples of one pair of models.
 
     Attributes:
@@ -224,7 +224,7 @@ def check_examples(given: Iterable[Example | Mapping[str, Any]]) -> dict[int, Ex
 # Files of samples: a header, then one line per example.
 
 
-class Header(Strict):
+class Header(StrictRecord):
     """The first line of a samples file; most fields are described at `Samples`."""
 
     kind: Literal["cosd-samples"] = SAMPLES
