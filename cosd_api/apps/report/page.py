@@ -162,10 +162,6 @@ def _settings(result: FusionResult) -> Iterator[tuple[str, str]]:
         yield "judged", definition(result)
     yield "ended", f"{result.finish_reason} ({in_line(result.stop_reason) or 'no reason given'})"
     yield "at most", counted(chosen.max_tokens, "token")
-    yield "drafted", f"{counted(result.drafted_tokens, 'token')} in {counted(result.draft_requests, 'draft')}"
-    yield "asked", counted(result.assistant_requests, "question")
-    if result.hedged_drafts:
-        yield "hedged", f"{counted(result.hedged_drafts, 'draft')} ahead of a verdict, {result.hedge_hits} used"
     for name, value in chosen.model_dump(mode="json").items():
         if name not in _SHOWN and value != defaults[name].default and value != []:
             yield name.replace("_", " "), in_line(str(value))

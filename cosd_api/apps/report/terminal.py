@@ -102,15 +102,15 @@ def spans(tokens: Iterable[FusedToken]) -> Iterator[TextSpan]:
 
 
 def fused_text(tokens: Iterable[FusedToken], *, colour: bool) -> Text:
-    """Mark the replaced words of an answer, by colour or by characters."""
+    """Mark the replaced words and the words of other models than the draft, by colour or by characters."""
     text = Text()
     for span in spans(tokens):
-        if span.replaced is None:
-            text.append(visible(span.text), ASSISTANT if colour and span.source != DRAFT else "")
-            continue
-        # Line ends in replaced text must not break the lines of the answer.
-        _mark(text, in_line(span.replaced), REPLACED, "[-{}-]", colour=colour)
-        _mark(text, visible(span.text), ASSISTANT, "{{+{}+}}", colour=colour)
+        if span.replaced is not None:  # its line ends must not break the lines of the answer
+            _mark(text, in_line(span.replaced), REPLACED, "[-{}-]", colour=colour)
+        if span.source == DRAFT:
+            text.append(visible(span.text))
+        else:
+            _mark(text, visible(span.text), ASSISTANT, "{{+{}+}}", colour=colour)
     return text
 
 
@@ -206,12 +206,9 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
         colour: whether colours may be used.
         everything: whether to include the places where the models agreed.
     """
-    if result.judged:
-        yield fused_text(result.tokens, colour=colour)
-        marks = legend(colour=colour)
-    else:
-        yield _by_source(result, colour=colour)
-        marks = Text()
+    yield fused_text(result.tokens, colour=colour)
+    marks = legend(colour=colour) if result.judged else Text()
+    if not result.judged:
         _mark(marks, "not by the first model", ASSISTANT, "{{+{}+}}", colour=colour)
     yield Text.assemble(("marks: ", "dim"), marks)
     if judged_by := definition(result):
@@ -228,17 +225,6 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
         yield Text("Both agreed wherever it was asked.", "dim")
     else:
         yield Text("No assistant was asked: no word could change.", "dim")
-
-
-def _by_source(result: FusionResult, *, colour: bool) -> Text:
-    """Mark the answer of a method that chooses between the models' texts, by source."""
-    text = Text()
-    for span in spans(result.tokens):
-        if span.source == DRAFT:
-            text.append(visible(span.text))
-        else:
-            _mark(text, visible(span.text), ASSISTANT, "{{+{}+}}", colour=colour)
-    return text
 
 
 def definition(result: FusionResult) -> str:
