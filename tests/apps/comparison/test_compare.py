@@ -350,7 +350,7 @@ async def test_one_question_that_nobody_can_take_ends_nothing(monkeypatch: pytes
         return await generate(fusion, prompt, **limits)
 
     monkeypatch.setattr(Fusion, "generate", refusing)
-    methods = ["cosd", "cosd-1-1", "cosd-agreement", "cosd-diff", "average"]
+    methods = ["cosd", "cosd-1-1", "cosd-agreement", "cosd-match", "average"]
     found = await compare(
         ASKED.values(), draft=models[0], assistant=models[1], methods=methods, max_tokens=4, concurrency=1
     )
