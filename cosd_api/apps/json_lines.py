@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import samestat
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self, cast
+from typing import Any, BinaryIO, Literal, Self, TypeVar, cast
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from cosd_api import SettingError
 from cosd_providers.suggestions import suggestion
@@ -36,6 +36,7 @@ __all__ = [
     "lock",
     "problem",
     "read_lines",
+    "read_records",
 ]
 
 SAMPLES: Literal["cosd-samples"] = "cosd-samples"
@@ -43,6 +44,7 @@ SAMPLES: Literal["cosd-samples"] = "cosd-samples"
 COMPARISON: Literal["cosd-comparison"] = "cosd-comparison"
 """The `kind` in the header of the journal of a comparison."""
 
+_HeaderT = TypeVar("_HeaderT", bound=BaseModel)
 _BOM = b"\xef\xbb\xbf"  # UTF-8's byte order mark, which some editors write before the text
 _HEAD = 300  # number of bytes at the start of a file from which its kind is detected
 _KIND = re.compile(r'\s*\{[^{}\[\]]*?(?<!\\)"kind"\s*:\s*"([^"\\]+)"')
@@ -163,6 +165,50 @@ def foreign_kind(path: str | Path, *, wanted: str) -> str | None:
     """
     kind = file_kind(path)
     return None if kind is None or kind == wanted else _KINDS.get(kind)
+
+
+def read_records(
+    path: Path, header: type[_HeaderT], *, is_not: str, advice: str, hint: str
+) -> tuple[_HeaderT | None, JsonLines]:
+    """Read a file whose first line is a header, which is None if the file does not contain it yet.
+
+    Args:
+        path: the file; a crash may have cut its last line.
+        header: the class of the header, with the fields `kind` and `schema_version`.
+        is_not: the beginning of the error about another file, such as `"is not a file of samples"`.
+        advice: what to do about another file.
+        hint: how to repair an invalid line.
+
+    Raises:
+        OSError: the file cannot be read.
+        SettingError: the file is of another kind or of another version, or it is broken.
+    """
+    kind, version = (header.model_fields[name].default for name in ("kind", "schema_version"))
+    other = foreign_kind(path, wanted=kind)
+    named = "" if other is None else f" (it is {other})"
+    refused = SettingError(f"{path} {is_not} and was not changed{named}: {advice}")
+    try:
+        content = read_lines(path, may_be_cut=True, hint=hint)
+    except SettingError:
+        if file_kind(path) != kind:
+            raise refused from None
+        raise
+    if not content.lines:
+        start = f'{{"kind":"{kind}"'.encode()
+        if not content.rest.startswith(start[: len(content.rest)]):
+            raise refused
+        return None, content
+    first = content.lines[0]
+    if first.fields.get("kind") != kind:
+        raise refused
+    if (found := first.fields.get("schema_version")) != version:
+        words = f"was written by another version of cosd-api (schema_version {found}, not {version})"
+        raise SettingError(f"{path} {words}: {advice}")
+    try:
+        return header.model_validate(first.fields), content
+    except ValidationError as error:
+        reason = f"its header is broken: {problem(error, [*header.model_fields])}"
+        raise line_error(path, first.number, reason) from None
 
 
 def line_error(path: Path, number: int, reason: str) -> SettingError:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cosd_api.forcing.forced_pair import WantedSamples, hold
+from cosd_api.forcing.forced_pair import WantedSamples, teacher_force
 from cosd_api.forcing.samples import (
     DeferralSample,
     ExampleSamples,
     Label,
-    Strict,
+    StrictRecord,
     sha256_of,
     state_from_text,
 )
@@ -16,9 +16,9 @@ __all__ = [
     "DeferralSample",
     "ExampleSamples",
     "Label",
-    "Strict",
+    "StrictRecord",
     "WantedSamples",
-    "hold",
     "sha256_of",
     "state_from_text",
+    "teacher_force",
 ]

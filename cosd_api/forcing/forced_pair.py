@@ -9,9 +9,9 @@ from itertools import accumulate
 
 from cosd_api.decoding.readers import ByText, Literal, OwnIds, Reader, SameIds
 from cosd_api.decoding.route import Route, Routes
-from cosd_api.forcing.reading import HeldModel, ReferenceReading
-from cosd_api.forcing.recital import Recital
+from cosd_api.forcing.reading import ForcedModel, ReferenceReading
 from cosd_api.forcing.samples import DeferralSample, Example, ExampleSamples, state_in_text
+from cosd_api.forcing.teacher_forcing import TeacherForcing
 from cosd_api.paths.encoding import Encode, Encoder
 from cosd_api.settings import DEFAULT_TIE
 from cosd_providers.concurrency import concurrently
@@ -22,7 +22,7 @@ from cosd_providers.messages import RenderedPrompt
 from cosd_providers.text import readable
 from cosd_providers.usage import Usage
 
-__all__ = ["WantedSamples", "hold"]
+__all__ = ["WantedSamples", "teacher_force"]
 
 Turns = tuple[RenderedPrompt, RenderedPrompt]
 """The draft and the assistant, each with its prompt."""
@@ -44,7 +44,7 @@ class WantedSamples:
     states: bool = False
 
 
-async def hold(
+async def teacher_force(
     turns: Turns, example: Example, wanted: WantedSamples, ledgers: Ledgers, routes: Routes
 ) -> ExampleSamples:
     """Teacher-force both models along a reference. As in a fusion, each is sent its own ids, or text.
@@ -64,7 +64,7 @@ async def hold(
         ProviderError: a server failed.
     """
     text, listed = example.answer.encode(), wanted.listed
-    draft, assistant = [HeldModel(turn, usage, wanted.end_ids) for turn, usage in zip(turns, ledgers, strict=True)]
+    draft, assistant = [ForcedModel(turn, usage, wanted.end_ids) for turn, usage in zip(turns, ledgers, strict=True)]
     encoders = [
         Encoder(_remembered(by_ids(turn.on_path).encode), turn.lead) if takes else None
         for turn, takes in zip(turns, routes.by_ids, strict=True)
@@ -90,7 +90,7 @@ async def hold(
     own, other = await concurrently([read_draft, read_assistant])
     assert own is not None
     reader = _reader(routes.assistants[0], encoders[1], turns[1].provider)
-    samples, skipped = await Recital(draft, own, assistant, other, reader, ends=example.ends).samples()
+    samples, skipped = await TeacherForcing(draft, own, assistant, other, reader, ends=example.ends).samples()
     found = ExampleSamples(example=example, samples=samples, skipped=skipped)
     if other is None or (listed is None and not wanted.states):
         return found
@@ -124,7 +124,7 @@ def _remembered(encode: Encode) -> Encode:
     return remembered
 
 
-async def _scores(model: HeldModel, text: bytes, *, end: bool) -> tuple[Token, ...]:
+async def _scores(model: ForcedModel, text: bytes, *, end: bool) -> tuple[Token, ...]:
     context = Context(model.turn.prompt, text)
     if end:
         try:

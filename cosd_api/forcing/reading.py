@@ -17,7 +17,7 @@ from cosd_providers.messages import RenderedPrompt
 from cosd_providers.text import last_character
 from cosd_providers.usage import Usage
 
-__all__ = ["END", "HeldModel", "ReferenceReading"]
+__all__ = ["END", "ForcedModel", "ReferenceReading"]
 
 END = Token(b"", None, end=True)
 """The end of sequence after a reference answer."""
@@ -130,7 +130,7 @@ class ReferenceReading:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldModel:
+class ForcedModel:
     """A model that is asked about a reference. All methods raise `ProviderError` if the server fails.
 
     Attributes:

@@ -30,7 +30,7 @@ __all__ = [
     "ExampleSamples",
     "Label",
     "Sample",
-    "Strict",
+    "StrictRecord",
     "sha256_of",
     "state_from_text",
     "state_in_text",
@@ -43,13 +43,13 @@ Label = Literal[0, 1]
 _Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
-class Strict(BaseModel):
+class StrictRecord(BaseModel):
     """Base of the records in files. Unknown fields are refused, because their names may be misspelt."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Example(Strict):
+class Example(StrictRecord):
     """A prompt and the right answer.
 
     Attributes:
@@ -148,7 +148,7 @@ class DeferralSample:
     state: str | None = None
 
 
-class ExampleSamples(Strict):
+class ExampleSamples(StrictRecord):
     """The samples of one example.
 
     Attributes:

@@ -8,7 +8,7 @@ rule applies only if their tokens differ. `AgreementVerifier` implements Chow's 
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -28,8 +28,6 @@ class DiffVerifier(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-    compared: ClassVar[bool] = True
 
     kind: Literal["diff"] = "diff"
     tau: float = Field(default=0.0, ge=0, le=1, description="margin, between 0 and 1")

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, JsonValue, ValidationError, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from cosd_api.errors import SettingError
 from cosd_api.verification.deferral import Weight
-from cosd_api.verification.trained_file import TrainedFile, shown
+from cosd_api.verification.trained_file import TrainedFile
 from cosd_api.verification.trained_gate import TrainedGate, sigmoid
 from cosd_api.verification.verifier import Needs
 from cosd_providers.contract import Token
@@ -25,13 +25,7 @@ WIDEST = 65_536
 """The largest width of a hidden state."""
 
 _FILE = TrainedFile(
-    thing="a Co-LLM gate",
-    kind="co-llm",
-    described="a Co-LLM gate is one JSON file, as cosd train-deferral --hidden-states writes it",
-    made_by="cosd train-deferral --hidden-states makes a gate of them",
-    fields=("kind", "schema_version", "features", "width", "bias", "weights", "eta", "trained_on"),
-    most_bytes=2_000_000,
-    bounded=f"a gate has at most {WIDEST} numbers",
+    thing="a Co-LLM gate", kind="co-llm", command="cosd train-deferral --hidden-states", most_bytes=2_000_000
 )
 
 
@@ -95,15 +89,3 @@ class CoLLMVerifier(TrainedGate):
             raise SettingError(f"the gate looks at a hidden state of {self.width} numbers, and the token has {found}")
         products = (weight * one for weight, one in zip(self.weights, token.state, strict=True))
         return sigmoid(math.fsum([self.bias, *products]))
-
-    @staticmethod
-    def _fault(error: ValidationError) -> str:
-        """Describe the first error in a gate's fields, in words."""
-        first = error.errors(include_url=False)[0]
-        if not first["loc"]:
-            return first["msg"].removeprefix("Value error, ")
-        name = str(first["loc"][0])
-        if first["type"] == "missing":
-            return f"its {name} is missing; {_FILE.described}"
-        number = f" number {int(first['loc'][1]) + 1}" if len(first["loc"]) > 1 else ""
-        return f"its {name}{number} is {shown(first['input'])}: {first['msg'][:1].lower()}{first['msg'][1:]}"

@@ -19,9 +19,9 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from cosd_api.verification.trained_file import TrainedFile, shown
+from cosd_api.verification.trained_file import TrainedFile
 from cosd_api.verification.trained_gate import TrainedGate, sigmoid
 from cosd_api.verification.verifier import Needs
 from cosd_providers.contract import Token
@@ -44,18 +44,9 @@ MOST_LISTED = 100
 _FILE = TrainedFile(
     thing="a deferral gate",
     kind="deferral",
-    described="a deferral gate is one JSON file, as cosd train-deferral and DeferralVerifier.save() write it",
-    made_by="cosd train-deferral makes a gate of them",
-    fields=("kind", "schema_version", "listed", "weights", "eta", "trained_on"),
+    command="cosd train-deferral",
     most_bytes=200_000,  # enough for a dozen numbers and a description of their origin
-    bounded="a gate has a dozen numbers",
 )
-_EXPECTED = {
-    "listed": f"a whole number from 1 to {MOST_LISTED}",
-    "weights": f"an object with a number for bias, {', '.join(DEFERRAL_FEATURES)}",
-    "eta": "a probability between 0 and 1",
-    "trained_on": "an object of plain JSON",
-}
 Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False, strict=True)]
 """A weight of a gate."""
 
@@ -127,19 +118,6 @@ class DeferralVerifier(TrainedGate):
         others = [one.prob for one in token.alternatives[: self.listed] if one.prob]
         found = deferral_features(readable(token.data), [token.prob or 0.0, *others], end=token.end)
         return sigmoid(self.weights.logit(found))
-
-    @staticmethod
-    def _fault(error: ValidationError) -> str:
-        """Describe the first error in a gate's fields, in words."""
-        first = error.errors(include_url=False)[0]
-        name, *inside = [str(one) for one in first["loc"]]
-        if first["type"] == "missing":
-            return f"its {name if not inside else f'weight {inside[0]}'} is missing; {_FILE.described}"
-        if not inside or name != "weights":
-            return f"its {name} is {shown(first['input'])}, not {_EXPECTED.get(name, 'what it should be')}"
-        if first["type"] == "extra_forbidden":
-            return f"it has an unknown weight {inside[0]!r}"
-        return f"its weight {inside[0]} is {shown(first['input'])}, not a number between -1e6 and 1e6"
 
 
 def deferral_features(text: str, probs: Sequence[float], *, end: bool) -> tuple[float, ...]:

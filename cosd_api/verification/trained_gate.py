@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from pydantic import ValidationError
-
 from cosd_api.errors import SettingError
 from cosd_api.verification.decision_place import Place, PlaceVerifier
 from cosd_api.verification.rule import exactly, shortened
@@ -71,10 +69,7 @@ class TrainedGate(PlaceVerifier):
             OSError: the file cannot be read.
             SettingError: the file is not a gate of this schema; the message names the file and the problem.
         """
-        try:
-            return cls.model_validate(cls._file.read(Path(path)))
-        except ValidationError as error:
-            raise SettingError(f"{path} is not {cls._file.thing}: {cls._fault(error)}") from None
+        return cls._file.load(cls, Path(path))
 
     def save(self, path: str | Path) -> None:
         """Write the gate as a JSON file. The file is written completely or not at all.
@@ -83,11 +78,6 @@ class TrainedGate(PlaceVerifier):
             OSError: the file cannot be written; an existing file is unchanged.
         """
         write_whole(Path(path), self.model_dump_json(indent=self._indent) + "\n")
-
-    @staticmethod
-    @abstractmethod
-    def _fault(error: ValidationError) -> str:
-        """Describe the first error in a gate's fields, in words."""
 
     @property
     @abstractmethod

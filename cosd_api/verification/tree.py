@@ -8,43 +8,24 @@ from __future__ import annotations
 
 import math
 import struct
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self, cast
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, JsonValue, model_validator
 
 from cosd_api.common.wording import counted
-from cosd_api.errors import SettingError
-from cosd_api.verification.trained_file import TrainedFile, shown, write_whole
+from cosd_api.verification.trained_file import TrainedFile, write_whole
 
 MAX_NODES = 10_000
 
 _FILE = TrainedFile(
     thing="a tree",
     kind="tree",
-    described="a tree is one JSON file, as cosd train-tree and TreeVerifier.save() write it",
-    made_by="cosd train-tree makes a tree of them",
-    fields=("kind", "schema_version", "nodes", "contexts", "trained_on"),
+    command="cosd train-tree",
     most_bytes=2_000_000,  # enough for `MAX_NODES` nodes in indented JSON, and a description of their origin
-    bounded=f"a tree has at most {MAX_NODES} nodes",
-    newest=2,
+    version=2,
 )
-_EARLIER = (
-    "was trained on samples of an earlier cosd-api: its p and q were measured after cut texts, and a fusion asks each "
-    "model after its own ids. Collect samples and train it again"
-)
-_EXPECTED = {
-    "feature": "'p' (the draft's probability) or 'q' (the assistant's)",
-    "threshold": "a number",
-    "left": "the index of a node",
-    "right": "the index of a node",
-    "value": "0 (keep) or 1 (replace)",
-    "contexts": "'ids' or 'text'",
-    "trained_on": "an object of plain JSON",
-}
-
 _Index = Annotated[int, Field(ge=0, lt=MAX_NODES)]
 
 
@@ -79,8 +60,8 @@ class TreeVerifier(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
     kind: Literal["tree"] = "tree"
-    schema_version: Literal[1, 2] = 2
-    nodes: tuple[TreeNode, ...] = Field(min_length=1, max_length=MAX_NODES)
+    schema_version: Literal[2] = 2
+    nodes: Annotated[tuple[TreeNode, ...], FailFast()] = Field(min_length=1, max_length=MAX_NODES)
     contexts: Literal["ids", "text"] | None = None
     trained_on: dict[str, JsonValue] = Field(default_factory=dict)
 
@@ -115,23 +96,11 @@ class TreeVerifier(BaseModel):
     def load(cls, path: str | Path) -> Self:
         """Read a tree from its JSON file.
 
-        A `UserWarning` is issued if the file does not record how p and q of the training samples were measured, because
-        earlier versions measured them on truncated texts.
-
         Raises:
             OSError: the file cannot be read.
             SettingError: the file is not a tree of this schema; the message names the file and the problem.
         """
-        fields = _FILE.read(Path(path))
-        if (fault := _fault(fields)) is not None:
-            raise SettingError(f"{path} is not a tree: {fault}")
-        try:
-            tree = cls.model_validate({"schema_version": 1, **fields})
-        except ValidationError as error:
-            raise SettingError(f"{path} is not a tree: {_first_fault(error)}") from None
-        if tree.contexts is None and (tree.schema_version == 1 or tree.trained_on):
-            warnings.warn(f"{path} {_EARLIER}", stacklevel=2)
-        return tree
+        return _FILE.load(cls, Path(path))
 
     def save(self, path: str | Path) -> None:
         """Write the tree as a JSON file. The file is written completely or not at all.
@@ -240,33 +209,3 @@ def _float32_at_most(x: float) -> float:
         return rounded
     below: float = struct.unpack("<f", struct.pack("<I", struct.unpack("<I", struct.pack("<f", rounded))[0] - 1))[0]
     return below
-
-
-# ------------------------------------------------------------------------------------------------------- the file
-
-
-def _fault(fields: dict[str, object]) -> str | None:
-    """Describe an error that concerns all nodes; None if the nodes may form a tree."""
-    nodes = fields.get("nodes")
-    if not isinstance(nodes, list) or not nodes:
-        return f"it has no nodes; {_FILE.described}"
-    if (count := len(cast("list[object]", nodes))) > MAX_NODES:
-        return f"it has {count} nodes, and at most {MAX_NODES} are read"
-    return None
-
-
-def _first_fault(error: ValidationError) -> str:
-    """Describe the first error in a tree's fields, in words."""
-    first = error.errors(include_url=False)[0]
-    given = shown(first["input"])
-    place = [str(one) for one in first["loc"]]
-    if not place:
-        return first["msg"].removeprefix("Value error, ")
-    where = f"node {place[1]}" if place[0] == "nodes" and len(place) > 1 else "it"
-    name = place[0] if where == "it" else "".join(place[2:3])
-    if not name:
-        return f"{where} is {given}, not an object"
-    if first["type"] == "extra_forbidden":
-        return f"{where} has an unknown field {name!r}"
-    where = "" if where == "it" else f"{where}: "
-    return f"{where}its {name} is {given}, not {_EXPECTED.get(name, 'what it should be')}"

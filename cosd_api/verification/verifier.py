@@ -14,7 +14,6 @@ __all__ = [
     "Needs",
     "Trained",
     "Verifier",
-    "WithOutline",
     "coin_of",
     "condition_of",
     "decides_by_place",
@@ -81,7 +80,6 @@ class Verifier(Protocol):
     The verifiers in `KnownVerifier` may have more attributes and methods:
 
     - `condition` describes in words when a token is replaced (`"replaces where p < 0.5"`).
-    - `outline()` returns a description in several lines.
     - `basis` says which data a verifier with `at(place)` uses, as a phrase that completes "it ..." in reports.
     - `compared = True` makes `compare` include the verifier along with the methods.
     - `load` and `save` are described in `Trained`.
@@ -101,50 +99,11 @@ class Verifier(Protocol):
 
 
 @runtime_checkable
-class WithNeeds(Protocol):
-    """A verifier that declares the data that it needs."""
-
-    @property
-    def needs(self) -> Needs:
-        """The data that the verifier needs."""
-        ...
-
-
-@runtime_checkable
 class ByPlace(Protocol):
     """A verifier whose decision depends on the place in the answer."""
 
     def at(self, place: Place) -> Verifier:
         """Return the verifier for one place."""
-        ...
-
-
-@runtime_checkable
-class WithCoin(Protocol):
-    """A verifier for one place that decides by its own number, such as a random number."""
-
-    @property
-    def coin(self) -> float | None:
-        """The number by which the verifier decides, which is recorded with the decision."""
-        ...
-
-
-@runtime_checkable
-class WithCondition(Protocol):
-    """A verifier that describes in words when it replaces a token."""
-
-    @property
-    def condition(self) -> str:
-        """The condition for a replacement, for example `"replaces where p < 0.5"`."""
-        ...
-
-
-@runtime_checkable
-class WithOutline(Protocol):
-    """A verifier with a description in several lines."""
-
-    def outline(self) -> str:
-        """Return a description in several lines."""
         ...
 
 
@@ -164,7 +123,8 @@ class Trained(Protocol):
 
 def needs_of(verifier: Verifier) -> Needs:
     """Return the needs that a verifier declares; by default, it needs only `p` and `q`."""
-    return verifier.needs if isinstance(verifier, WithNeeds) else Needs()
+    needs: Needs = getattr(verifier, "needs", Needs())
+    return needs
 
 
 def decides_by_place(verifier: Verifier) -> bool:
@@ -179,13 +139,15 @@ def verifier_at(verifier: Verifier, place: Place) -> Verifier:
 
 def coin_of(verifier: Verifier) -> float | None:
     """Return the number by which the verifier for one place decides; None if it does not use such a number."""
-    return verifier.coin if isinstance(verifier, WithCoin) else None
+    coin: float | None = getattr(verifier, "coin", None)
+    return coin
 
 
 def condition_of(verifier: BaseModel) -> str:
     """Describe in words when a verifier replaces a token: by its `condition`, or else by its kind and settings."""
-    if isinstance(verifier, WithCondition):
-        return verifier.condition
+    condition: str | None = getattr(verifier, "condition", None)
+    if condition is not None:
+        return condition
     settings = ", ".join(f"{name}={value}" for name, value in verifier if name != "kind")
     name = getattr(verifier, "kind", type(verifier).__name__)
     return f"the verifier {name} ({settings})" if settings else f"the verifier {name}"

@@ -109,7 +109,9 @@ def tree(dataset: str = "alpacaeval", count: int = 3, unit: Unit | None = None) 
             )
             for at, other in enumerate(others, 1)
         ]
-        trained = train_tree(samples, keep_agreeing=True, class_weight=None, depth=DEEPEST, min_leaf=1)
+        several = tuple(one for found in samples for one in found.examples)
+        together = samples[0].model_copy(update={"examples": several})
+        trained = train_tree(together, keep_agreeing=True, class_weight=None, depth=DEEPEST, min_leaf=1)
         return CoSD(verifier=trained.tree, unit=unit)
 
     return made

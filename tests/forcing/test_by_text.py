@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cosd_api import Samples, SettingError, collect
+from cosd_api import collect
 from cosd_api.forcing.samples import Sample
 from cosd_providers.testing import ScriptedProvider, ScriptToken
 from toys.on_paths import PROMPT, TEXTS, Reciter
@@ -157,17 +156,6 @@ async def test_a_draft_that_ends_within_a_word(way: str) -> None:
         Sample(1.0, 1.0, 0, True, 4, "", "", ""),
     )
     assert skipped == 0
-
-
-async def test_a_file_of_words_by_an_earlier_version_is_not_continued(tmp_path: Path) -> None:
-    """Its samples were taken at each of the draft's tokens, after texts that were cut there."""
-    path, given = tmp_path / "samples.jsonl", [{"prompt": "Q", "answer": " One.\n\nTwo more."}]
-    draft, assistant = pair(SCRIPT, SCRIPT)
-    await collect(given, draft=draft, assistant=assistant, unit="word", path=path)
-    assert Samples.load(path).contexts == "text"
-    path.write_text(path.read_text().replace('"schema_version":3', '"schema_version":2'))
-    with pytest.raises(SettingError, match=r"written by an earlier cosd-api .*: collect its samples again"):
-        await collect(given, draft=draft, assistant=assistant, unit="word", path=path)
 
 
 @pytest.mark.parametrize("way", WAYS)

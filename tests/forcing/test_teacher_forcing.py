@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from cosd_api.decoding.readers import Literal
 from cosd_api.decoding.route import Routes
-from cosd_api.forcing.forced_pair import WantedSamples, hold
-from cosd_api.forcing.reading import HeldModel, ReferenceReading
-from cosd_api.forcing.recital import Recital
+from cosd_api.forcing.forced_pair import WantedSamples, teacher_force
+from cosd_api.forcing.reading import ForcedModel, ReferenceReading
 from cosd_api.forcing.samples import Example, Label, Sample
+from cosd_api.forcing.teacher_forcing import TeacherForcing
 from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import ScriptedProvider
@@ -94,7 +94,7 @@ async def found_by(
     ]
     example = Example(prompt=prompt.decode(), answer=answer.decode(), ends=ends)
     ledgers, routes = (Usage(), Usage()), Routes("text", ("literal",))
-    found = await hold((turns[0], turns[1]), example, WantedSamples(), ledgers, routes)
+    found = await teacher_force((turns[0], turns[1]), example, WantedSamples(), ledgers, routes)
     return rows(found.samples), found.skipped
 
 
@@ -140,8 +140,8 @@ class Told:
 async def recited(answer: bytes, draft: Any, assistant: Any, provider: Any, *, ends: bool = True) -> tuple[Any, int]:
     """The samples of two models of which everything is told, but what a provider is asked for."""
     own, known = ReferenceReading.of(answer, draft), ReferenceReading.of(answer, assistant)
-    model = HeldModel(RenderedPrompt(provider, "Q"), Usage())
-    return await Recital(model, own, model, known, Literal(1, 0), ends=ends).samples()
+    model = ForcedModel(RenderedPrompt(provider, "Q"), Usage())
+    return await TeacherForcing(model, own, model, known, Literal(1, 0), ends=ends).samples()
 
 
 async def aligned(answer: bytes, draft: Any, assistant: Any, *, ends: bool = True) -> tuple[Any, int]:

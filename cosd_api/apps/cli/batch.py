@@ -16,7 +16,7 @@ from cosd_api.apps.cli.compare import MostBilled, PriceTexts, resumable
 from cosd_api.apps.cli.console import guarded, on_terminal, progress, say
 from cosd_api.apps.cli.options import SharedOptions, check_writable, with_options
 from cosd_api.apps.comparison.prices import prices_from
-from cosd_api.apps.report.terminal import visible
+from cosd_api.apps.report.phrases import visible
 from cosd_api.common.event_loop import run_async
 
 __all__ = ["batch"]

@@ -20,7 +20,8 @@ from cosd_api import Fusion, FusionResult, SettingError
 from cosd_api.apps.cli.console import MessageReader, Writer, guarded, say, waiting, without_echo
 from cosd_api.apps.cli.options import SharedOptions, with_options
 from cosd_api.apps.cli.spending import bounded
-from cosd_api.apps.report.terminal import has_colour, legend, outcome, replacements, unverified, visible
+from cosd_api.apps.report.phrases import visible
+from cosd_api.apps.report.terminal import has_colour, legend, outcome, replacements, unverified
 from cosd_api.common.sync import iterate_sync, sync_portal
 from cosd_api.common.wording import counted
 from cosd_api.settings import AnswerLimits

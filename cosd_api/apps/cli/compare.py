@@ -37,7 +37,7 @@ from cosd_api.apps.comparison.graders import GRADERS, grader_named
 from cosd_api.apps.comparison.prices import prices_from
 from cosd_api.apps.comparison.standings import WORTH
 from cosd_api.apps.comparison.tables import comparison_page, comparison_report
-from cosd_api.apps.report.terminal import visible
+from cosd_api.apps.report.phrases import visible
 from cosd_api.apps.training.dataset import read_examples
 from cosd_api.common.event_loop import run_async
 from cosd_api.common.wording import counted, paragraph

@@ -18,7 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cosd_api import SettingError
 from cosd_api.apps.demo.servers import LocalServerError
-from cosd_api.apps.report.terminal import ASSISTANT, has_colour, visible
+from cosd_api.apps.report.phrases import visible
+from cosd_api.apps.report.terminal import ASSISTANT, has_colour
 from cosd_api.types import FusedToken
 from cosd_providers import ProviderError
 

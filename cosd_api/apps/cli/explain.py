@@ -10,7 +10,8 @@ import typer
 from cosd_api import Trace, TraceError
 from cosd_api.apps.cli.console import files_of, guarded, say
 from cosd_api.apps.cli.options import check_writable
-from cosd_api.apps.report.terminal import show, summary, visible
+from cosd_api.apps.report.phrases import visible
+from cosd_api.apps.report.terminal import show, summary
 from cosd_api.types import CustomVerifier
 
 __all__ = ["explain"]

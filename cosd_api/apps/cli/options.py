@@ -6,7 +6,6 @@ import errno
 import inspect
 import math
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
@@ -17,7 +16,7 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from cosd_api import Fusion, FusionConfig, SettingError, Tuning
-from cosd_api.apps.cli.console import files_of, say
+from cosd_api.apps.cli.console import files_of
 from cosd_api.apps.cli.verifier_options import DEFAULT, NUMBERS, VERIFIERS, verifier_parameters
 from cosd_api.extend import DRAFT, Method, Unit, Verifier
 from cosd_api.methods import DEFAULT_METHOD, METHODS, method_from_text
@@ -372,14 +371,10 @@ class SharedOptions:
 
 def _load_tree(path: Path) -> Verifier:
     try:
-        with warnings.catch_warnings(record=True) as noted, files_of("--tree"):
-            warnings.simplefilter("always")
-            tree = cast("Verifier", TRAINED["tree"].load(path))
+        with files_of("--tree"):
+            return cast("Verifier", TRAINED["tree"].load(path))
     except SettingError as error:
         raise typer.BadParameter(str(error), param_hint="--tree") from error
-    for one in noted:
-        say(f"note: {one.message}")
-    return tree
 
 
 def seconds(given: float | None, option: str) -> float | None:

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.text import Text
 
 from cosd_api.apps.cli.console import files_of, guarded, say
-from cosd_api.apps.report.terminal import has_colour, visible
+from cosd_api.apps.report.phrases import visible
+from cosd_api.apps.report.terminal import has_colour
 from cosd_api.common.event_loop import run_async
 from cosd_api.extend import Routes
 from cosd_providers import ProbeReport, ProviderError, probe

@@ -22,7 +22,7 @@ from cosd_api.apps.cli.options import (
     connect_assistants,
     connect_server,
 )
-from cosd_api.apps.report.terminal import visible
+from cosd_api.apps.report.phrases import visible
 from cosd_api.apps.training.answer_tuning import AnswerTuning, tune_answers
 from cosd_api.apps.training.collect import OnError
 from cosd_api.apps.training.collect import collect as collect_samples

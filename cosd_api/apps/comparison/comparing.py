@@ -30,10 +30,11 @@ from cosd_api.apps.comparison.contestants import (
     contestants_of,
     turned,
 )
-from cosd_api.apps.comparison.graders import Grader, check_grader, group_of, questions_by_key, repeated_prompts
+from cosd_api.apps.comparison.graders import Grader, check_grader, group_of, repeated_prompts
 from cosd_api.apps.comparison.journal import AnswerUsage, GradedAnswer, Journal, JournalHeader
 from cosd_api.apps.comparison.prices import ComparisonEstimate, Prices, checked_prices, estimated
 from cosd_api.apps.comparison.standings import Comparison, FailedAnswer, standings_of
+from cosd_api.apps.training.dataset import check_examples
 from cosd_api.checks import check_stop, check_unit
 from cosd_api.common.wording import counted, with_article
 from cosd_api.extend import Endpoints, SharedLimit, Unit, check_count
@@ -82,8 +83,8 @@ async def compare(
 
     Args:
         examples: `Example` objects, or dictionaries with the same fields. Questions with the same `group` count as one
-            in intervals and tests. Duplicate questions are asked only once. If questions differ only in `target`,
-            `choices` or `tests`, the result lists the first under `Example.key` and the others under different keys.
+            in intervals and tests. Questions with the same prompt, `answer` and `ends` are
+            asked only once.
         assistant: a URL or a provider, or several of them.
         methods: `"all"` for all methods with their defaults; or several methods, given as names, as objects such as
             `CoSD(verifier=tree)`, or as a mapping whose values are such names or objects.
@@ -122,7 +123,7 @@ async def compare(
         OSError: the file cannot be read or written.
     """
     run = ComparisonRun(
-        [*questions_by_key(examples).values()],
+        [*check_examples(examples).values()],
         Endpoints(draft, assistant, unit=unit, method=alone()[0].method),
         check_grader(grader),
         path=None if path is None else Path(path),

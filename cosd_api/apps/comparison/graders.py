@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 import shlex
@@ -22,7 +21,6 @@ import regex
 
 from cosd_api import Example, GradingError, SettingError
 from cosd_api.apps.training.answer_tuning import is_right
-from cosd_api.apps.training.dataset import check_examples
 from cosd_api.extend import check_positive
 from cosd_providers.suggestions import suggestion
 
@@ -32,43 +30,14 @@ _Verdict = Callable[[Example, str], bool | Awaitable[bool]]
 # Questions.
 
 
-class _Twin(Example):
-    """A question with the same prompt and answer as an earlier question, but graded differently."""
-
-    @property
-    def key(self) -> str:
-        """Identity of the question: SHA-256 (hex) of all its fields except the group."""
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json", exclude={"group"})).encode()).hexdigest()
-
-
-def questions_by_key(given: Iterable[Example | Mapping[str, Any]]) -> dict[str, Example]:
-    """Map keys to questions, in the order given; only the first of several equal questions is kept.
-
-    Raises:
-        SettingError: there are no questions, or a question is invalid.
-    """
-    found: dict[str, Example] = {}
-    for one in check_examples(given, graded=True).values():
-        question = _Twin(**{name: getattr(one, name) for name in Example.model_fields}) if one.key in found else one
-        found[question.key] = question
-    return found
-
-
 def group_of(example: Example) -> str:
     """The key of the group that a question belongs to; without `group`, the question is its own group."""
     return example.key if example.group is None else f"group {example.group}"
 
 
-def prompt_text(example: Example) -> str:
-    """Format the prompt as one text; for a conversation, with all messages and their roles."""
-    if isinstance(example.prompt, str):
-        return example.prompt
-    return "\n\n".join(f"{one.role}: {one.content}" for one in example.prompt)
-
-
 def repeated_prompts(examples: Iterable[Example]) -> int:
     """Count the questions that share their prompt with another question; questions with a group are ignored."""
-    count = Counter(prompt_text(one) for one in examples if one.group is None)
+    count = Counter(one.prompt for one in examples if one.group is None)
     return sum(number for number in count.values() if number > 1)
 
 

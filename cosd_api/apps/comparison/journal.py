@@ -13,21 +13,17 @@ from cosd_api import FusionResult, SettingError, __version__
 from cosd_api.apps.json_lines import (
     COMPARISON,
     Appender,
-    JsonLine,
     JsonLines,
-    foreign_kind,
     line_error,
     problem,
-    read_lines,
+    read_records,
 )
 from cosd_api.common.wording import in_words
 from cosd_api.extend import Probability, Record, Seconds
 from cosd_api.types import Endpoint, EndpointUsage
 
-_START = f'{{"kind":"{COMPARISON}"'.encode()
 _ANOTHER = "give another folder, or move this one away"
 _REPAIR = ". Remove the line, and its question will be asked again"
-_FORMER = ("grade", "look")  # lines of earlier versions that hold no answer; every run grades the texts again
 
 
 class ReplacedPlace(Record):
@@ -201,53 +197,35 @@ class Journal:
         if self._appender is not None:
             self._appender.write(answer.model_dump_json(exclude_defaults=True))
 
-    def _take(self, answer: GradedAnswer, *, billed: bool = True) -> None:
-        self.billed += answer.billed if billed else 0
+    def _take(self, answer: GradedAnswer) -> None:
+        self.billed += answer.billed
         if answer.type == "answer":
             self.answers[answer.key] = answer
 
     def _read(self, path: Path) -> JsonLines:
-        if foreign_kind(path, wanted=COMPARISON) is not None:
-            raise _not_a_journal(path)
-        lines = read_lines(path, may_be_cut=True, hint=_REPAIR)
-        if not lines.lines:
-            if not lines.rest.startswith(_START[: len(lines.rest)]):
-                raise _not_a_journal(path)
-            return lines
-        first, *rest = lines.lines
-        self._check(path, first)
-        for line in rest:
-            if line.fields.get("type") in _FORMER:
-                continue
+        header, lines = read_records(
+            path,
+            JournalHeader,
+            is_not="does not hold the answers of a comparison",
+            advice=_ANOTHER,
+            hint=_REPAIR,
+        )
+        if header is not None:
+            self._check(path, header)
+        for line in lines.lines[1:]:
             try:
-                found = GradedAnswer.model_validate({**line.fields, "right": None, "error": None})
+                found = GradedAnswer.model_validate(line.fields)
             except ValidationError as error:
                 reason = problem(error, [*GradedAnswer.model_fields]) + _REPAIR
                 raise line_error(path, line.number, reason) from None
-            self._take(found, billed=line.fields.get("spent", True))  # False in earlier versions: was graded again
+            self._take(found.model_copy(update={"error": None}))
             (self.failed.add if found.type == "failed" else self.failed.discard)(found.key)
         return lines
 
-    def _check(self, path: Path, line: JsonLine) -> None:
+    def _check(self, path: Path, there: JournalHeader) -> None:
         """Check that the file is a journal of these models."""
-        if line.fields.get("kind") != COMPARISON:
-            raise _not_a_journal(path)
-        version = line.fields.get("schema_version")
-        if isinstance(version, int) and version > JournalHeader.model_fields["schema_version"].default:
-            raise SettingError(f"{path} was written by a newer cosd-api (schema_version {version}): update cosd-api")
-        try:
-            there = JournalHeader.model_validate(line.fields)
-        except ValidationError as error:
-            reason = f"its header is broken: {problem(error, [*JournalHeader.model_fields])}"
-            raise line_error(path, line.number, reason) from None
         theirs, mine = ([one.model for one in header.models] for header in (there, self.header))
         if theirs != mine:
             moved = "give the models in the same order, or " if sorted(theirs) == sorted(mine) else ""
             words = f"{path} holds answers of {in_words(theirs)}, not of {in_words(mine)}"
             raise SettingError(f"{words}: {moved}{_ANOTHER}")
-
-
-def _not_a_journal(path: Path) -> SettingError:
-    kind = foreign_kind(path, wanted=COMPARISON)
-    named = "" if kind is None else f" (it is {kind})"
-    return SettingError(f"{path} does not hold the answers of a comparison and was not changed{named}: {_ANOTHER}")

@@ -13,6 +13,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from cosd_api.apps.comparison.statistics import Estimated
+from cosd_api.apps.report.phrases import visible
 from cosd_api.common.wording import counted, in_words, with_article, with_notes
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ WIDTH = 110
 _WIDE = 1000  # the table is as wide as its content
 _WIDTH, _HEIGHT = 760, 340  # of the plot's axes
 _LABEL, _LINE = 150, 13  # of the longest label, about
-_JOINERS = "\n\t\xa0\u200c\u200d"  # harmless, although not printable
 
 
 def comparison_report(found: Comparison, advice: Advice) -> str:
@@ -57,10 +57,8 @@ def _sha256(text: str) -> str:
 
 
 def _visible(value: Any) -> Any:
-    r"""Escape control and hidden characters of a text, such as `\u202e`."""
-    if type(value) is not str:
-        return value
-    return "".join(one if one.isprintable() or one in _JOINERS else f"\\u{ord(one):04x}" for one in value)
+    """Escape the hidden characters of a text."""
+    return visible(value) if type(value) is str else value
 
 
 def _title(found: Comparison) -> str:

@@ -25,7 +25,8 @@ from rich.text import Text
 from cosd_api import Fusion, FusionResult, RuleVerifier
 from cosd_api.apps.demo.questions import EXAMPLE, EXAMPLE_OF_THREE, OWN_KINDS, DemoQuestion, is_right, questions
 from cosd_api.apps.demo.real import BASE, SPECIALISTS, real_questions, tells_all
-from cosd_api.apps.report.terminal import fused_text, has_colour, legend, spans, visible
+from cosd_api.apps.report.phrases import visible
+from cosd_api.apps.report.terminal import fused_text, has_colour, legend, spans
 from cosd_api.types import FusedToken
 from cosd_providers import Message, connect
 

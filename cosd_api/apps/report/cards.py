@@ -187,11 +187,6 @@ class Cards:
         word = self.word(at)[1] if token.source != DRAFT else own
         part = f", part of {name_of(word, end=True)}" if word != own else ""
         yield f"token {at + 1}, unit {token.unit + 1}, round {token.round}{part}"
-        for decision in token.decisions:
-            by = f"by {decision.strategy}" if decision.strategy else ""
-            within = f"in question {decision.request}" if decision.request is not None else ""
-            if by or within:
-                yield in_line(" ".join(filter(None, (f"{decision.assistant} asked", by, within))))
         drafted = "" if token.draft is None else f" by draft {token.draft}" if token.source == DRAFT else ""
         yield from self._times(token, f"{'drafted' if token.source == DRAFT else 'replaced'}{drafted}")
         if token.raw is not None:

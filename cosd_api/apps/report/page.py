@@ -26,7 +26,7 @@ from cosd_api.apps.report.terminal import JudgedPlace, definition, judged, measu
 from cosd_api.apps.report.timeline_chart import timeline
 from cosd_api.common.wording import counted
 from cosd_api.types import CustomVerifier
-from cosd_api.verification import WithOutline, condition_of
+from cosd_api.verification import TreeVerifier, condition_of
 
 __all__ = ["page"]
 
@@ -129,9 +129,9 @@ def _rule(result: FusionResult) -> str:
 
 
 def _outline(result: FusionResult) -> str:
-    """The outline of a verifier such as a tree; an empty text if there is none, or if it is too long."""
+    """The outline of a tree; an empty text if another verifier decided, or if it is too long."""
     verifier = result.settings.verifier
-    words = verifier.outline() if result.judged and isinstance(verifier, WithOutline) else ""
+    words = verifier.outline() if result.judged and isinstance(verifier, TreeVerifier) else ""
     return words if words.count("\n") < _LONGEST else ""
 
 
@@ -162,10 +162,6 @@ def _settings(result: FusionResult) -> Iterator[tuple[str, str]]:
         yield "judged", definition(result)
     yield "ended", f"{result.finish_reason} ({in_line(result.stop_reason) or 'no reason given'})"
     yield "at most", counted(chosen.max_tokens, "token")
-    yield "drafted", f"{counted(result.drafted_tokens, 'token')} in {counted(result.draft_requests, 'draft')}"
-    yield "asked", counted(result.assistant_requests, "question")
-    if result.hedged_drafts:
-        yield "hedged", f"{counted(result.hedged_drafts, 'draft')} ahead of a verdict, {result.hedge_hits} used"
     for name, value in chosen.model_dump(mode="json").items():
         if name not in _SHOWN and value != defaults[name].default and value != []:
             yield name.replace("_", " "), in_line(str(value))

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cosd_api import FusionResult
+from cosd_api.apps.report.phrases import in_line, visible
 from cosd_api.common.wording import counted
 from cosd_api.extend import DRAFT, Unit, readable
 from cosd_api.types import FusedToken, Segment, TokenDecision
@@ -26,8 +27,6 @@ from cosd_api.verification import shortened
 # Both colours are among the sixteen that every terminal theme keeps readable.
 REPLACED = "red strike"
 ASSISTANT = "bold green"
-
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 Outcome = Literal["agreed", "tied", "kept", "replaced", "outvoted"]
 """Outcome of a decision. "tied": the draft's token is kept, because the assistant finds both tokens equally probable.
@@ -52,11 +51,6 @@ _WIDE = 10_000  # so many columns that output to a file or another program is no
 def has_colour(console: Console) -> bool:
     """Test whether the console shows colours; it does not for pipes, or if `NO_COLOR` is set."""
     return console.color_system is not None and not console.no_color
-
-
-def visible(text: str) -> str:
-    r"""Escape control characters, such as `\x1b`; line ends and tabs are kept."""
-    return text.translate(_CONTROLS)
 
 
 # The marked answer (Table 6 of the paper).
@@ -108,15 +102,15 @@ def spans(tokens: Iterable[FusedToken]) -> Iterator[TextSpan]:
 
 
 def fused_text(tokens: Iterable[FusedToken], *, colour: bool) -> Text:
-    """Mark the replaced words of an answer, by colour or by characters."""
+    """Mark the replaced words and the words of other models than the draft, by colour or by characters."""
     text = Text()
     for span in spans(tokens):
-        if span.replaced is None:
-            text.append(visible(span.text), ASSISTANT if colour and span.source != DRAFT else "")
-            continue
-        # Line ends in replaced text must not break the lines of the answer.
-        _mark(text, _in_line(span.replaced), REPLACED, "[-{}-]", colour=colour)
-        _mark(text, visible(span.text), ASSISTANT, "{{+{}+}}", colour=colour)
+        if span.replaced is not None:  # its line ends must not break the lines of the answer
+            _mark(text, in_line(span.replaced), REPLACED, "[-{}-]", colour=colour)
+        if span.source == DRAFT:
+            text.append(visible(span.text))
+        else:
+            _mark(text, visible(span.text), ASSISTANT, "{{+{}+}}", colour=colour)
     return text
 
 
@@ -154,14 +148,9 @@ def _mark(text: Text, words: str, style: str, frame: str, *, colour: bool) -> No
     text.append(words[start + len(core) :])
 
 
-def _in_line(text: str) -> str:
-    """Escape a text's control characters and put it on one line."""
-    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
-
-
 def _named(text: str) -> str:
     """Format a single token, stripped; a token of white space is quoted, so that it can be seen."""
-    return _in_line(text).strip() or (repr(text) if text else "the end")
+    return in_line(text).strip() or (repr(text) if text else "the end")
 
 
 # The decisions.
@@ -217,12 +206,9 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
         colour: whether colours may be used.
         everything: whether to include the places where the models agreed.
     """
-    if result.judged:
-        yield fused_text(result.tokens, colour=colour)
-        marks = legend(colour=colour)
-    else:
-        yield _by_source(result, colour=colour)
-        marks = Text()
+    yield fused_text(result.tokens, colour=colour)
+    marks = legend(colour=colour) if result.judged else Text()
+    if not result.judged:
         _mark(marks, "not by the first model", ASSISTANT, "{{+{}+}}", colour=colour)
     yield Text.assemble(("marks: ", "dim"), marks)
     if judged_by := definition(result):
@@ -239,17 +225,6 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
         yield Text("Both agreed wherever it was asked.", "dim")
     else:
         yield Text("No assistant was asked: no word could change.", "dim")
-
-
-def _by_source(result: FusionResult, *, colour: bool) -> Text:
-    """Mark the answer of a method that chooses between the models' texts, by source."""
-    text = Text()
-    for span in spans(result.tokens):
-        if span.source == DRAFT:
-            text.append(visible(span.text))
-        else:
-            _mark(text, visible(span.text), ASSISTANT, "{{+{}+}}", colour=colour)
-    return text
 
 
 def definition(result: FusionResult) -> str:
@@ -335,7 +310,7 @@ def measure(value: float | None) -> str:
 
 def _cell(text: str) -> str:
     r"""Make a token's white space visible: `␣` for a space, `\n` for a line end."""
-    return _in_line(text).replace(" ", "\u2423") if text else "(end)"
+    return in_line(text).replace(" ", "\u2423") if text else "(end)"
 
 
 def _percent(prob: float | None) -> str:
@@ -348,7 +323,7 @@ def _percent(prob: float | None) -> str:
 def summary(result: FusionResult) -> str:
     """Summarize an answer in one line: why it ended, its replacements and its requests."""
     to = " to the assistant" + ("s" if len(result.assistants) > 1 else "")
-    asked = counted(result.assistant_requests, "request") + to + _strategies(result)
+    asked = counted(result.assistant_requests, "request") + to
     if not result.judged:
         asked = counted(result.assistant_requests, "question")
     parts = [
@@ -374,14 +349,3 @@ def outcome(result: FusionResult) -> str:
         return f"{counted(result.replacements, 'replacement')}{rate}{unverified(result)}"
     won = Counter(", ".join(one.candidates[one.winner].sources) for one in result.segments)
     return f"{counted(won.total(), 'segment')} ({'; '.join(f'{name}: {n}' for name, n in won.most_common())})"
-
-
-def _strategies(result: FusionResult) -> str:
-    """Report the number of places about which assistants were asked, in total and for each strategy."""
-    counts: Counter[str] = Counter()
-    for usage in result.usage.values():
-        counts.update(usage.strategies)
-    if not counts:
-        return ""
-    ways = ", ".join(f"{count} by {name}" for name, count in counts.most_common())
-    return f" about {counted(counts.total(), 'place')} ({ways})"

@@ -10,13 +10,10 @@ from dataclasses import dataclass, field
 
 from cosd_api import FusionResult
 from cosd_api.apps.report.phrases import seconds
-from cosd_api.common.wording import counted
 from cosd_api.extend import DRAFT
 from cosd_api.types import Request
 
-__all__ = ["Bar", "Row", "TimelineDrawing", "overlap", "rows", "timeline"]
-
-Stretch = tuple[float, float]
+__all__ = ["Row", "rows", "timeline"]
 
 _LEFT, _TOP = 150.0, 30.0
 _LANE, _GAP = 26.0, 8.0
@@ -39,10 +36,6 @@ class Bar:
     """One request in the drawing, in pixels.
 
     Attributes:
-        request: the request.
-        x: left end of the bar.
-        y: top of the bar's lane.
-        width: width of the bar.
         writing: the coordinate of the first token; None if it is unknown.
     """
 
@@ -58,24 +51,22 @@ class TimelineDrawing:
     """The drawing, in pixels.
 
     Attributes:
-        sentence: a description of the overlap.
+        note: a sentence on the time that is not shown; empty if all is shown.
         width: width of the drawing.
         bottom: lower end of the lanes.
         wide: whether the drawing is wider than a page.
         names: for each row, the top of its first lane, and the name of its endpoint.
         bars: the requests in order of time, which is also the order of keyboard navigation.
-        both: left end and width of each stretch of time in which the draft and an assistant worked.
         ticks: coordinates and labels of the time axis.
         finals: coordinates of the times at which tokens became final.
     """
 
-    sentence: str
+    note: str
     width: float
     bottom: float
     wide: bool
     names: list[tuple[float, str]]
     bars: list[Bar]
-    both: list[tuple[float, float]]
     ticks: list[tuple[float, str]]
     finals: list[float]
 
@@ -91,25 +82,6 @@ def rows(requests: Iterable[Request], endpoints: Iterable[str]) -> list[Row]:
         else:
             free.append(request)
     return list(found.values())
-
-
-def union(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """Merge overlapping stretches of time; return them in order."""
-    merged = list[Stretch]()
-    for start, end in sorted(stretches):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
-        elif end > start:
-            merged.append((start, end))
-    return merged
-
-
-def overlap(requests: Sequence[Request]) -> list[Stretch]:
-    """Find the stretches of time in which the draft and an assistant worked at the same time."""
-    drafting = union((one.start, one.end) for one in requests if one.endpoint == DRAFT)
-    asking = union((one.start, one.end) for one in requests if one.endpoint != DRAFT)
-    shared = ((max(one[0], other[0]), min(one[1], other[1])) for one in drafting for other in asking)
-    return [(start, end) for start, end in shared if start < end]
 
 
 def timeline(result: FusionResult) -> TimelineDrawing | None:
@@ -133,17 +105,14 @@ def timeline(result: FusionResult) -> TimelineDrawing | None:
                 bars.append(Bar(one, x(one.start), y, max(_THIN, x(one.end) - x(one.start)), writing))
             y += _LANE
         y += _GAP
-    both = overlap(requests)
-    before = f" The first {seconds(begin)}, without any request, are not shown." if begin else ""
     ticks = [begin + (end - begin) * at / (_TICKS - 1) for at in range(_TICKS)]
     return TimelineDrawing(
-        sentence=_sentence(requests, both) + before,
+        note=f"The first {seconds(begin)}, without any request, are not shown." if begin else "",
         width=_LEFT + width + 30,
         bottom=y,
         wide=width > _NARROW,
         names=names,
         bars=sorted(bars, key=lambda one: one.request.start),
-        both=[(x(start), x(stop) - x(start)) for start, stop in both],
         ticks=[(x(at), seconds(at)) for at in ticks],
         finals=sorted({x(token.final_at) for token in result.tokens if token.final_at is not None}),
     )
@@ -153,18 +122,3 @@ def _begin(requests: Sequence[Request], end: float) -> float:
     """The start of the timeline: 0, or later if the answer had to wait for the discovery of the servers."""
     first = min(request.start for request in requests)
     return max(0.0, first - 0.03 * (end - first)) if first > 0.2 * end else 0.0
-
-
-def _sentence(requests: Sequence[Request], both: Sequence[Stretch]) -> str:
-    shared = sum(end - start for start, end in both)
-    if any(request.kind == "score" for request in requests):
-        written, scored = (sum(request.kind == kind for request in requests) for kind in ("draft", "score"))
-        words = f"{counted(written, 'text')} written and {scored:,} scored"
-        return f"{words}; the first model and others were at work at the same time during {seconds(shared)}."
-    asking = sum(end - start for start, end in union((r.start, r.end) for r in requests if r.endpoint != DRAFT))
-    if not asking:
-        return "No assistant was asked."
-    return (
-        f"Of {seconds(asking)} in which an assistant was asked, the draft was working during {seconds(shared)} "
-        f"({shared / asking:.0%})."
-    )

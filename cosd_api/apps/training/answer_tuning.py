@@ -118,7 +118,7 @@ async def tune_answers(
 
     pairs = check_grid(alphas, betas)
     check_folds(folds, seed)
-    asked = [*check_examples(examples, graded=True).values()]
+    asked = [*check_examples(examples).values()]
     servers = Endpoints(draft, assistant, unit=check_unit(unit))
     known: list[dict[_Pair, _Outcome]] = [{} for _ in asked]
     # Pairs that contest the most places come first, because their answers can then often be reused for other pairs.

@@ -15,7 +15,7 @@ from cosd_api.apps.json_lines import Appender
 from cosd_api.apps.training.dataset import Contexts, Failure, Header, Samples, SamplesFile, check_examples, samples_line
 from cosd_api.checks import check_choice, check_unit
 from cosd_api.extend import Endpoints, Facts, Routes, Unit, check_count
-from cosd_api.forcing import ExampleSamples, WantedSamples, hold
+from cosd_api.forcing import ExampleSamples, WantedSamples, teacher_force
 from cosd_api.types import EndpointUsage
 from cosd_api.verification import MOST_LISTED
 from cosd_providers import Provider, ProviderError, UnsupportedError, Usage
@@ -267,7 +267,7 @@ class _Run:
         self._warnings.update(dict.fromkeys(notes))
         takes_ids = [(await turn.on_path.describe()).capabilities.ids for turn in turns]
         routes = self._routes(facts, takes_ids, [turn.lead for turn in turns])
-        return await hold((turns[0], turns[1]), example, self._wanted, self._ledgers, routes)
+        return await teacher_force((turns[0], turns[1]), example, self._wanted, self._ledgers, routes)
 
     def _routes(self, facts: Facts, takes_ids: Sequence[bool], leads: Sequence[str]) -> Routes:
         """The way in which a fusion would decode these models after this prompt."""

@@ -19,34 +19,29 @@ from cosd_api.apps.json_lines import (
     SAMPLES,
     JsonLine,
     JsonLines,
-    file_kind,
     foreign_kind,
     line_error,
     problem,
     read_lines,
+    read_records,
 )
 from cosd_api.common.wording import with_notes
 from cosd_api.extend import Unit
-from cosd_api.forcing import DeferralSample, ExampleSamples, Label, Strict, sha256_of
+from cosd_api.forcing import DeferralSample, ExampleSamples, Label, StrictRecord, sha256_of
 from cosd_api.types import Endpoint, EndpointUsage
-
-_SCHEMA: Literal[3] = 3  # the version of the format of samples files
 
 Contexts = Literal["ids", "text"]
 """Form in which models are sent the answer so far, as in `FusionResult.settings.contexts`: their own ids, or text."""
 _EXAMPLE_LINES = 'lines such as {"prompt": "2 + 2 =", "answer": " 4"}'
-_START = f'{{"kind":"{SAMPLES}"'.encode()
 _REPAIR = ". Remove the line, and collect will ask about its example again"
 _ANOTHER_FILE = "give collect another file, or move this one away"
 
 
-class Failure(Strict):
+class Failure(StrictRecord):
     """An example for which an endpoint failed.
 
     Attributes:
         number: position of the example among the given examples, counted from 1.
-        example: the example.
-        error: the error message.
     """
 
     number: int
@@ -54,7 +49,7 @@ class Failure(Strict):
     error: str
 
 
-class Samples(Strict):
+class Samples(StrictRecord):
     """Decision samples of one pair of models.
 
     Attributes:
@@ -202,13 +197,8 @@ def read_examples(path: str | Path) -> list[Example]:
     return examples
 
 
-def check_examples(given: Iterable[Example | Mapping[str, Any]], *, graded: bool = False) -> dict[int, Example]:
+def check_examples(given: Iterable[Example | Mapping[str, Any]]) -> dict[int, Example]:
     """Validate examples; return them without duplicates, indexed by their number, which is counted from 1.
-
-    Args:
-        given: the examples.
-        graded: whether answers will be graded. If so, examples that differ only in `target`, `choices` or `tests` are
-            not duplicates.
 
     Raises:
         SettingError: there are no examples, or an example is invalid.
@@ -217,16 +207,15 @@ def check_examples(given: Iterable[Example | Mapping[str, Any]], *, graded: bool
     if isinstance(several, str | bytes | Mapping | Example) or not isinstance(several, Iterable):
         raise SettingError(f"examples must be several Example or dictionaries, not {type(given).__name__}")
     examples: dict[int, Example] = {}
-    there: set[object] = set()
+    there: set[str] = set()
     for at, one in enumerate(given):
         try:
             example = one if isinstance(one, Example) else Example.model_validate(one)
         except ValidationError as error:
             raise SettingError(f"examples[{at}]: {problem(error, [*Example.model_fields])}") from None
-        same = (example.key, example.target, example.choices, example.tests) if graded else example.key
-        if same not in there:
+        if example.key not in there:
             examples[at + 1] = example
-        there.add(same)
+        there.add(example.key)
     if not examples:
         raise SettingError("there are no examples")
     return examples
@@ -235,23 +224,11 @@ def check_examples(given: Iterable[Example | Mapping[str, Any]], *, graded: bool
 # Files of samples: a header, then one line per example.
 
 
-class Header(Strict):
-    """The first line of a samples file.
-
-    Attributes:
-        kind: the kind of the file.
-        schema_version: version of the format.
-        draft: the draft endpoint.
-        assistant: the assistant endpoint.
-        unit: the unit that was judged.
-        contexts: see `Samples`.
-        listed: see `Samples`.
-        hidden_states: see `Samples`.
-        library_version: version of cosd-api.
-    """
+class Header(StrictRecord):
+    """The first line of a samples file; most fields are described at `Samples`."""
 
     kind: Literal["cosd-samples"] = SAMPLES
-    schema_version: Literal[3] = _SCHEMA
+    schema_version: Literal[3] = 3
     draft: Endpoint
     assistant: Endpoint
     unit: Unit
@@ -314,22 +291,15 @@ class SamplesFile:
             OSError: the file cannot be read.
             SettingError: the file is of another kind, of a newer version or broken.
         """
-        if foreign_kind(path, wanted=SAMPLES) is not None:
-            raise _not_samples(path)
-        try:
-            lines = read_lines(path, may_be_cut=True, hint=_REPAIR)
-        except SettingError:
-            if file_kind(path) != SAMPLES:
-                raise _not_samples(path) from None
-            raise
-        if not lines.lines:
-            if not lines.rest.startswith(_START[: len(lines.rest)]):
-                raise _not_samples(path)
-            return cls(lines=lines)
-        first, *rest = lines.lines
-        header = _header(path, first)
+        header, lines = read_records(
+            path,
+            Header,
+            is_not="is not a file of samples",
+            advice="cosd collect writes samples to a new file, from examples",
+            hint=_REPAIR,
+        )
         found: dict[str, ExampleSamples] = {}
-        for line in rest:
+        for line in lines.lines[1:]:
             one = _row(path, line)
             found.setdefault(one.example.key, one)
         return cls(header, tuple(found.values()), lines)
@@ -345,29 +315,6 @@ def samples_line(one: ExampleSamples) -> str:
         if place["state"] is None:
             del place["state"]
     return json.dumps({"key": one.example.key, **example, **samples}, ensure_ascii=False, separators=(",", ":"))
-
-
-def _not_samples(path: Path) -> SettingError:
-    kind = foreign_kind(path, wanted=SAMPLES)
-    named = "" if kind is None else f" (it is {kind})"
-    more = "cosd collect writes samples to a new file, from examples"
-    return SettingError(f"{path} is not a file of samples and was not changed{named}: {more}")
-
-
-def _header(path: Path, line: JsonLine) -> Header:
-    if line.fields.get("kind") != SAMPLES:
-        raise _not_samples(path)
-    version = line.fields.get("schema_version")
-    if isinstance(version, int) and version > _SCHEMA:
-        raise SettingError(f"{path} was written by a newer cosd-api (schema_version {version}): update cosd-api")
-    if version in range(1, _SCHEMA):
-        words = f"{path} was written by an earlier cosd-api (schema_version {version})"
-        raise SettingError(f"{words}: collect its samples again, into another file")
-    try:
-        return Header.model_validate(line.fields)
-    except ValidationError as error:
-        reason = f"its header is broken: {problem(error, [*Header.model_fields])}"
-        raise line_error(path, line.number, reason) from None
 
 
 def _row(path: Path, line: JsonLine) -> ExampleSamples:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from cosd_api import RuleVerifier, SettingError
 from cosd_api.apps.training.dataset import Samples
@@ -33,6 +33,8 @@ QUARTERS = (0.25, 0.5, 0.75, 1.0)
 ENOUGH_EXAMPLES = 5
 """Minimum number of examples for an estimate on held-out examples."""
 
+_VALUES = TypeAdapter(Annotated[tuple[Annotated[float, Field(ge=0, strict=True)], ...], Field(min_length=1)])
+
 Decide = Callable[[float, float], bool]
 """A decision function of `(p, q)`: True replaces the draft's word with the assistant's; see `Verifier.replaces`."""
 
@@ -45,7 +47,7 @@ class LabelledPlace:
         p: the draft's probability of its own choice, in [0, 1].
         q: the assistant's probability of its own choice, in [0, 1].
         label: 0 if the draft is right, 1 if only the assistant is right.
-        group: number of the example; it is the same in all data sets that contain the example.
+        group: number of the example.
         agreed: whether both models are right. A place at which both are right can be used to train a tree, but is never
             scored.
     """
@@ -61,27 +63,17 @@ Fit = Callable[[Sequence[LabelledPlace]], Decide]
 """A method to be compared: a function that learns from places and returns a decision function."""
 
 
-def places_of(samples: Samples | Sequence[Samples], *, keep_agreeing: bool = False) -> list[LabelledPlace]:
-    """Return the labelled places of data sets.
-
-    Args:
-        samples: one data set or several.
-        keep_agreeing: include places where both models are right, with label 0.
-
-    Raises:
-        SettingError: a probability is outside [0, 1].
-    """
+def places_of(samples: Samples, *, keep_agreeing: bool = False) -> list[LabelledPlace]:
+    """Return the labelled places of samples; with `keep_agreeing`, also those where both models are right."""
     groups: dict[str, int] = {}
-    found: list[LabelledPlace] = []
-    for one in [samples] if isinstance(samples, Samples) else samples:
-        for example in one.examples:
-            group = groups.setdefault(example.example.key, len(groups))
-            for sample in example.samples:
-                if not (0 <= sample.p <= 1 and 0 <= sample.q <= 1):
-                    raise SettingError(f"a sample has p={sample.p} and q={sample.q}: probabilities lie in [0, 1]")
-                if sample.label is not None and (keep_agreeing or not sample.agreed):
-                    found.append(LabelledPlace(sample.p, sample.q, sample.label, group, sample.agreed))
-    return found
+    return [
+        LabelledPlace(
+            sample.p, sample.q, sample.label, groups.setdefault(example.example.key, len(groups)), sample.agreed
+        )
+        for example in samples.examples
+        for sample in example.samples
+        if sample.label is not None and (keep_agreeing or not sample.agreed)
+    ]
 
 
 class Score(BaseModel):
@@ -145,26 +137,16 @@ def check_grid(alphas: Sequence[float], betas: Sequence[float]) -> list[RuleVeri
     The pairs are in the order of preference that `GridTuning.best` describes.
 
     Raises:
-        SettingError: there are no values, a value is invalid, or a value is given twice.
+        SettingError: there are no values, or a value is invalid.
     """
     for name, values in (("alphas", alphas), ("betas", betas)):
-        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise SettingError(f"{name} must be several numbers, such as (0.25, 0.5), not {values!r}")
-        for value in values:
-            _check_value(name, value)
-        if len(set(values)) < len(values):
-            raise SettingError(f"{name} has a value twice: {', '.join(f'{value:g}' for value in values)}")
+        try:
+            _VALUES.validate_python(values)
+        except ValidationError:
+            raise SettingError(f"{name} must be non-negative numbers, such as (0.25, 0.5), not {values!r}") from None
     grid = (RuleVerifier(alpha=alpha, beta=beta) for alpha in alphas for beta in betas)
     pairs = {(pair.alpha, pair.beta): pair for pair in (*grid, DEFAULT, PAPER)}
     return sorted(pairs.values(), key=lambda pair: (_distance(pair), pair.alpha, -pair.beta))
-
-
-def _check_value(name: str, value: Any) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    try:
-        RuleVerifier.model_validate({name.removesuffix("s"): value if number else None})
-    except ValidationError:
-        raise SettingError(f"{name} must be non-negative numbers, not {value!r}") from None
 
 
 def _distance(pair: RuleVerifier) -> float:

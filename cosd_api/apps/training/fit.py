@@ -6,7 +6,6 @@ scikit-learn fits the tree. Each split minimises the log loss, the loss of the p
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from cosd_api import SettingError, TreeVerifier, __version__
-from cosd_api.apps.training.dataset import Contexts, Samples
+from cosd_api.apps.training.dataset import Samples
 from cosd_api.apps.training.evaluation import (
     ALWAYS_ASSISTANT,
     ALWAYS_DRAFT,
@@ -75,16 +74,16 @@ class TrainingCounts(BaseModel):
     skipped: int
 
     @classmethod
-    def of(cls, samples: Sequence[Samples], places: Sequence[LabelledPlace]) -> TrainingCounts:
-        """Count the places of several data sets, given their labelled places."""
+    def of(cls, samples: Samples, places: Sequence[LabelledPlace]) -> TrainingCounts:
+        """Count the places of samples, given the labelled ones."""
         labels = [place.label for place in places if not place.agreed]
         return cls(
-            examples=sum(len(one.examples) for one in samples),
+            examples=len(samples.examples),
             draft_right=labels.count(0),
             assistant_right=labels.count(1),
-            agreeing=sum(one.agreeing for one in samples),
-            dropped=sum(one.dropped for one in samples),
-            skipped=sum(one.skipped for one in samples),
+            agreeing=samples.agreeing,
+            dropped=samples.dropped,
+            skipped=samples.skipped,
         )
 
     def __str__(self) -> str:
@@ -139,7 +138,7 @@ class Training(BaseModel):
 
 
 def train_tree(
-    samples: Samples | Sequence[Samples],
+    samples: Samples,
     *,
     depth: int | None = None,
     min_leaf: int | None = None,
@@ -157,8 +156,7 @@ def train_tree(
     produce the same tree. No requests are sent.
 
     Args:
-        samples: samples from `collect`, one data set, or one for each of several assistants. An example that occurs in
-            several data sets is held out from all of them together.
+        samples: samples from `collect`.
         depth: maximum depth of the tree, up to 12; if None, it is chosen automatically.
         min_leaf: minimum number of places in each leaf; if None, it is chosen automatically.
         keep_agreeing: also train on places where both models are right, with label 0, as the paper describes. A fusion
@@ -173,16 +171,15 @@ def train_tree(
         SettingError: the samples contain nothing to learn from, or an argument is invalid.
     """
     trees = TreeFit(depth, min_leaf, class_weight, folds, seed)
-    given = [samples] if isinstance(samples, Samples) or not isinstance(samples, Sequence) else samples
-    sets = sorted(map(check_samples, given), key=lambda one: one.digest)
-    places = places_of(sets, keep_agreeing=keep_agreeing)
-    counts = TrainingCounts.of(sets, places)
+    samples = check_samples(samples)
+    places = places_of(samples, keep_agreeing=keep_agreeing)
+    counts = TrainingCounts.of(samples, places)
     _check_labels(counts, places)
     fitted = trees.fit(places)
     comparison = compare(places, trees)
     origin = origin_of(
-        sets,
-        [one.digest for one in sets],
+        samples,
+        samples.digest,
         counts,
         features=["p", "q"],
         alternative_features=["p"],
@@ -194,9 +191,7 @@ def train_tree(
         folds=folds,
         seed=seed,
     )
-    ways = {one.contexts for one in sets}
-    contexts: Contexts | None = None if None in ways else "text" if "text" in ways else "ids"
-    tree = TreeVerifier(nodes=fitted.nodes, contexts=contexts, trained_on=origin)
+    tree = TreeVerifier(nodes=fitted.nodes, contexts=samples.contexts, trained_on=origin)
     return Training(
         tree=tree,
         depth=fitted.depth,
@@ -205,7 +200,7 @@ def train_tree(
         counts=counts,
         comparison=comparison,
         warnings=(
-            *_about_data(sets, places, counts),
+            *_about_data(places, counts),
             *_about_tree(tree),
             *_about_worth(comparison, trees),
         ),
@@ -410,25 +405,16 @@ def _check_labels(counts: TrainingCounts, places: Sequence[LabelledPlace]) -> No
         raise SettingError(one_sided(counts.draft_right, counts.assistant_right))
 
 
-def origin_of(
-    sets: Sequence[Samples], digests: Sequence[str], counts: BaseModel, **more: JsonValue
-) -> dict[str, JsonValue]:
-    """Describe a training for the file of its result: the models, the data, the counts, `more`, and the versions."""
+def origin_of(samples: Samples, digest: str, counts: BaseModel, **more: JsonValue) -> dict[str, JsonValue]:
+    """Describe a training for the file of its result: the models, the data, the counts, `more`, and the versions.
+
+    The models' addresses, which may be confidential, are left out.
+    """
     import sklearn  # noqa: PLC0415
 
-    data = digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
+    pair: JsonValue = {"draft": _model(samples.draft), "assistant": _model(samples.assistant), "unit": samples.unit}
     versions: dict[str, JsonValue] = {"scikit_learn": str(sklearn.__version__), "library_version": __version__}
-    return {"pairs": _pairs_of(sets), "data": data, "counts": counts.model_dump(), **more, **versions}
-
-
-def _pairs_of(sets: Sequence[Samples]) -> list[JsonValue]:
-    """Return the distinct pairs of models, without the models' addresses, which may be confidential."""
-    found: list[JsonValue] = []
-    for one in sets:
-        pair: JsonValue = {"draft": _model(one.draft), "assistant": _model(one.assistant), "unit": one.unit}
-        if pair not in found:
-            found.append(pair)
-    return found
+    return {"pairs": [pair], "data": digest, "counts": counts.model_dump(), **more, **versions}
 
 
 def _model(endpoint: Endpoint | None) -> JsonValue:
@@ -460,10 +446,8 @@ def one_sided(draft_right: int, assistant_right: int) -> str | None:
     )
 
 
-def _about_data(sets: Sequence[Samples], places: Sequence[LabelledPlace], counts: TrainingCounts) -> list[str]:
+def _about_data(places: Sequence[LabelledPlace], counts: TrainingCounts) -> list[str]:
     found = about_dropped(counts.draft_right + counts.assistant_right, counts.dropped)
-    if (pairs := len(_pairs_of(sets))) > 1:
-        found.append(f"the samples are of {pairs} pairs of models, so the tree fits none of them alone")
     if (lack := lacking(places)) is not None:
         found.append(f"the tree's accuracy is unknown: {lack}")
     return found

@@ -19,7 +19,7 @@ needed to load a trained gate.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Annotated, Any, cast
 
@@ -173,7 +173,7 @@ def train_deferral(samples: Samples, *, hidden_states: bool = False, folds: int 
         "gate": fitted.loss(data),
     }
     more: dict[str, JsonValue] = {"penalty": penalty} if hidden_states else {"features": [*DEFERRAL_FEATURES]}
-    origin = origin_of([samples], [samples.deferral_digest], data.counts, **more, folds=folds, seed=seed)
+    origin = origin_of(samples, samples.deferral_digest, data.counts, **more, folds=folds, seed=seed)
     bias, *weights = fitted.plain()
     gate: Gate
     if hidden_states:
@@ -194,7 +194,6 @@ class _Data:
     """The tokens of the references, as arrays with one entry for each token.
 
     Attributes:
-        counts: counts of the tokens.
         shown: the features of the draft's list or hidden state (line 1).
         p: the draft's probability of the token.
         q: the assistant's probability of the token.
@@ -208,7 +207,6 @@ class _Data:
     q: Any
     z: Any
     folds: Any = None
-    _held_out: dict[float, Any] = field(default_factory=dict[float, Any])
 
     @classmethod
     def of(cls, samples: Samples, shown: Callable[[DeferralSample], Sequence[float]], folds: int, seed: int) -> _Data:
@@ -250,16 +248,13 @@ class _Data:
         """
         import numpy as np  # noqa: PLC0415
 
-        if penalty not in self._held_out:
-            if self.folds is None:
-                self._held_out[penalty] = _Weights.of(self, penalty).probabilities(self.shown)
-            else:
-                found = np.empty(len(self.z))
-                for fold in range(self.folds.max() + 1):
-                    there = self.folds == fold
-                    found[there] = _Weights.of(self.part(~there), penalty).probabilities(self.shown[there])
-                self._held_out[penalty] = found
-        return self._held_out[penalty]
+        if self.folds is None:
+            return _Weights.of(self, penalty).probabilities(self.shown)
+        found = np.empty(len(self.z))
+        for fold in range(self.folds.max() + 1):
+            there = self.folds == fold
+            found[there] = _Weights.of(self.part(~there), penalty).probabilities(self.shown[there])
+        return found
 
     def best_penalty(self) -> float:
         """Return the penalty with the smallest loss on held-out examples; if several are equal, the largest penalty."""
@@ -274,8 +269,6 @@ class _Weights:
 
     Attributes:
         theta: the bias, followed by the weights.
-        mean: mean of each feature.
-        scale: standard deviation of each feature.
         penalty: factor of the penalty, which is half the sum of the squared weights.
     """
 

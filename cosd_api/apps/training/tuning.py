@@ -77,11 +77,6 @@ class GridTuning(BaseModel):
         return self.accuracy[self.best.alpha][self.best.beta]
 
     @property
-    def gain(self) -> float:
-        """Accuracy of the best pair, minus the accuracy of the default."""
-        return self.best_accuracy - self.default
-
-    @property
     def ties(self) -> int:
         """Number of other pairs that are as accurate as the best pair."""
         return sum(value == self.best_accuracy for row in self.accuracy.values() for value in row.values()) - 1

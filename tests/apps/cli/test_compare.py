@@ -225,7 +225,7 @@ def test_a_limit_ends_it_cleanly(scripted: Scripted, questions: Path, tmp_path: 
         (("--methods", "cosd-1"), "there is no method 'cosd-1'; did you mean 'cosd-1-1'?"),
         (
             ("--methods", "nope"),
-            "cosd-1-1, cosd-paper, cosd-0.97-1, cosd-agreement, cosd-diff, cosd-match, cosd-surprise",
+            "cosd-1-1, cosd-paper, cosd-0.97-1, cosd-agreement, cosd-match, cosd-surprise",
         ),
         (("--grader", "command"), "the grader command needs a command, such as command='python grade.py'"),
         (("--grader", "exact", "--time-limit", "0"), "time_limit is a setting of the grader command, not of exact"),

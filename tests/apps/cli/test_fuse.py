@@ -468,14 +468,6 @@ def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: 
     assert scripted("Q", "--tree", str(tmp_path / "tree.json")).stdout == answer
 
 
-def test_a_tree_that_was_trained_before_is_a_note(scripted: Scripted, tmp_path: Path) -> None:
-    (tmp_path / "tree.json").write_text('{"kind": "tree", "schema_version": 1, "nodes": [{"value": 0}]}')
-    result = scripted("Q", "--tree", str(tmp_path / "tree.json"))
-    assert result.stdout == " a b\n"
-    words = "cosd: note: {} was trained on samples of an earlier cosd-api: its p and q were measured after cut texts"
-    assert result.stderr.count(words.format(tmp_path / "tree.json")) == 1
-
-
 # How it ends when it cannot go on.
 
 

@@ -101,8 +101,7 @@ def _row(at: int) -> dict[str, Any]:
     ("options", "said"),
     [
         (("--answers",), "Invalid value for --answers: fuses the examples: give --draft and --assistant"),
-        (("--alpha", "-1"), "alphas must be non-negative numbers, not -1.0"),
-        (("--beta", "1", "--beta", "1"), "betas has a value twice: 1, 1"),
+        (("--alpha", "-1"), "alphas must be non-negative numbers, such as (0.25, 0.5), not [-1.0]"),
         ((), "is not a file of samples and was not changed: cosd collect writes samples to a new file, from examples"),
         (("--png", "heat.png"), "No such option: --png"),
         (("--folds", "1"), "should be greater than or equal to 2"),

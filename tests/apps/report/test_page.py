@@ -25,7 +25,7 @@ from cosd_api.apps.report.cards import Cards, standing
 from cosd_api.apps.report.page import page
 from cosd_api.apps.report.phrases import prob, seconds, visible
 from cosd_api.apps.report.terminal import judged
-from cosd_api.apps.report.timeline_chart import Row, overlap, rows
+from cosd_api.apps.report.timeline_chart import Row, rows
 from cosd_api.common.wording import counted
 from cosd_api.extend import Method
 from cosd_api.records import DraftToken, EndpointUsage, FusedToken, Request, TokenDecision
@@ -261,17 +261,6 @@ requests = st.lists(
 
 
 @given(requests)
-def test_the_overlap_is_when_both_are_under_way(asked: list[Request]) -> None:
-    def busy(at: float, *, draft: bool) -> bool:
-        return any(one.start <= at < one.end and (one.endpoint == "draft") == draft for one in asked)
-
-    both = [at for at in range(40) if busy(at + 0.5, draft=True) and busy(at + 0.5, draft=False)]
-    found = overlap(asked)
-    assert [at for at in range(40) if any(start < at + 0.5 < end for start, end in found)] == both
-    assert sum(end - start for start, end in found) == len(both)
-
-
-@given(requests)
 def test_no_bar_covers_another(asked: list[Request]) -> None:
     found = rows(asked, ["draft", "assistant 1"])
     assert [row.endpoint for row in found][:2] == ["draft", "assistant 1"]
@@ -300,12 +289,6 @@ def with_requests(result: FusionResult, *spans: tuple[str, float, float]) -> Fus
 async def test_a_wait_before_the_first_request_is_told_and_not_drawn(waited: float, told: bool) -> None:
     reader = Seen(page(with_requests(await answered(), ("draft", waited, waited + 1.0))))
     assert ("without any request, are not shown" in reader.text("main")) == told
-
-
-async def test_the_sentence_on_the_overlap() -> None:
-    result = with_requests(await answered(), ("draft", 0.0, 0.3), ("assistant", 0.2, 0.4), ("draft", 0.38, 0.5))
-    sentence = "Of 200 ms in which an assistant was asked, the draft was working during 120 ms (60%)."
-    assert sentence in Seen(page(result)).text("main")
 
 
 async def test_costs_are_summed() -> None:
@@ -343,7 +326,6 @@ async def test_a_method_that_chooses_shows_what_it_chose_from(method: str | Meth
         assert len(card.rows) == len(result.segments[token.unit].candidates)
     keys = [request["title"].split()[0] for request in cards(document)["requests"].values()]
     assert {"Draft", "Score"} == set(keys)
-    assert "scored; the first model and others" in shown.text("p")
 
 
 async def test_a_method_whose_models_agree_has_no_table_of_choices() -> None:

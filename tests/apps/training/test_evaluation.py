@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_api import RuleVerifier, SettingError
+from cosd_api import RuleVerifier
 from cosd_api.apps.training.dataset import Samples
 from cosd_api.apps.training.evaluation import (
     ALWAYS_ASSISTANT,
@@ -48,21 +48,15 @@ def samples(prompt: str, *rows: tuple[float, float, int | None, bool]) -> Sample
     return Samples(examples=(ExampleSamples(example=Example(prompt=prompt, answer=" a"), samples=made),))
 
 
-def test_places_are_those_with_a_label_and_an_example_is_one_group_in_all_sets() -> None:
-    rows = [(0.1, 0.9, 1, False), (0.2, 0.8, None, False), (0.3, 0.7, 0, True), (0.4, 0.6, None, True)]
-    first, other = samples("Q", *rows), samples("R", *rows)
-    assert places_of(first) == [LabelledPlace(0.1, 0.9, 1, 0)]
-    assert places_of([first, other, first]) == [LabelledPlace(0.1, 0.9, 1, group) for group in (0, 1, 0)]
-    assert places_of(first, keep_agreeing=True) == [
+def test_places_are_those_with_a_label_and_an_example_is_one_group() -> None:
+    one = samples("Q", (0.1, 0.9, 1, False), (0.2, 0.8, None, False), (0.3, 0.7, 0, True), (0.4, 0.6, None, True))
+    assert places_of(one) == [LabelledPlace(0.1, 0.9, 1, 0)]
+    assert places_of(one, keep_agreeing=True) == [
         LabelledPlace(0.1, 0.9, 1, 0),
         LabelledPlace(0.3, 0.7, 0, 0, agreed=True),
     ]
-
-
-@pytest.mark.parametrize("bad", [math.nan, -0.1, 1.1, math.inf])
-def test_what_is_no_probability_is_refused(bad: float) -> None:
-    with pytest.raises(SettingError, match=r"probabilities lie in \[0, 1\]"):
-        places_of(samples("Q", (0.5, bad, 1, False)))
+    twice = Samples(examples=(*one.examples, *samples("R", (0.5, 0.5, 0, False)).examples, *one.examples))
+    assert [place.group for place in places_of(twice)] == [0, 1, 0]
 
 
 def test_a_score_by_hand() -> None:

@@ -103,13 +103,10 @@ def test_the_report() -> None:
 def test_the_same_data_gives_the_same_file_byte_by_byte(tmp_path: Path) -> None:
     data = drawn(5, noise=0.2)
     mixed = data.model_copy(update={"examples": tuple(random.Random(1).sample(data.examples, 5))})
-    half = [data.model_copy(update={"examples": part}) for part in (data.examples[:2], data.examples[2:])]
     files = [tmp_path / name for name in ("first", "again")]
     for path, one in zip(files, (data, mixed), strict=True):
         train_tree(one, seed=3).tree.save(path)
     assert files[0].read_bytes() == files[1].read_bytes()
-    first, again = (train_tree(sets, depth=2, min_leaf=1) for sets in (half, half[::-1]))
-    assert first == again
 
 
 def test_where_a_tree_comes_from_and_no_address(tmp_path: Path) -> None:
@@ -152,7 +149,7 @@ def test_the_data_is_told_apart_by_what_trains() -> None:
     assert one != other
 
 
-# Agreeing places, and several sets.
+# Agreeing places.
 
 
 @pytest.mark.extended
@@ -170,27 +167,10 @@ def test_places_where_both_agree_train_only_where_that_is_wanted_and_never_count
     assert kept.comparison.scores[TUNED_RULE] == without.comparison.scores[TUNED_RULE]
 
 
-def test_several_sets_are_one_and_another_pair_is_a_note() -> None:
-    first, second = drawn(4), drawn(8)
-    together = train_tree([first, second], depth=2, min_leaf=1)
-    assert together.counts.examples == 12
-    assert together.comparison is not None
-    assert together.comparison.examples == 8  # four are the same
-    assert together.warnings == ()
-    another = second.model_copy(update={"draft": endpoint("other")})
-    other = train_tree([first, another], depth=2, min_leaf=1)
-    assert "the samples are of 2 pairs of models, so the tree fits none of them alone" in other.warnings
-
-
-def test_a_tree_says_how_its_samples_were_taken(tmp_path: Path) -> None:
+def test_a_tree_says_how_its_samples_were_taken() -> None:
     by_ids = drawn(4)
     by_text, unknown = (by_ids.model_copy(update={"contexts": one}) for one in ("text", None))
     assert [train_tree(one).tree.contexts for one in (by_ids, by_text, unknown)] == ["ids", "text", None]
-    assert train_tree([by_ids, by_text]).tree.contexts == "text"
-    assert train_tree([by_ids, unknown]).tree.contexts is None
-    train_tree(unknown).tree.save(tmp_path / "tree.json")
-    with pytest.warns(UserWarning, match="measured after cut texts"):
-        TreeVerifier.load(tmp_path / "tree.json")
 
 
 # Whether it is worth having.
@@ -225,7 +205,6 @@ def test_a_tree_that_is_no_better_than_a_constant_says_so() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ([], "there is nothing to train on: no place of the 0 examples could be judged"),
         (Samples(), "there is nothing to train on: the samples have no examples"),
         (samples([], [], skipped=3), r"no place of the 2 examples could be judged \(6 were skipped\)"),
         (

@@ -51,7 +51,7 @@ def test_a_grid_by_hand() -> None:
         1.0: {1.0: 3 / 4, 2.0: 3 / 4},  # 0.9 < 2 x 0.6: with beta 2 the third is right, and the second is not
     }
     assert tuning.best == RuleVerifier(alpha=0.5, beta=1)
-    assert (tuning.best_accuracy, tuning.default, tuning.paper, tuning.gain) == (1.0, 0.75, 1.0, 0.25)
+    assert (tuning.best_accuracy, tuning.default, tuning.paper) == (1.0, 0.75, 1.0)
     assert (tuning.labelled, tuning.examples) == (4, 3)
     assert list(tuning.accuracy[0.25]) == [1.0, 2.0]
 
@@ -131,7 +131,7 @@ def test_the_gain_is_over_the_default_though_it_is_not_on_the_grid() -> None:
     assert (tuning.best.alpha, tuning.best_accuracy) == (0.65, 1.0)
     assert tuning.default == pytest.approx(2 / 3)
     assert tuning.paper == pytest.approx(1 / 3)
-    assert tuning.gain == pytest.approx(1 / 3)
+    assert tuning.best_accuracy - tuning.default == pytest.approx(1 / 3)
 
 
 def test_one_example_tells_nothing_of_others() -> None:
@@ -152,14 +152,13 @@ def test_no_labelled_sample() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"alphas": ()}, r"alphas must be several numbers, such as \(0.25, 0.5\), not \(\)"),
-        ({"betas": 0.5}, "betas must be several numbers"),
-        ({"betas": "0.5"}, "betas must be several numbers"),
-        ({"alphas": (0.5, -1)}, "alphas must be non-negative numbers, not -1"),
-        ({"betas": (math.nan,)}, "betas must be non-negative numbers, not nan"),
-        ({"betas": (True,)}, "betas must be non-negative numbers, not True"),
-        ({"betas": ("1",)}, "betas must be non-negative numbers, not '1'"),
-        ({"alphas": (0.5, 0.25, 0.5)}, "alphas has a value twice: 0.5, 0.25, 0.5"),
+        ({"alphas": ()}, r"alphas must be non-negative numbers, such as \(0.25, 0.5\), not \(\)"),
+        ({"betas": 0.5}, "betas must be non-negative numbers"),
+        ({"betas": "0.5"}, "betas must be non-negative numbers"),
+        ({"alphas": (0.5, -1)}, "alphas must be non-negative numbers"),
+        ({"betas": (math.nan,)}, "betas must be non-negative numbers"),
+        ({"betas": (True,)}, "betas must be non-negative numbers"),
+        ({"betas": ("1",)}, "betas must be non-negative numbers"),
         ({"folds": 1}, "folds must be a whole number of at least 2"),
     ],
 )
@@ -217,10 +216,10 @@ def test_what_is_no_better_than_the_default_is_not_recommended() -> None:
     examples = samples([(0.4, 0.9, 1)], [(0.95, 0.99, 0)])
     worse = tune(examples, alphas=(2,), betas=(0.5,))
     assert worse.accuracy[2][0.5] == 0.5
-    assert (worse.gain, worse.best, worse.recommended) == (0, RuleVerifier(), RuleVerifier())
+    assert (worse.best, worse.recommended) == (RuleVerifier(), RuleVerifier())
     assert "(by decisions): the default, alpha 0.9 and beta 1: none of the pairs that were tried is" in worded(worse)
     same = tune(examples, alphas=(0.6,), betas=(0.5,))
-    assert (same.accuracy[0.6][0.5], same.gain, same.recommended) == (1, 0, RuleVerifier())
+    assert (same.accuracy[0.6][0.5], same.recommended) == (1, RuleVerifier())
     better = tune(samples([(0.6, 0.9, 1)], [(0.85, 0.9, 0)]), alphas=(0.75,), betas=(0.5,))
     assert better.recommended == better.best == RuleVerifier(alpha=0.75, beta=0.5)
 

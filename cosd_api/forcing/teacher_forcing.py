@@ -22,7 +22,7 @@ from cosd_api.alignment import LONGEST, least, same
 from cosd_api.decoding.answer import JudgedPath
 from cosd_api.decoding.readers import Reader
 from cosd_api.decoding.said import Said, Writing
-from cosd_api.forcing.reading import END, HeldModel, ReferenceReading
+from cosd_api.forcing.reading import END, ForcedModel, ReferenceReading
 from cosd_api.forcing.samples import Label, Sample
 from cosd_api.paths.units import PathUnit
 from cosd_api.paths.walks import Difference, Walk, begun_before, is_own, next_start, ties
@@ -30,10 +30,10 @@ from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Context, Token
 from cosd_providers.text import readable
 
-__all__ = ["Recital"]
+__all__ = ["TeacherForcing"]
 
 
-class RecitedPath(JudgedPath):
+class ForcedPath(JudgedPath):
     """The reference; or its beginning, what the draft would write instead of the rest, and an end of sequence.
 
     Args:
@@ -49,7 +49,7 @@ class RecitedPath(JudgedPath):
     """
 
     def __init__(
-        self, tokens: Sequence[Token], *, final: bool, reference: RecitedPath | None = None, wrong: int = 0
+        self, tokens: Sequence[Token], *, final: bool, reference: ForcedPath | None = None, wrong: int = 0
     ) -> None:
         super().__init__()
         if reference is not None:
@@ -76,14 +76,14 @@ class RecitedPath(JudgedPath):
         """The text up to a difference, then the assistant's token; None if there is no such text."""
         return None if differs is None or differs.theirs.end else bytes(self.text[: differs.at]) + differs.theirs.data
 
-    def holds(self, over: int, differs: Difference | None) -> bool:
+    def covers_wrong(self, over: int, differs: Difference | None) -> bool:
         """Test whether the draft's wrong token is among the judged tokens, or begins within the assistant's token."""
         if not self.leaves or over > self.wrong:
             return self.leaves
         return differs is not None and differs.at + len(differs.theirs.data) > self.offset(self.wrong)
 
 
-class Recital:
+class TeacherForcing:
     """Teacher forcing of two models along a reference (section 3.2, equation 7 of the paper).
 
     Args:
@@ -97,9 +97,9 @@ class Recital:
 
     def __init__(
         self,
-        draft: HeldModel,
+        draft: ForcedModel,
         reading: ReferenceReading,
-        assistant: HeldModel,
+        assistant: ForcedModel,
         known: ReferenceReading | None,
         reader: Reader,
         *,
@@ -107,18 +107,18 @@ class Recital:
     ) -> None:
         self._draft, self._choices, self._assistant, self._known = draft, reading.choices, assistant, known
         self._reader, self._ends, self._by_ids = reader, ends, reading.tokens[0].id is not None
-        recited = [self._recited(*one) for one in zip(reading.tokens, reading.choices, strict=True)]
-        self._reference = RecitedPath(recited, final=ends)
+        recited = [self._forced(*one) for one in zip(reading.tokens, reading.choices, strict=True)]
+        self._reference = ForcedPath(recited, final=ends)
         self._text = bytes(self._reference.text)
         self._said = Said() if known is None or not reader.takes_ids else Said(known.answers)
         self._missing: dict[Any, bytes] = {}  # keys of places about which to ask the assistant, with the text before
         self._after: dict[int, list[Token | None]] = {}  # the draft's further tokens; None if no more are known
-        self._short: dict[int, RecitedPath] = {}  # paths that the draft must continue before they can be judged
+        self._short: dict[int, ForcedPath] = {}  # paths that the draft must continue before they can be judged
         self._samples: list[Sample] = []
         self._skipped = 0
 
     @staticmethod
-    def _recited(token: Token, choice: Token | None) -> Token:
+    def _forced(token: Token, choice: Token | None) -> Token:
         """A token of the reference with the probability of the draft's choice, which it is unless the draft errs."""
         if choice is None:
             return token
@@ -151,7 +151,7 @@ class Recital:
             texts = [Writing() if one is None else Writing(one.tokens) for one in found]
             said.wrote |= dict(zip(missing, texts, strict=True))
 
-    async def _continue(self, paths: Sequence[RecitedPath]) -> None:
+    async def _continue(self, paths: Sequence[ForcedPath]) -> None:
         """Ask the draft how its own paths go on: by ids for one token, by text for all tokens of a word."""
         if not self._by_ids:
             found = await concurrently([partial(self._written, one) for one in paths])
@@ -162,7 +162,7 @@ class Recital:
             for wrong, before in ids.items():
                 self._after.setdefault(wrong, []).append(tokens[before])
 
-    async def _written(self, own: RecitedPath) -> list[Token]:
+    async def _written(self, own: ForcedPath) -> list[Token]:
         """Return all tokens that a draft that is sent text writes after a path.
 
         The draft is sent the reference up to the place where the path leaves it, so it must first write its own tokens
@@ -195,7 +195,7 @@ class Recital:
             at = self._take(own, await self._unit(own, at))
         return max(next_start(self._reference, unit, self._reference.ends[wrong]), wrong + 1)
 
-    async def _unit(self, path: RecitedPath, first: int) -> PathUnit:
+    async def _unit(self, path: ForcedPath, first: int) -> PathUnit:
         unit = await self._reader.unit(path, first, own=False)
         assert unit is not None  # because the path ends with an end of sequence
         return unit
@@ -208,7 +208,7 @@ class Recital:
         own = None if token.end else token.id
         return not (is_own(choice, own) or ties(choice, own, 0.0)) if self._by_ids else not same(choice, token)
 
-    def _leave(self, wrong: int) -> RecitedPath:
+    def _leave(self, wrong: int) -> ForcedPath:
         """Return the path that consists of the reference up to index `wrong`, then of the draft's known tokens."""
         tokens = list[Token]()
         for token in (self._choices[wrong], *self._after.get(wrong, ())):
@@ -217,9 +217,9 @@ class Recital:
             tokens.append(token)
             if token.end:
                 break
-        return RecitedPath(tokens, final=tokens[-1].end, reference=self._reference, wrong=wrong)
+        return ForcedPath(tokens, final=tokens[-1].end, reference=self._reference, wrong=wrong)
 
-    def _take(self, path: RecitedPath, unit: PathUnit) -> int:
+    def _take(self, path: ForcedPath, unit: PathUnit) -> int:
         """Judge one unit of a path; return the index of the token at which the next unit begins."""
         walked = self._compare(path, unit)
         if walked is None:
@@ -234,7 +234,7 @@ class Recital:
             self._samples.append(sample)
         return unit.last if walked.difference is None else next_start(path, unit, walked.difference.end)
 
-    def _compare(self, path: RecitedPath, unit: PathUnit) -> Walk | None:
+    def _compare(self, path: ForcedPath, unit: PathUnit) -> Walk | None:
         """Compare a unit with what the assistant said; None if the assistant must be asked first."""
         reader, said = self._reader, self._said
         if not unit.judged or (reader.tokenwise and path.tokens[unit.first].prob is None):
@@ -253,11 +253,11 @@ class Recital:
 
     # --------------------------------------------------------------------------------------------------- the samples
 
-    def _sample(self, path: RecitedPath, unit: PathUnit, walked: Walk) -> Sample | None:
+    def _sample(self, path: ForcedPath, unit: PathUnit, walked: Walk) -> Sample | None:
         """Create the sample of a unit; None if a probability is unknown, or if too little text is known to judge it."""
         differs = walked.difference
         over = unit.last if differs is None else begun_before(path, unit.first, differs.end)
-        wrong = path.holds(over, differs)
+        wrong = path.covers_wrong(over, differs)
         p, q = least(path.tokens[unit.first : over]), least(walked.choices)
         if p is None or q is None or self._is_open(path, differs, wrong=wrong):
             return None
@@ -271,7 +271,7 @@ class Recital:
         reference = self._text[start:end]
         return Sample(p, q, label, differs is None, start, readable(mine), readable(theirs), readable(reference))
 
-    def _label(self, path: RecitedPath, over: int, end: int, differs: Difference | None) -> Label | None:
+    def _label(self, path: ForcedPath, over: int, end: int, differs: Difference | None) -> Label | None:
         """The label of a unit with the draft's wrong token: tokens are compared if units are tokens, else texts."""
         if self._reader.tokenwise:
             right = differs is not None and same(differs.theirs, self._reference.tokens[path.wrong])
@@ -284,24 +284,24 @@ class Recital:
             right = theirs is not None and self._text.startswith(theirs)
         return 1 if right else 0 if over <= path.wrong else None
 
-    def _is_spelled(self, path: RecitedPath, over: int, end: int) -> bool:
+    def _is_spelled(self, path: ForcedPath, over: int, end: int) -> bool:
         """Test whether the path's text equals the reference, up to token index `over` and at least up to byte `end`."""
         stop, ends = max(path.offset(over), end), path.tokens[over - 1].end
         return bytes(path.text[:stop]) == (self._text if ends else self._text[:stop]) and (self._ends or not ends)
 
-    def _is_short(self, path: RecitedPath, differs: Difference | None) -> bool:
+    def _is_short(self, path: ForcedPath, differs: Difference | None) -> bool:
         """Test whether the draft must be asked to continue its own text."""
         if not path.leaves or self._reader.tokenwise:
             return False
         known = None in self._after.get(path.wrong, ()) or path.known - path.wrong >= LONGEST
         return not known and self._is_beginning(path, differs)
 
-    def _is_beginning(self, path: RecitedPath, differs: Difference | None) -> bool:
+    def _is_beginning(self, path: ForcedPath, differs: Difference | None) -> bool:
         """Test whether the draft's own text is a prefix of the reference or of the text with the assistant's token."""
         others = [one for one in (self._text, path.exchanged(differs)) if one is not None]
         return not path.final and any(one.startswith(bytes(path.text)) for one in others)
 
-    def _is_open(self, path: RecitedPath, differs: Difference | None, *, wrong: bool) -> bool:
+    def _is_open(self, path: ForcedPath, differs: Difference | None, *, wrong: bool) -> bool:
         """Test whether a unit needs a continuation to be judged, because one compared text is a prefix of another."""
         theirs = path.exchanged(differs)
         if self._reader.tokenwise:
