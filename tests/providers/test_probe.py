@@ -654,8 +654,6 @@ async def test_vllm() -> None:
     assert found["scoring"] == "prompt_logprobs"
     assert found["draft"] == "ids"
     assert {*report.strategies} >= {"echo", "list", "singles"}
-    echo = next(way for way in report.ways if way.name == "echo")
-    assert echo.example == (100, 400_000)
     assert any("--enable-prompt-tokens-details" in words for words in report.advice)
 
 
@@ -771,7 +769,7 @@ async def test_what_others_answer_instead_is_no_strategy() -> None:
     assert [way.name for way in no_lists.values() if way.proved] == ["singles"]
     assert no_lists["list"].seen == "all places were answered by singles instead"
     seeing = {way.name: way for way in (await examined(Server(Talker(3)), tokenizer=Local())).ways}
-    assert seeing["echo"].example == (100, 400_000)
+    assert seeing["echo"].proved
 
 
 # Reports.
