@@ -68,8 +68,6 @@ _ROWS = (
     Words(
         "tie", "ties", "the log probabilities of the same drafts, written, and read in lists and alone", other="{seen}"
     ),
-    Words("alternatives", "other tokens", "the alternatives of drafts, proposals and scores, compared", other=_BOTH),
-    Words("scored_end", "end of a text", "the end after the text of a draft, scored and proposed", "scored: {seen}"),
     Words("sampling", "sampling", "two drafts with one seed, and draws of one token", "yes, seeded: {seen}"),
     Words("hidden_states", "hidden states", "the states of a draft, listed with it and requested for its text", _SEEN),
 )
