@@ -279,12 +279,12 @@ class OpenAIClient:
                 return await stack.enter_async_context(stream(body))
 
             events = self._answers(begin, body)
-            check = StreamCheck(hides=not self.dialect.shows_parts, probs=self.facts.probs)
+            check = StreamCheck(hides=not self.dialect.shows_parts)
 
             async def whole() -> WireAnswer:
                 await stack.aclose()
                 answer = await self.one(prefix, limit, usage, fields, alternatives=alternatives, check=False)
-                return check.rest(answer, self.endpoint, usage)
+                return check.rest(answer, self.endpoint)
 
             async with aclosing(checked(events, check, whole)) as answers:
                 yield answers
