@@ -210,13 +210,6 @@ class LlamaCppProbeClient(ProbeClient):
         super().__init__(client.transport, client.facts.info.model)
         self._client = client
 
-    async def settings(self) -> dict[str, int]:
-        """Request the number of slots, and the context size that the model was trained for."""
-        endpoint = self._transport.endpoint
-        slots = parse(_Props, await self._transport.get("/props"), endpoint).total_slots
-        listed = parse(Models, await self._transport.get("/v1/models"), endpoint).data
-        return {"slots": slots or 0, "trained": next((one.trained for one in listed if one.id == self._model), 0) or 0}
-
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
         """Send one request. An empty text before ids adds the beginning of sequence, if the model has one."""
         sent: list[object] = [prompt if isinstance(prompt, str) else ["", *prompt] for prompt in request.prompts]

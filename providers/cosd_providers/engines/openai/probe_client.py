@@ -100,10 +100,6 @@ class ProbeClient(ABC):
     async def score(self, text: str, usage: Usage) -> RawScores:
         """Request the distributions at the tokens of a text."""
 
-    async def settings(self) -> dict[str, int]:
-        """Request the server's start options, as far as it reports them, e.g. the number of `"slots"`."""
-        return {}
-
     async def models(self) -> list[str]:
         """List the names of the server's models."""
         try:
