@@ -192,7 +192,6 @@ def values(report: ProbeReport) -> dict[str, Any]:
 
 
 GOOD = {
-    "models": ("toy",),
     "logprobs": True,
     "probabilities": "raw",
     "scoring": "echo",
@@ -303,7 +302,6 @@ async def test_a_beginning_that_every_prompt_gets_is_no_fault() -> None:
     [
         ({"lists": "500"}, "lists", False, "assertion failed"),
         ({"lists": "first"}, "lists", False, "answered in part: 1 of 2"),
-        ({"listed": None, "lists": "yes"}, "models", None, "does not list its models"),
         ({"reads_ids": False}, "ids", False, "12 tokens were read"),
         ({"end": False}, "end", False, "its probability is not shown"),
         ({"changes": {"logprobs": None}}, "logprobs", False, "an answer without probabilities"),
@@ -1081,7 +1079,7 @@ async def test_the_kind_of_server_is_in_the_first_line() -> None:
 
 async def test_a_name_that_no_line_has() -> None:
     report = await examined(Server(Talker()))
-    with pytest.raises(KeyError, match=r"no line 'scorng'; it has server, models, .*scoring, .*propose"):
+    with pytest.raises(KeyError, match=r"no line 'scorng'; it has server, .*scoring, .*propose"):
         report["scorng"]
 
 

@@ -642,6 +642,8 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             found = await self._transport.post("/apply-template", self._named(messages=messages))
             return self._read(_Rendered, found).prompt
         except InvalidRequestError as error:  # also raised for errors in the template
+            if error.status == 404:  # a proxy may lack this route
+                return await super()._render(messages)
             raise TemplateRefusal(error.args[0]) from None
 
     async def begun(self, prompt: str) -> str:

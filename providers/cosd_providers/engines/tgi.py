@@ -578,10 +578,6 @@ class TgiProbeClient(ProbeClient):
         super().__init__(transport, client.facts.info.model)
         self._client = client
 
-    async def models(self) -> list[str]:
-        """Return a list with the model that `/info` names."""
-        return [(await self._client.info()).model_id]
-
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
         """Send a request with a single text."""
         prompts, heat = request.prompts, request.temperature

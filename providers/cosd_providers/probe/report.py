@@ -13,14 +13,13 @@ from pydantic import BaseModel, ConfigDict
 
 from cosd_providers.connect import Snapshot
 
-Value = bool | int | float | str | tuple[str, ...] | None
+Value = bool | int | float | str | None
 """The value of a line; None means that it is unknown."""
 
 UNTRUSTED = "; with servers of this kind a fusion does not rely on it, and says so"
 """Words that are added if the server reports the probability of the end, but its adapter does not rely on it."""
 
 _WIDTH, _INDENT = 80, 19
-_SHOWN = 4  # maximum number of models to name
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,6 @@ _SEEN = "yes: {seen}"
 _BOTH = "{value}: {seen}"
 _ROWS = (
     Words("server", "server", "what it is, and whether it can be used at all", no="refused: {seen}"),
-    Words("models", "models", "the server's list of models"),
     Words("context", "context", "its description of itself", other="{value} tokens, as the server says"),
     Words("tokenizer", "tokenizer", "the tokens of a text: words, code, scripts, emoji"),
     Words("spaces", "spaces", "the tokens of frequent phrases", _SEEN),
@@ -112,10 +110,6 @@ class Line(BaseModel):
                 words = row.yes + (": {seen}" if seen.endswith(UNTRUSTED) else "")
             case False:
                 words = row.no
-            case tuple():
-                more = len(value) - _SHOWN
-                value = ", ".join(value[:_SHOWN]) + (f" and {more} more" if more > 0 else "") or "none"
-                words = row.other
             case "endpoint":
                 words = "the server's own"
             case int() if seen.endswith(f": {value}"):  # as many alternatives were listed as were requested

@@ -172,7 +172,7 @@ class Echo:
             if not agree(scored.positions[at], positions[0]):
                 return None
             beside = [scored.positions[at - 1], (*scored.positions, scored.after)[at + 1]]
-            if any(other is not None and agree(other, positions[0]) for other in beside):
+            if any(agree(other, positions[0]) for other in beside):
                 continue  # a shift would be invisible at this position
             agreeing.append((scored.positions[at], positions[0]))
             if len(agreeing) == _PLACES:
