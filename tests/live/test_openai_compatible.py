@@ -14,6 +14,7 @@ import pytest
 from cosd_providers import ContextLengthError, DraftEnd, Question, UnsupportedError, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.openai import OpenAICompatible
+from fakes.breaking import Repeating
 from naive.plain_http import CLOSE, ask, get
 from support.asked import draft
 from support.drawn import partly
@@ -219,6 +220,31 @@ async def test_a_limit_within_a_character(trio: Mapping[str, str], api: Any, pro
             assert found is not None
             assert [token.data for token in found.tokens] == [token.data for token in whole[: len(found.tokens)]]
             assert len(found.tokens) >= size
+
+
+@pytest.mark.parametrize("dialect", ["llama.cpp", "openai"])
+async def test_a_proxy_that_repeats_events(url: str, dialect: str) -> None:
+    def forward(request: httpx.Request) -> httpx.Response:
+        with httpx.Client() as client:
+            kept = {name: value for name, value in request.headers.items() if name in ("content-type", "accept")}
+            answer = client.request(
+                request.method, request.url, content=request.content, headers={**kept, **CLOSE}, timeout=60
+            )
+        return httpx.Response(
+            answer.status_code, content=answer.content, headers={"content-type": answer.headers["content-type"]}
+        )
+
+    async with OpenAICompatible(url, dialect=dialect) as provider:
+        expected = await draft(provider, MIXED, limit=64)
+    for at, size in ((1, 1), (3, 1), (6, 4)):
+        proxy, usage = Repeating(forward, at, size), Usage()
+        async with OpenAICompatible(url, dialect=dialect, http_client=proxy.client()) as provider:
+            found = await draft(provider, MIXED, limit=64, usage=usage)
+        assert [one.data for one in found[:-1]] == [one.data for one in expected[:-1]]
+        assert found[-1] == expected[-1]
+        assert usage.requests == 2
+        [warning] = usage.warnings
+        assert warning.startswith(f"{url}: a part of a stream came twice")
 
 
 async def test_context(url: str) -> None:

@@ -279,12 +279,12 @@ class OpenAIClient:
                 return await stack.enter_async_context(stream(body))
 
             events = self._answers(begin, body)
-            check = StreamCheck(hides=not self.dialect.shows_parts)
+            check = StreamCheck(hides=not self.dialect.shows_parts, probs=self.facts.probs)
 
             async def whole() -> WireAnswer:
                 await stack.aclose()
                 answer = await self.one(prefix, limit, usage, fields, alternatives=alternatives, check=False)
-                return check.rest(answer, self.endpoint)
+                return check.rest(answer, self.endpoint, usage)
 
             async with aclosing(checked(events, check, whole)) as answers:
                 yield answers

@@ -1,8 +1,9 @@
-"""Checks of a stream's events: what a stream hides is requested again, without a stream.
+"""Checks of a stream's events: what a stream hides or repeats is requested again, without a stream.
 
 - Some servers hide parts of an answer in a stream only. For example, llama-cpp-python decodes each token of a stream
   separately and drops bytes that are not a character.
 - Some servers end a stream silently instead of refusing the request with an error.
+- Some proxies send an event twice.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
-from cosd_providers.engines.openai.wire import WireAnswer, rest_of, steps, strings
+from cosd_providers.engines.openai.wire import WireAnswer, marks, rest_of, steps, strings
 from cosd_providers.errors import ResponseError
+from cosd_providers.usage import Usage
 
 
 class RestOfAnswer(WireAnswer):
@@ -26,20 +28,31 @@ class StreamCheck:
     - A token may contain a whole character and a part of the next one. Text offsets reveal this case, because the
       offset of the following event counts the hidden part. So each event with an offset is held back until the next
       event arrives.
+    - If an event comes twice, its tokens have the same strings and the same probabilities both times, which hardly
+      happens otherwise. If it does happen, the whole answer has these tokens twice, too.
     """
 
-    def __init__(self, *, hides: bool) -> None:
-        self.broken = False  # whether the stream hides something, so that the rest of the answer must be requested
+    def __init__(self, *, hides: bool, probs: bool) -> None:
+        # whether the stream hides or repeats something, so that the rest of the answer must be requested
+        self.broken = False
         self._hides = hides  # whether the server may hide parts of characters
+        # whether probabilities were requested; without them, an event that comes twice is not noticed
+        self._probs = probs
         self._strings: list[str] = []  # tokens of the events that have been returned
         self._text = ""
         self._start: int | None = None  # the first offset
+        self._seen: set[tuple[object, ...]] = set()
+        self._again: list[str] = []  # tokens of an event that came before, and of an event held back before it
         self._held: WireAnswer | None = None
         self._begun = False
 
     def feed(self, answer: WireAnswer) -> list[WireAnswer]:
         """Read an event, and return the events that are now certain."""
         self._begun = True
+        if self._probs and self._came_before(answer):
+            self._again = [*(_strings(self._held) if self._held else ()), *_strings(answer)]
+            self.broken = True
+            return []
         if not self._hides or not answer.choices:
             return [self._given(answer)]
         offset, held, self._held = _offset(answer), self._held, None
@@ -67,10 +80,10 @@ class StreamCheck:
             return []
         return [] if held is None else [held]
 
-    def rest(self, whole: WireAnswer, endpoint: str) -> RestOfAnswer:
+    def rest(self, whole: WireAnswer, endpoint: str, usage: Usage) -> RestOfAnswer:
         """Return the part of the whole answer after the events that have been returned, as one event.
 
-        `whole` answers the same request without a stream.
+        `whole` answers the same request without a stream. `usage` gets a warning if the stream has repeated something.
 
         Raises:
             ResponseError: the whole answer does not begin with these events.
@@ -79,7 +92,18 @@ class StreamCheck:
         if rest is None:
             words = "the repeated request has another answer: the server does not always take the most probable token"
             raise ResponseError(words, endpoint=endpoint, retryable=True)
+        if self._again and strings(rest)[: len(self._again)] != self._again:
+            usage.warn(
+                f"{endpoint}: a part of a stream came twice, so the answer was requested once more, without a stream. "
+                "Is there a proxy that repeats events?"
+            )
         return RestOfAnswer(choices=[rest], usage=whole.usage)
+
+    def _came_before(self, answer: WireAnswer) -> bool:
+        found = [mark for choice in answer.choices for mark in marks(choice)]
+        before = not self._seen.isdisjoint(found)
+        self._seen.update(found)
+        return before
 
     def _given(self, answer: WireAnswer) -> WireAnswer:
         self._strings += _strings(answer)

@@ -180,6 +180,11 @@ class Drafting:
                 yield token
             if stream.finish is None:
                 raise broken_off(self._client.endpoint)
+            if stream.repeats:
+                self._usage.warn(
+                    f"{self._client.endpoint}: parts of a stream came twice, and more tokens came than the server has "
+                    "billed: the answer may repeat what the model wrote once. Is there a proxy that repeats events?"
+                )
             bill.final = True
 
     def _drawn(self) -> Mapping[str, object]:
@@ -214,6 +219,9 @@ class _Stream:
         self._draft = draft  # the draft that receives the new tokens
         self._known = known  # the bytes of each raw token in earlier answers to the same text; new tokens are appended
         self._at = 0
+        self._written = 0  # number of tokens with text, and an end that is shown
+        self._again = 0  # how many of them came in events that repeat the text of the event before
+        self._last = ""
         self._streamed: int | None = None  # number of raw tokens of a stream that was closed for another request
         self._repeated = repeated  # the answer so far, if the server repeats it; otherwise empty
         self._begun: CheckedAligner | EventReader | None = None
@@ -243,6 +251,12 @@ class _Stream:
         """The number of raw tokens received; -1 if the server shows no tokens, only text."""
         return self._aligner.count if isinstance(self._aligner, CheckedAligner) else -1
 
+    @property
+    def repeats(self) -> bool:
+        """True if more tokens came than were billed, and events that repeat the one before explain the difference."""
+        billed = (self.billed.completion_tokens if self.billed else None) or self._written
+        return self._written - self._again <= billed < self._written
+
     def feed(self, event: WireAnswer) -> list[Token]:
         """Read one event, and return the whole tokens that it completes."""
         self.billed = event.usage or self.billed
@@ -263,11 +277,16 @@ class _Stream:
 
     def _read(self, choice: Completion) -> list[Token]:
         tokens: list[Token] = []
+        before = self._written
         for position in self._aligner.feed(choice):
+            token = position.pick.token
+            self._written += bool(token.data) or (token.end and token.prob is not None)
             self._client.facts.spaced = self._client.facts.spaced or self._aligner.spaced
             tokens += self._take(position)
             if self.differs:
                 return tokens
+        self._again += self._written - before if choice.written == self._last else 0
+        self._last = choice.written or self._last
         self.finish = choice.finish_reason
         return tokens
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
@@ -35,6 +35,8 @@ _STOPS = ("eos", "eos_token", "end_turn")
 FINISHES = ("stop", "length", "content_filter")
 """The known finish reasons of an answer."""
 
+_NEVER = -745.0
+"""The least log probability of a token that is possible: the exponential of a lower number is 0."""
 
 Byte = Annotated[int, Field(ge=0, le=255)]
 
@@ -221,6 +223,22 @@ def strings(answer: Completion) -> list[str]:
     """Return the server's string for each token."""
     logprobs = answer.logprobs or Logprobs()
     return logprobs.tokens or [] if logprobs.content is None else [one.token for one in logprobs.content]
+
+
+def marks(answer: Completion) -> list[tuple[object, ...]]:
+    """Return a mark for each token: its string, its offset if known, and all listed log probabilities.
+
+    Tokens at different positions hardly ever have equal marks, even if the model repeats itself. A token that is
+    certain, so that its list shows only probabilities of 1 and 0, has no mark.
+    """
+    logprobs, found = answer.logprobs or Logprobs(), list[tuple[object, ...]]()
+    if logprobs.content is not None:
+        found += [(one.token, one.logprob, *(o.logprob for o in one.top_logprobs or ())) for one in logprobs.content]
+    elif logprobs.tokens and logprobs.token_logprobs:
+        tops = chain(logprobs.top_logprobs or (), repeat(None))
+        shown = zip(logprobs.tokens, logprobs.token_logprobs, logprobs.text_offset or repeat(0), tops, strict=False)
+        found += [(*own, *(top or {}).values()) for *own, top in shown]
+    return [one for one in found if any(isinstance(value, float) and _NEVER < value < 0 for value in one)]
 
 
 def rest_of(answer: Completion, seen: Sequence[str], text: str) -> Completion | None:
