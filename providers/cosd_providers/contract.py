@@ -453,3 +453,16 @@ class WordSplitter(Protocol):
     async def word_splitter(self) -> WordEnds | None:
         """Return the function that finds the ends of words; None if it is unknown. The function sends no requests."""
         ...
+
+
+@runtime_checkable
+class KnownVocabulary(Protocol):
+    """An optional protocol of providers that know all tokens of their model."""
+
+    async def crossing_token(self) -> bytes | None:
+        """Return a token that crosses a space between words (`vocabulary.crosses_space`). No request is sent.
+
+        Returns:
+            The first such token; None if there is none, or if the tokens are unknown.
+        """
+        ...

@@ -20,6 +20,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -46,7 +47,7 @@ from cosd_providers.parsing import parse
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy, checked_strategy
 from cosd_providers.text import sendable
-from cosd_providers.tokenizers import Tokenizer, beside, encoded, length, load_tokenizer, word_ends
+from cosd_providers.tokenizers import Tokenizer, beside, crossing, encoded, length, load_tokenizer, word_ends
 from cosd_providers.usage import Usage
 
 _LASTING = ("id", "root", "parent", "max_model_len", "meta")
@@ -142,6 +143,7 @@ class Engine(Generic[_F]):
         self._tokenizer: Tokenizer | None = None if tokenizer is None else load_tokenizer(tokenizer)
         self._splits = self._tokenizer is not None and word_ends(self._tokenizer) is not None
         self._use_strategy(strategy)
+        self._crossing = Lazy[bytes]()
         self._found = Lazy[_F]()
 
     def __repr__(self) -> str:
@@ -170,6 +172,12 @@ class Engine(Generic[_F]):
     async def word_splitter(self) -> WordEnds | None:
         """Return the word splitter of the local tokenizer, if the user gave one; see `contract.WordSplitter`."""
         return word_ends(self._tokenizer) if self._tokenizer is not None else None
+
+    async def crossing_token(self) -> bytes | None:
+        """Look for the token in the vocabulary of the local tokenizer, once; see `contract.KnownVocabulary`."""
+        if self._tokenizer is None:
+            return None
+        return await self._crossing.get(partial(crossing, self._tokenizer)) or None
 
     @abstractmethod
     async def _discover(self) -> _F:

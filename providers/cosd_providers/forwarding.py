@@ -15,6 +15,7 @@ from cosd_providers.contract import (
     HiddenStates,
     IdContexts,
     IdScores,
+    KnownVocabulary,
     Piece,
     Proposal,
     Provider,
@@ -103,6 +104,11 @@ class Forwarding:
         """See `contract.WordSplitter`."""
         provider = await self._wrapped()
         return await provider.word_splitter() if isinstance(provider, WordSplitter) else None
+
+    async def crossing_token(self) -> bytes | None:
+        """See `contract.KnownVocabulary`."""
+        provider = await self._wrapped()
+        return await provider.crossing_token() if isinstance(provider, KnownVocabulary) else None
 
     async def tokenize(self, text: str) -> list[Piece]:
         """See `contract.Provider`."""

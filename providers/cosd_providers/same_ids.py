@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cosd_providers.contract import IdContexts, Provider, ServerInfo
+from cosd_providers.contract import IdContexts, KnownVocabulary, Provider, ServerInfo
 from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
 from cosd_providers.text import LOST
 from cosd_providers.tokenizers import TEST_TEXT
@@ -37,8 +37,9 @@ class Vocabulary:
     # the decoded text of a sample of ids between the least and the greatest id in `ids`. White space and bytes that are
     # not characters are left out, because servers show them differently
     spread: str
-    # a token that crosses a space between words (`vocabulary.crosses_space`); empty if the test text has none, None if
-    # its tokens are unknown. A vocabulary that has such tokens only for rarer phrases, or for other languages, is not
+    # a token that crosses a space between words (`vocabulary.crosses_space`); empty if there is none, None if this
+    # cannot be known. If all tokens are known from a local tokenizer, it is certain that there is none. Otherwise there
+    # is none in the test text: a vocabulary that has such tokens only for rarer phrases, or for other languages, is not
     # recognised
     crossing: bytes | None = field(default=None, compare=False, repr=False)
 
@@ -62,4 +63,6 @@ async def vocabulary(provider: Provider, info: ServerInfo) -> Vocabulary | None:
     if b"".join(piece.data for piece in pieces) != _TEXT.encode():
         return Vocabulary(ids, spread)
     crossing = next((piece.data for piece in pieces if crosses_space(piece.data)), None)
+    if crossing is None and isinstance(provider, KnownVocabulary):
+        crossing = await provider.crossing_token()
     return Vocabulary(ids, spread, crossing or b"")

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 
@@ -19,7 +19,7 @@ from anyio import to_thread
 
 from cosd_providers.contract import Piece, Provider, ServerInfo, WordEnds, WordSplitter
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.vocabulary import Kind, decode_token, kind_of, spell
+from cosd_providers.vocabulary import Kind, crosses_space, decode_token, kind_of, spell
 
 if TYPE_CHECKING:
     import tiktoken
@@ -120,6 +120,25 @@ class CountingTokenizer(Tokenizer, Protocol):
         ...
 
 
+@runtime_checkable
+class ListingTokenizer(Tokenizer, Protocol):
+    """An optional protocol of tokenizers that list their vocabulary."""
+
+    def listed(self) -> Iterable[bytes]:
+        """Return the raw bytes of all tokens except special ones; empty if they are unknown."""
+        ...
+
+
+async def crossing(tokenizer: Tokenizer) -> bytes:
+    """Find a token that crosses a space between words (`vocabulary.crosses_space`); empty if none is known."""
+
+    def find() -> bytes:
+        tokens = tokenizer.listed() if isinstance(tokenizer, ListingTokenizer) else ()
+        return next(filter(crosses_space, tokens), b"")
+
+    return await to_thread.run_sync(find)
+
+
 def length(tokenizer: Tokenizer, text: str) -> int:
     """Count the tokens of a text, without added tokens."""
     return tokenizer.count(text) if isinstance(tokenizer, CountingTokenizer) else len(tokenizer.encode(text))
@@ -216,6 +235,9 @@ class _HuggingFace:
         string = self._tokenizer.id_to_token(id) if 0 <= id < 2**32 else None
         return None if string is None or self._kind is None else decode_token(self._kind, string)
 
+    def listed(self) -> Iterable[bytes]:
+        return filter(None, map(self.token, self._tokenizer.get_vocab().values()))
+
     def words(self, text: str) -> list[int] | None:
         splitter = self._tokenizer.pre_tokenizer
         return None if splitter is None else [end for _, (_, end) in splitter.pre_tokenize_str(text)]
@@ -261,6 +283,9 @@ class _Tiktoken:
 
         pattern = getattr(self._encoding, "_pat_str", None)  # the library has no public attribute for the pattern
         return None if pattern is None else [word.end() for word in regex.finditer(pattern, text)]
+
+    def listed(self) -> Iterable[bytes]:
+        return self._encoding.token_byte_values()
 
     def token(self, id: int) -> bytes | None:
         if not 0 <= id <= self._encoding.max_token_value or self._encoding.is_special_token(id):

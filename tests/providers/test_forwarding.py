@@ -9,7 +9,7 @@ import pytest
 
 from cosd_api import Fusion, SettingError, fuse
 from cosd_providers import Context, DraftEnd, Message, Provider, Token, Usage
-from cosd_providers.contract import Ready, WordSplitter
+from cosd_providers.contract import KnownVocabulary, Ready, WordSplitter
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.forwarding import Forwarding, ForwardingProvider
 from cosd_providers.testing import ScriptedProvider
@@ -27,6 +27,9 @@ class Noted:
     async def word_splitter(self) -> None:
         self.used.append("splitter")
 
+    async def crossing_token(self) -> None:
+        self.used.append("tokens")
+
 
 async def test_everything_is_handed_on() -> None:
     provider = ScriptedProvider.from_texts({"Q": [" a"]}, name="mine")
@@ -40,10 +43,11 @@ async def test_everything_is_handed_on() -> None:
 async def test_what_is_optional_is_handed_on_where_it_is_there() -> None:
     noted: Any = Noted()
     for before in (Forwarding(noted), Forwarding(ScriptedProvider.from_texts({"Q": [" a"]}))):
-        assert isinstance(before, Ready) and isinstance(before, WordSplitter)
+        assert isinstance(before, Ready) and isinstance(before, WordSplitter) and isinstance(before, KnownVocabulary)
         await before.keep_ready()
         assert await before.word_splitter() is None
-    assert noted.used == ["ready", "splitter"]
+        assert await before.crossing_token() is None
+    assert noted.used == ["ready", "splitter", "tokens"]
 
 
 class Counted(ForwardingProvider):

@@ -10,7 +10,8 @@ from cosd_api import CoSD, fuse
 from cosd_api.decoding.answer_job import AnswerJob, Run
 from cosd_api.endpoints import Endpoints
 from cosd_providers import ConnectError, Piece, ServerInfo, UnsupportedError
-from cosd_providers.forwarding import Forwarding
+from cosd_providers.engines.llama_cpp import LlamaCpp
+from cosd_providers.forwarding import Forwarding, ForwardingProvider
 from cosd_providers.same_ids import vocabulary
 from cosd_providers.testing import ScriptedProvider, TableModel
 
@@ -41,6 +42,13 @@ class Silent(ScriptedProvider):
         raise UnsupportedError("the server does not encode")
 
 
+class Listed(ForwardingProvider):
+    """A server whose tokens are known."""
+
+    async def crossing_token(self) -> bytes | None:
+        return b" hereinafter referred"
+
+
 class Down(ScriptedProvider):
     """A server that is down."""
 
@@ -55,6 +63,8 @@ CROSSING: dict[str, tuple[Any, bytes | None]] = {
     "phrases": (provider(*SINGLE, b"at the end of the day"), b"at the end of the day"),
     "a space at the end": (provider(*SINGLE, b", "), b", "),
     "a phrase that the test text lacks": (provider(b" hereinafter referred"), b""),
+    "the same with a list": (Listed(provider(b" hereinafter referred")), b" hereinafter referred"),
+    "a list behind a wrapper": (ForwardingProvider(Listed(provider())), b" hereinafter referred"),
     "a text that is changed": (LowerCase(model(b"in the world"), ids=True), None),
 }
 
@@ -70,6 +80,47 @@ async def test_a_token_that_crosses_a_space_is_found(name: str) -> None:
 @pytest.mark.parametrize("given", [Silent(model(), ids=True), provider(ids=False), Forwarding(provider())])
 async def test_without_ids_nothing_is_known(given: Any) -> None:
     assert await vocabulary(given, await given.describe()) is None
+
+
+async def test_a_finding_about_spaces_makes_no_other_vocabulary() -> None:
+    one, other = provider(), Listed(provider())
+    first, second = [await vocabulary(given, await given.describe()) for given in (one, other)]
+    assert first is not None and second is not None
+    assert first == second and repr(first) == repr(second)
+    assert first.crossing != second.crossing
+
+
+class Searched:
+    """A tokenizer of a user's own, which counts how often it is searched."""
+
+    name, beginning, searches = "mine", 0, 0
+
+    def __init__(self, *more: bytes) -> None:
+        self.more = more
+
+    def encode(self, text: str) -> list[Piece]:
+        return [Piece(byte, bytes([byte])) for byte in text.encode()]
+
+    def token(self, id: int) -> bytes | None:
+        return bytes([id])
+
+    def listed(self) -> list[bytes]:
+        self.searches += 1
+        return [b"a", *self.more]
+
+
+@pytest.mark.parametrize(("more", "crossing"), [((), None), ((b"b c", b"d e"), b"b c")])
+async def test_a_local_tokenizer_is_searched_once_without_a_request(more: Any, crossing: bytes | None) -> None:
+    tokenizer = Searched(*more)
+    found = LlamaCpp("http://127.0.0.1:1", tokenizer=tokenizer)
+    for given in (found, found, Forwarding(found)):
+        assert await given.crossing_token() == crossing
+    assert tokenizer.searches == 1
+
+
+async def test_without_a_local_tokenizer_nothing_is_searched() -> None:
+    assert await LlamaCpp("http://127.0.0.1:1").crossing_token() is None
+    assert await Forwarding(provider()).crossing_token() is None
 
 
 PLAIN, PHRASES = (*SINGLE, b"ing"), (*SINGLE, b" in the")
