@@ -21,7 +21,6 @@ from cosd_providers.chat.templates import Template, load_template
 from cosd_providers.contract import Provider
 from cosd_providers.detection import DetectedProvider
 from cosd_providers.engines.openai.dialects import DIALECTS, Dialect, dialect_at
-from cosd_providers.http.httpx2_client import is_httpx2
 from cosd_providers.http.keys import only_keys
 from cosd_providers.http.limits import Limits, checked_limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
@@ -201,8 +200,8 @@ def connect(
         extra_body: fields to add to every generation request, for server features that this library does not cover.
         timeout: the number of seconds to wait between two bytes of an answer (600 by default), or an `httpx.Timeout`.
             If it is a number, connecting may take at most 5 seconds.
-        http_client: an `httpx.AsyncClient` or `httpx2.AsyncClient` with your own proxies, certificates and limits. The
-            provider never closes it.
+        http_client: an `httpx.AsyncClient` with your own proxies, certificates and limits. The provider never
+            closes it.
         limits: limits on concurrent requests, requests per minute and tokens per minute. Requests that would exceed a
             limit wait.
         report: the result of `probe` for this server, or the path of a saved result. Discovery is then skipped, and the
@@ -305,7 +304,7 @@ def _check_types(url: object, engine: object, http_client: object, report: objec
         raise TypeError(f"url must be a text such as 'http://gpu1:8080', not {type(url).__name__}")
     if not isinstance(engine, str | None):
         raise TypeError(f"engine must be a name such as 'vllm', not {type(engine).__name__}")
-    if not (isinstance(http_client, HttpClient | None) or is_httpx2(http_client)):
+    if not isinstance(http_client, HttpClient | None):
         raise TypeError(f"http_client must be an httpx.AsyncClient, not {type(http_client).__name__}")
     if isinstance(report, str) and report.lstrip().startswith("{"):
         raise ValueError("report is JSON text; give its file, or ProbeReport.model_validate_json(text)")

@@ -491,8 +491,6 @@ class ListedModel(BaseModel):
     max_model_len: int | None = Field(
         None, validation_alias=AliasChoices("max_model_len", AliasPath("meta", "n_ctx"), "context_length")
     )
-    # size of the context for which the model was trained, in tokens
-    trained: int | None = Field(default=None, validation_alias=AliasPath("meta", "n_ctx_train"))
     # number of tokens in the vocabulary
     vocabulary: int | None = Field(default=None, validation_alias=AliasPath("meta", "n_vocab"))
 

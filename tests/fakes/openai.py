@@ -57,8 +57,7 @@ class FakeOpenAI(StandIn):
         noise: the probabilities of a position differ by this factor, times its number, from the model's own, unless
             they are certain: on real servers, no two positions have the same ones.
         per_event: how many tokens the events of a stream hold, in turn.
-        echo: the effect of `echo`; `scaled` is as with another temperature; `unshown` is shifted, and has no entry of
-            the tokens generated after the text.
+        echo: the effect of `echo`; `scaled` is as with another temperature.
         lists: a list of prompts works, fails with 500, or only the first is answered.
         cut: number of tokens of a prompt that are read, the last ones; None for all.
         spaces: the strings of tokens have their leading space.
@@ -88,7 +87,7 @@ class FakeOpenAI(StandIn):
     opened: Literal["empty", "lost", "bytes", "hidden", "gone"] = "empty"
     noise: float = 0
     per_event: Sequence[int] = (1,)
-    echo: Literal["yes", "ignored", "shifted", "unshown", "scaled", "refused"] = "yes"
+    echo: Literal["yes", "ignored", "shifted", "scaled", "refused"] = "yes"
     lists: Literal["yes", "500", "first"] = "yes"
     cut: int | None = None
     spaces: bool = True
@@ -182,9 +181,7 @@ class FakeOpenAI(StandIn):
             if not (self.bills_first and index):
                 usage["prompt_tokens"] += read
                 usage["completion_tokens"] += len(run)
-            if body.get("echo") and self.echo in ("yes", "shifted", "unshown", "scaled"):
-                if self.echo == "unshown":
-                    run = [replace(shown, entry=None) for shown in run]
+            if body.get("echo") and self.echo in ("yes", "shifted", "scaled"):
                 run = self._echoed(ids, self._count(body)) + run
             before = [len("".join(shown.text for shown in run[:at])) for at in range(len(run))]
             run = [replace(shown, offset=7 + size) for shown, size in zip(run, before, strict=True)]
@@ -247,7 +244,7 @@ class FakeOpenAI(StandIn):
             held += self.model.tokens[token_id]
             text = held.decode("utf-8", "replace") if whole(held) == len(held) else ""
             held = b"" if text else held
-            probs = self.model.next(ids[: at + (self.echo in ("shifted", "unshown"))])
+            probs = self.model.next(ids[: at + (self.echo == "shifted")])
             if self.echo == "scaled":  # as with another temperature
                 probs = [prob**2 / sum(other**2 for other in probs) for prob in probs]
             entry = self._entry(token_id, text, probs, count)

@@ -48,7 +48,7 @@ class StandInSglang(StandIn):
         incremental: `--incremental-streaming-output`.
         truncates: `--allow-auto-truncate`.
         per_event: how many tokens the events of a stream hold, in turn.
-        old: whether it has the older names of routes, and no encoding for others.
+        old: whether it has no encoding for others.
         template: what the chat template writes around a message, or what renders all; None where no messages are known.
         certain: gives 1 and 0 as the probabilities of greedy decoding.
         shifted: by how many places the entries of a prompt stand wrongly.
@@ -103,10 +103,10 @@ class StandInSglang(StandIn):
         """One request, answered."""
         self.requests.append((path, body))
         try:
-            match method, path.removeprefix("/get_").lstrip("/"):
-                case "GET", "model_info" if path.startswith("/get_") or not self.old:
+            match method, path.lstrip("/"):
+                case "GET", "model_info":
                     return Answer(200, {"model_path": "toys/toy", "tokenizer_path": "toys/toy", "is_generation": True})
-                case "GET", "server_info" if path.startswith("/get_") or not self.old:
+                case "GET", "server_info":
                     more = {"tp_size": 1, "enable_deterministic_inference": self.deterministic}
                     return Answer(200, {"version": "0.5.6", "max_req_input_len": self.context - 6, **more})
                 case "GET", "v1/models":

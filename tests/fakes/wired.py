@@ -83,8 +83,8 @@ def vllm(model: ChatModel) -> FakeVllm:
     return server
 
 
-def sglang(model: ChatModel, *, old: bool = False) -> StandInSglang:
-    more: dict[str, Any] = {"specials": model.specials, "template": chatml, "deterministic": True, "old": old}
+def sglang(model: ChatModel) -> StandInSglang:
+    more: dict[str, Any] = {"specials": model.specials, "template": chatml, "deterministic": True}
     return StandInSglang(model, beginning=len(model.tokens), **more)
 
 
@@ -242,7 +242,7 @@ SUBJECTS = (
     Subject("llama_cpp", LlamaCpp, {"engine": "llama.cpp"}, (None, "list", "singles"), (*ALL, "hidden_states", "ids")),
     Subject("vllm", vllm, VLLM, EVERY, (*ALL, "ids")),
     Subject("sglang", sglang, SGLANG, EVERY, (*ALL, "ids")),
-    Subject("sglang-old", partial(sglang, old=True), SGLANG, EVERY, ("score", "tokenize", *FUSIONS), local=True),
+    Subject("sglang-tokenizer", sglang, SGLANG, EVERY, ("score", "tokenize", *FUSIONS), local=True),
     Subject("tgi", tgi, {"engine": "tgi"}, more=ALL),
     Subject("ollama", ollama, {"engine": "ollama"}, more=FUSIONS),
     *(subject for name in DIALECTS for subject in compatible(name)),

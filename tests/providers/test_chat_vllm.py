@@ -105,9 +105,3 @@ async def test_a_template_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         UnsupportedError, match=r"does not accept this conversation: .*'NoneType' object is not iterable"
     ):
         await provider.render_prompt(HELLO)
-
-
-async def test_an_older_sglang_renders_nothing() -> None:
-    server = StandInSglang(ChatModel({}))
-    with pytest.raises(UnsupportedError, match=r"version of SGLang does not render messages.*Update it.*chat_template"):
-        await Sglang(URL, http_client=server.client()).render_prompt(HELLO)

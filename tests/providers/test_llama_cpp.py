@@ -196,10 +196,8 @@ async def test_the_end_of_a_text_is_the_most_probable_of_all_ends(model: TableMo
     assert len(looked_up) == 1
 
 
-@pytest.mark.parametrize("banned", [[0, 1, 2], [0], []])
-async def test_all_ends_are_known_before_the_first_answer(banned: list[int]) -> None:
+async def test_all_ends_are_known_before_the_first_answer() -> None:
     server = FakeLlamaCpp(ending(0.25, 0.5, 0.1))
-    server.banned = banned  # an older build bans only one end if it ignores the end of sequence
     provider = LlamaCpp(URL, http_client=server.client())
     assert (await provider.describe()).ends == (0, 1, 2)
     server.requests.clear()
@@ -224,13 +222,6 @@ async def test_an_end_without_a_known_name() -> None:
     server.ends = {}
     [end] = await LlamaCpp(URL, http_client=server.client()).score(Context("a", b""), end=True, usage=Usage())
     assert end == Token(b"", near(0.2), end=True)
-
-
-async def test_an_old_build_does_not_show_an_end_without_a_known_name() -> None:
-    server = FakeLlamaCpp(ending(0.2))
-    server.ends, server.banned = {}, []
-    [end] = await LlamaCpp(URL, http_client=server.client()).score(Context("a", b""), end=True, usage=Usage())
-    assert end == Token(b"", None, end=True)
 
 
 async def test_a_literal_prompt_is_scored_by_its_ids() -> None:
@@ -316,7 +307,7 @@ async def test_an_end_that_was_not_known(special: bool) -> None:
     model.end_ids = (0, len(model.tokens) - 1)
     model.next = lambda ids: [0.0] * (len(model.tokens) - 1) + [1.0]
     server = FakeLlamaCpp(model, special=special)
-    server.ends, server.banned = {}, [0]  # an older build, and an end without a common name
+    server.ends, server.banned = {}, [0]  # it bans only one of its ends, as an older build does
     provider = LlamaCpp(URL, http_client=server.client())
     assert await draft(provider) == [Token(b"", 1.0, end=True), DraftEnd("end")]
     assert await draft(provider) == [Token(b"", 1.0, end=True), DraftEnd("end")]

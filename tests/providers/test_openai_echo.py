@@ -1,4 +1,4 @@
-"""Echoes that are not what they should be: one that is shifted is put right where that is proved, and else not used."""
+"""Echoes that are not what they should be: they are not used."""
 
 from __future__ import annotations
 
@@ -54,17 +54,16 @@ def over(server: FakeOpenAI, strategy: Any, dialect: Dialect = TOY) -> OpenAICom
     )
 
 
-@pytest.mark.parametrize("echo", partly(["shifted", "yes", "unshown"]))
 @given(st.integers(0, 10**6), st.sampled_from((0, 8)), inquiries(), st.sampled_from(("legacy", "chat")), st.booleans())
-async def test_a_shifted_echo_gives_what_single_prompts_give(
-    echo: Any, seed: int, fluency: int, inquiry: tuple[bytes, bytes, list[Question]], shape: Any, shows: bool
+async def test_an_echo_gives_what_single_prompts_give(
+    seed: int, fluency: int, inquiry: tuple[bytes, bytes, list[Question]], shape: Any, shows: bool
 ) -> None:
     prompt, text, questions = inquiry
     model = talkative(seed, fluency)
     simple = bytes(set(b"ab1, "))
     assume(prompt and not {*prompt, *text} - {*simple})
-    way: dict[str, Any] = {"shape": shape, "beginning": echo == "yes", "shows_beginning": shows}
-    server = FakeOpenAI(model, echo=echo, **way)
+    way: dict[str, Any] = {"shape": shape, "beginning": True, "shows_beginning": shows}
+    server = FakeOpenAI(model, **way)
     provider = over(server, "echo")
     try:
         ours = await provider.propose(Context(prompt.decode(), text), questions, usage=Usage())
@@ -73,45 +72,15 @@ async def test_a_shifted_echo_gives_what_single_prompts_give(
     theirs = await over(FakeOpenAI(model, **way), "singles").propose(
         Context(prompt.decode(), text), questions, usage=Usage()
     )
-    assert (await provider.describe()).capabilities.score is (echo == "yes")
+    assert (await provider.describe()).capabilities.score
     for one, other in zip(ours, theirs, strict=True):
         assert (one and one.start) == (other and other.start)
         close(one.tokens if one else (), other.tokens if other else ())
 
 
-@pytest.mark.parametrize("echo", ["shifted", "unshown"])
-async def test_a_shifted_echo_answers_in_one_request(echo: Any) -> None:
-    server = FakeOpenAI(talkative(5, 0), echo=echo)
-    provider = over(server, "echo")
-    assert not (await provider.describe()).capabilities.score
-    server.requests.clear()
-    whole = "a ab,1 b ab a"
-    asked = [Question(at, (whole[at : at + 1].encode(),)) for at in (3, 6, 8, 10, 11, 13)]
-    found = await provider.propose(Context("", whole.encode()), asked, usage=Usage())
-    assert [bool(body.get("echo")) for body in server.bodies] == [True]
-    expected = await over(FakeOpenAI(talkative(5, 0)), "singles").propose(
-        Context("", whole.encode()), asked, usage=Usage()
-    )
-    assert found == expected
-    with pytest.raises(UnsupportedError, match="does not give the probabilities of a given text, or gives wrong"):
-        await provider.score(Context("a", b" ab"), usage=Usage())
-
-
-async def test_what_a_shifted_echo_cannot_tell_is_asked() -> None:
-    server = FakeOpenAI(talkative(5, 0), echo="unshown")
-    provider = over(server, "echo")
-    await provider.describe()
-    server.requests.clear()
-    # The entry of the first token is null, and so is what follows it.
-    await provider.propose(
-        Context("1", b",b"), [Question(0, (b",",)), Question(1, (b"b",)), Question(2, (b"a",))], usage=Usage()
-    )
-    assert [(body["prompt"], bool(body.get("echo"))) for body in server.bodies] == [("1,b", True), ("1", False)]
-
-
 @pytest.mark.parametrize("beginning", [True, False])
-@pytest.mark.parametrize("off", [2, 3])
-async def test_an_echo_that_is_shifted_further_is_not_used(off: int, beginning: bool) -> None:
+@pytest.mark.parametrize("off", [1, 2, 3])
+async def test_a_shifted_echo_is_not_used(off: int, beginning: bool) -> None:
     class Further(FakeOpenAI):
         def _echoed(self, ids: Any, count: int) -> Any:
             shown = super()._echoed(ids, count)

@@ -192,7 +192,6 @@ def values(report: ProbeReport) -> dict[str, Any]:
 
 
 GOOD = {
-    "models": ("toy",),
     "logprobs": True,
     "probabilities": "raw",
     "scoring": "echo",
@@ -303,7 +302,6 @@ async def test_a_beginning_that_every_prompt_gets_is_no_fault() -> None:
     [
         ({"lists": "500"}, "lists", False, "assertion failed"),
         ({"lists": "first"}, "lists", False, "answered in part: 1 of 2"),
-        ({"listed": None, "lists": "yes"}, "models", None, "does not list its models"),
         ({"reads_ids": False}, "ids", False, "12 tokens were read"),
         ({"end": False}, "end", False, "its probability is not shown"),
         ({"changes": {"logprobs": None}}, "logprobs", False, "an answer without probabilities"),
@@ -654,8 +652,6 @@ async def test_vllm() -> None:
     assert found["scoring"] == "prompt_logprobs"
     assert found["draft"] == "ids"
     assert {*report.strategies} >= {"echo", "list", "singles"}
-    echo = next(way for way in report.ways if way.name == "echo")
-    assert echo.example == (100, 400_000)
     assert any("--enable-prompt-tokens-details" in words for words in report.advice)
 
 
@@ -771,7 +767,7 @@ async def test_what_others_answer_instead_is_no_strategy() -> None:
     assert [way.name for way in no_lists.values() if way.proved] == ["singles"]
     assert no_lists["list"].seen == "all places were answered by singles instead"
     seeing = {way.name: way for way in (await examined(Server(Talker(3)), tokenizer=Local())).ways}
-    assert seeing["echo"].example == (100, 400_000)
+    assert seeing["echo"].proved
 
 
 # Reports.
@@ -1083,7 +1079,7 @@ async def test_the_kind_of_server_is_in_the_first_line() -> None:
 
 async def test_a_name_that_no_line_has() -> None:
     report = await examined(Server(Talker()))
-    with pytest.raises(KeyError, match=r"no line 'scorng'; it has server, models, .*scoring, .*propose"):
+    with pytest.raises(KeyError, match=r"no line 'scorng'; it has server, .*scoring, .*propose"):
         report["scorng"]
 
 
@@ -1227,7 +1223,7 @@ async def test_probabilities_in_whole_answers_only_make_an_assistant(shape: Any,
     assert report.can_assist and report.assistant_lacks == ()
     assert "singles" in report.strategies
     assert not any(word in str(report) for word in ("no question to send", "streamed logprobs  yes"))
-    assert report["score"].seen == report["scored_end"].seen == "there is no draft to compare with"
+    assert report["score"].seen == "there is no draft to compare with"
 
 
 async def test_a_limit_of_the_users_own_ends_the_probe() -> None:

@@ -521,7 +521,7 @@ async def test_a_server_that_does_not_tell_how_much_it_takes() -> None:
         (
             {"old": True},
             UnsupportedError,
-            r"does not encode text \(/v1/tokenize\).*give the model's own tok",
+            r"does not encode text \(/v1/tokenize\).*ask it by OpenAI's protocol",
         ),
         ({"finish": {"type": "stop", "matched": "###"}}, UnsupportedError, "stops at a text of its own"),
         ({"finish": {"type": "stop", "matched": "NaN happened"}}, ResponseError, r"not finite \(NaN\)"),

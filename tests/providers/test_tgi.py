@@ -22,7 +22,6 @@ from cosd_providers import (
     InvalidRequestError,
     Message,
     ModelChoiceError,
-    Piece,
     ProviderError,
     Question,
     RateLimitError,
@@ -198,12 +197,12 @@ def test_text_that_no_token_covers_is_kept() -> None:
 
 async def test_a_token_without_text_leaves_a_character_open_unless_it_is_empty_by_itself() -> None:
     _, provider = fake({})
-    client = TgiClient(Transport(URL), {}, None)
-    client.facts = TgiFacts(await provider.describe(), 99, None, prefill=False, top=5)
+    client = TgiClient(Transport(URL), {})
+    client.facts = TgiFacts(await provider.describe(), 99, (), prefill=False, top=5)
     for alone, unfinished in (("\ufffd", True), ("", False), (None, True)):
         word = {"id": 5, "text": "", "logprob": -1.0, "special": False}
         top = [{**word, "id": 6} if alone is None else {**word, "text": alone}]
-        position = client.position(TgiEvent.model_validate({"token": word, "top_tokens": top}))
+        position = client.position(TgiEvent.model_validate({"token": word, "index": 1, "top_tokens": top}))
         assert (position.pick.token.data, position.pick.open) == (b"", unfinished)
 
 
@@ -488,52 +487,18 @@ async def test_an_encoder_decoder_is_refused() -> None:
         await provider.describe()
 
 
-async def test_the_older_name_of_the_longest_prompt() -> None:
-    server, _ = fake({"Q": [" a"]}, max_input=70)
-
-    def older(response: httpx.Response) -> httpx.Response:
-        info = response.json() if "json" in response.headers.get("content-type", "") else None
-        if isinstance(info, dict) and "max_input_tokens" in info:
-            info["max_input_length"] = info.pop("max_input_tokens")  # up to 2.0.4
-            return httpx.Response(200, json=info)
-        return response
-
-    assert (await Tgi(URL, http_client=server.client(older)).describe()).longest_prompt == 70
-
-
 async def test_a_server_without_probabilities_of_the_prompt() -> None:
     _, provider = fake({"Q": ["a"]})
     with pytest.raises(UnsupportedError, match=r"for the tokens of a prompt. Start it with --enable-prefill-log"):
         await provider.score(Context("Q", b"a"), usage=Usage())
 
 
-async def test_a_server_that_encodes_nothing() -> None:
-    server, provider = fake({"Q": [" a", " b"]}, fast=False, max_total=40, max_input=30)
-    usage = Usage()
-    assert [token.data for token in (await draft(provider, limit=2, usage=usage))[:-1]] == [b" a", b" b"]
-    assert usage.prompt_tokens == 1  # told at the end of the stream
-    assert not (await provider.describe()).capabilities.tokenize
-    # It cuts what is too long, without a word: what might be is not sent.
-    with pytest.raises(UnsupportedError, match=r"does not encode text .* Give a `tokenizer`"):
-        await draft(provider, prompt="Q" * 25)
-    assert [one["inputs"] for one in asked(server, "/generate_stream")] == ["Q"]
-    local = Tgi(URL, http_client=server.client(), tokenizer=Letters())
-    assert (await local.describe()).capabilities.tokenize
-    assert await local.tokenize("Qa") == [Piece(81, b"Q"), Piece(97, b"a")]
-    await draft(local, prompt="Q" * 25, limit=2)
-    with pytest.raises(ContextLengthError, match=r"the text has 32 tokens; the server takes at most 30, and 40 with"):
-        await draft(local, prompt="Q" * 31)
-
-
-class Letters:
-    name = "letters"
-    beginning = 1
-
-    def encode(self, text: str) -> list[Piece]:
-        return [Piece(ord(char), char.encode()) for char in text]
-
-    def token(self, id: int) -> bytes | None:
-        return chr(id).encode()
+async def test_a_server_that_encodes_nothing_is_refused() -> None:
+    """It cuts what is too long, without a word."""
+    _, provider = fake({"Q": [" a"]}, fast=False)
+    words = r"does not encode text \(/tokenize\)\. Serve a model that has a fast tokenizer"
+    with pytest.raises(UnsupportedError, match=words):
+        await provider.describe()
 
 
 # Ends, limits, and texts that are cut.
@@ -881,13 +846,6 @@ async def test_no_prompt_is_pickled() -> None:
     server.requests.clear()
     with pytest.raises(ProviderError):  # without its client it reaches no server
         await pickle.loads(data).tokenize("Q a secret")
-
-
-async def test_older_versions_do_not_tell_how_much_was_read() -> None:
-    usage = Usage()
-    provider = spoilt(lambda event: (event.get("details") or {}).pop("input_length", None))
-    await draft(provider, text=b" a", usage=usage)
-    assert usage.prompt_tokens == 2
 
 
 # Usage, and what is under way.

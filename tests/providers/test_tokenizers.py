@@ -23,7 +23,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 from cosd_api.apps.demo.servers import Pair
 from cosd_providers import Piece, UnsupportedError
 from cosd_providers import tokenizers as ours
-from cosd_providers.tokenizers import TEST_TEXT, Tokenizer, count, crossing, load_tokenizer
+from cosd_providers.tokenizers import TEST_TEXT, Tokenizer, count, load_tokenizer
 from support.drawn import partly
 from toys.sentencepieces import sentencepiece_like
 
@@ -458,45 +458,3 @@ def test_a_tokenizer_that_cannot_count_encodes() -> None:
             return None
 
     assert (ours.length(Words(), "a b c"), count(Words(), "a b c")) == (3, 4)
-
-
-def superwords(notation: str) -> tokenizers.Tokenizer:
-    """A tokenizer that merges words, as SuperBPE does, with this sign for a space."""
-    vocab = {letter: at for at, letter in enumerate((notation, "a", "b", f"{notation}b", f"a{notation}b"))}
-    return tokenizers.Tokenizer(models.BPE(vocab, [(notation, "b"), ("a", f"{notation}b")]))
-
-
-@pytest.mark.parametrize("name", LOADED)
-async def test_no_token_of_one_word_crosses_a_space(name: str) -> None:
-    assert await crossing(LOADED[name]) == b""
-
-
-@pytest.mark.parametrize("notation", ["Ġ", "▁"])
-async def test_a_token_across_a_space_is_listed(notation: str) -> None:
-    made = superwords(notation)
-    if notation == "▁":
-        made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
-    else:
-        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    assert await crossing(load_tokenizer(made)) == b"a b"
-
-
-async def test_special_tokens_are_not_listed() -> None:
-    made = sentencepiece_like()
-    made.add_special_tokens(["<a b>"])
-    assert await crossing(load_tokenizer(made)) == b""
-    made.add_tokens(["<c d>"])
-    assert await crossing(load_tokenizer(made)) == b"<c d>"
-
-
-async def test_a_tokenizer_of_ones_own_lists_nothing() -> None:
-    class Own:
-        name, beginning = "mine", 0
-
-        def encode(self, text: str) -> list[Piece]:
-            return [Piece(0, text.encode())]
-
-        def token(self, id: int) -> bytes | None:
-            return b"a b"
-
-    assert await crossing(load_tokenizer(Own())) == b""

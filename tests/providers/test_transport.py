@@ -640,24 +640,6 @@ async def test_failures(failure: Exception, words: str, slept: list[float]) -> N
     assert isinstance(caught.value, ProviderTimeoutError | ConnectError | InvalidRequestError)
 
 
-@pytest.mark.parametrize(
-    ("cause", "words", "attempts"),
-    [
-        (Exception("Server disconnected"), "the server closed the connection without an answer", 4),
-        (REFUSED, "no connection: Connection refused", 4),
-        (TimeoutError(), "no connection: nothing within 5 s", 2),
-    ],
-)
-async def test_a_timeout_that_is_none(cause: Exception, words: str, attempts: int, slept: list[float]) -> None:
-    """httpx-aiohttp gives every failed connection that name."""
-    failure = httpx.ConnectTimeout("")
-    failure.__cause__ = cause
-    found, requests = transport(failure, timeout=600)
-    with pytest.raises(ConnectError, match=words):
-        await found.get("/props")
-    assert len(requests) == attempts
-
-
 async def test_what_the_caller_was_handling_is_no_cause(slept: list[float]) -> None:
     found, _ = transport(httpx.ConnectError("no"))
     try:

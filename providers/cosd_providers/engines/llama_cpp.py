@@ -10,7 +10,7 @@ These facts were observed on running servers, from b4798 to 2026.10:
 - At temperature 1, without any other sampler, the server draws from the raw softmax. With the same seed, it draws the
   same tokens.
 - The server ends a generation at several tokens; `/props` names only one of them. A request that ignores them
-  (`ignore_eos`) shows their ids, in its settings. Builds before July 2025 show only the one of `/props`.
+  (`ignore_eos`) shows their ids, in its settings (since July 2025).
 - With `--embeddings` and no pooling, `/embedding` returns the last hidden state (the input of the output layer) after
   each token of a prompt; `/completion` still works. The whole prompt must fit into one physical batch (`--ubatch-size`,
   512 tokens by default), and nothing is cached for later requests.
@@ -209,13 +209,6 @@ class LlamaCppProbeClient(ProbeClient):
     def __init__(self, client: LlamaCppClient) -> None:
         super().__init__(client.transport, client.facts.info.model)
         self._client = client
-
-    async def settings(self) -> dict[str, int]:
-        """Request the number of slots, and the context size that the model was trained for."""
-        endpoint = self._transport.endpoint
-        slots = parse(_Props, await self._transport.get("/props"), endpoint).total_slots
-        listed = parse(Models, await self._transport.get("/v1/models"), endpoint).data
-        return {"slots": slots or 0, "trained": next((one.trained for one in listed if one.id == self._model), 0) or 0}
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
         """Send one request. An empty text before ids adds the beginning of sequence, if the model has one."""
@@ -514,10 +507,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         names = [*filter(None, (told, *ENDS))]
         pieces = [(piece.id, piece.data.decode(errors="replace")) for piece in await self._encode("".join(names))]
         named = {token_id: name for token_id, name in pieces if name in names}
-        found = await client.ignored_ends()
-        if len(found) < 2:  # an older build shows only one of several ends
-            found |= {one for one, name in named.items() if name == told or await client.ends(one)}
-        return {one: named.get(one) for one in sorted(found)}
+        return {one: named.get(one) for one in sorted(await client.ignored_ends())}
 
     async def tokenize(self, text: str) -> list[Piece]:
         """Encode a text on the server. Special tokens are parsed as in a prompt, and no tokens are added."""
@@ -652,7 +642,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             found = await self._transport.post("/apply-template", self._named(messages=messages))
             return self._read(_Rendered, found).prompt
         except InvalidRequestError as error:  # also raised for errors in the template
-            if error.status == 404:  # an older server lacks this route
+            if error.status == 404:  # a proxy may lack this route
                 return await super()._render(messages)
             raise TemplateRefusal(error.args[0]) from None
 

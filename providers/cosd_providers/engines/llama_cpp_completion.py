@@ -333,12 +333,6 @@ class LlamaCppClient:
         body = self.body(ids, n_predict=1, ignore_eos=True, response_fields=_CACHED)
         return parse(_Cached, await self.transport.post("/completion", body), self.transport.endpoint).count
 
-    async def ends(self, token_id: int) -> bool:
-        """Find out, in a request that is not billed, whether a token ends a generation."""
-        bias = [[token_id, _FORCE]]
-        [found] = await self.batch([[self.facts.visible]], Usage(), n_predict=1, n_probs=1, logit_bias=bias)
-        return found["stop_type"] == "eos"
-
     async def stream(
         self, usage: Usage, options: DraftOptions, start: int, ids: Sequence[str | int], left: int, attempt: int
     ) -> AsyncGenerator[Next, None]:

@@ -1,6 +1,6 @@
 """Adapter for SGLang, over its native `/generate`, `/v1/tokenize` and `/v1/detokenize`.
 
-These facts were observed on 0.5.23, run on the CPU, or read in the source of 0.4.9 to 0.5.23:
+These facts were observed on 0.5.23, run on the CPU, or read in the source:
 
 - A prompt is a text or ids, or a list of either. The server adds the model's special tokens to a text, but nothing to
   ids. This engine always sends ids. Every token of a prompt and an answer comes with its id, so that tokens never have
@@ -49,7 +49,6 @@ from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import ServerInfo
 from cosd_providers.drafting import billed
 from cosd_providers.engine import (
-    NO_TEMPLATE,
     Models,
     answer_cue,
     ask_only,
@@ -110,7 +109,6 @@ _OWNED = {
 }
 """Fields that a user's `extra_body` may not set."""
 
-_IT = {"looks": "SGLang", "url": "`sglang serve`"}
 _LIST = 64  # greatest number of prompts in one request
 _STREAMED = 256  # tokens per stream: each event repeats all earlier tokens, so traffic grows quadratically
 _NOTHING = -1e4  # log probabilities of a softmax are never below this value
@@ -423,26 +421,10 @@ class SglangClient(TokenIdsClient):
             raise miscounted(len(runs), len(found), self.transport.endpoint, what="runs of tokens were sent")
         return found
 
-    async def spell(self, ids: Sequence[int], text: str) -> bool:
-        """Test whether ids decode to this text; a local tokenizer is trusted without a test."""
-        return self.tokenizer is not None or await super().spell(ids, text)
-
-    async def template(self, content: str) -> str | None:
-        """Render a user's message; None if a local tokenizer was given, because the server may then lack the route."""
-        return None if self.tokenizer is not None else await super().template(content)
-
     async def templated(self, messages: Sequence[Mapping[str, str]]) -> Encoding:
         """Render a conversation with the model's chat template, up to the answer."""
         found = await self.transport.post("/v1/tokenize", {"model": self.model, "messages": list(messages)})
         return parse(Encoding, found, self.transport.endpoint)
-
-    def without_template(self, error: StatusError) -> UnsupportedError | None:
-        """Return the error for an older version whose route is missing or needs a prompt; None for other failures."""
-        asks = isinstance(error, InvalidRequestError) and "prompt" in str(error.args[0]).lower()
-        if not asks and error.status != 404:
-            return None
-        words = "this version of SGLang does not render messages (/v1/tokenize)"
-        return UnsupportedError(words, endpoint=self.transport.endpoint, hint=f"Update it. Or: {NO_TEMPLATE}")
 
     async def ends(self, token_id: int, usage: Usage) -> bool:
         """Force a token, and return True if it ends the answer.
@@ -491,8 +473,8 @@ class Sglang(TokenIdsEngine[SglangClient]):
 
     Args:
         url: the server's URL, without `/v1`.
-        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts, for servers without a route
-            that encodes text. It also saves the requests for finding out the bytes of tokens.
+        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts, It saves the requests for
+            encoding texts and for finding out the bytes of tokens.
         strategy: the kind of request for proposals (`strategies.Strategy`). The default is `"echo"`, which scores the
             text if there are several places to judge, and benefits from the server's cache. All strategies return the
             same answers.
@@ -518,11 +500,12 @@ class Sglang(TokenIdsEngine[SglangClient]):
 
     async def _discover(self) -> TokenIdsFacts:
         transport, client = self._transport, self._client
-        if not (await _card(transport)).is_generation:
+        ask = partial(ask_only, transport, looks="SGLang", url="`sglang serve`")
+        if not (await ask(_Card, "/model_info")).is_generation:
             words = "the server was started with a model that writes no text (--is-embedding)"
             raise UnsupportedError(words, endpoint=transport.endpoint)
         running = await _running(transport)
-        listed = await ask_only(transport, Models, "/v1/models", **_IT)
+        listed = await ask(Models, "/v1/models")
         name = choose(listed.data, self._model, transport.endpoint)
         client.model = name.id
         plain = await _encoded(client)
@@ -549,22 +532,12 @@ class Sglang(TokenIdsEngine[SglangClient]):
         return await client.with_ends(facts)
 
 
-async def _card(transport: Transport) -> _Card:
-    """Request the route that only SGLang has, under its older name if the server does not know the newer name."""
-    try:
-        return parse(_Card, await transport.get("/model_info"), transport.endpoint)
-    except (InvalidRequestError, ResponseError):
-        return await ask_only(transport, _Card, "/get_model_info", **_IT)
-
-
 async def _running(transport: Transport) -> _Running:
     """Request the server's version and limits; all fields have their defaults if the server hides them."""
-    for path in ("/server_info", "/get_server_info"):
-        try:
-            return parse(_Running, await transport.get(path), transport.endpoint)
-        except (StatusError, ResponseError):
-            continue
-    return _Running()
+    try:
+        return parse(_Running, await transport.get("/server_info"), transport.endpoint)
+    except (StatusError, ResponseError):
+        return _Running()
 
 
 async def _encoded(client: SglangClient) -> list[int]:
@@ -572,7 +545,7 @@ async def _encoded(client: SglangClient) -> list[int]:
         return (await client.ids([LETTERS]))[0]
     except InvalidRequestError as error:
         words = "the server does not encode text (/v1/tokenize), as SGLang has done since late 2025"
-        hint = "Update it, or give the model's own tokenizer as `tokenizer`."
+        hint = "Update it, or ask it by OpenAI's protocol: engine='openai', dialect='sglang'."
         raise UnsupportedError(words, endpoint=client.transport.endpoint, hint=hint) from error
 
 

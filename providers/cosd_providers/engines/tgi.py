@@ -1,7 +1,7 @@
 """Adapter for Hugging Face TGI (text-generation-inference), over its native `/generate` and `/generate_stream`.
 
 The adapter was never run against a real TGI server, because no accelerator was available, so TGI is not listed as
-supported. The adapter follows the server's source from 1.0 to 3.3.7, its API documentation, and the 299 answers that
+supported. The adapter follows the server's source from 3.0 to 3.3.7, its API documentation, and the 299 answers that
 are recorded in the server's own tests:
 
 - The server accepts only text. A draft continues from text; if the draft needs more tokens, it is requested again from
@@ -15,7 +15,7 @@ are recorded in the server's own tests:
 - A token that leaves a character unfinished has an empty text; the token that completes the character has the text of
   both tokens. Listed tokens are decoded one by one, with U+FFFD in place of a part of a character.
 - `/tokenize` reports positions in bytes. A server without a fast tokenizer lacks this route, and silently truncates a
-  prompt that is too long; all other servers refuse such a prompt.
+  prompt that is too long, so it is refused; all other servers refuse such a prompt.
 - The tokens of a prompt have probabilities only with `--enable-prefill-logprobs`, and never have alternatives. So a
   text can be scored, but the answer does not show what the model would have written instead. Encoder-decoder models are
   refused.
@@ -95,7 +95,6 @@ from cosd_providers.proposing import Rounds
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.text import LOST, readable, sendable
 from cosd_providers.token_counts import Counts, Recent
-from cosd_providers.tokenizers import Tokenizer, beside, count, encoded
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import SURE_ENDS, is_plain, keeps_spaces
 
@@ -110,18 +109,12 @@ _EACH = 4  # a whole token has at most this many raw tokens, apart from special 
 _M = TypeVar("_M", bound=BaseModel)
 
 
-def _before(letter: TgiEncoding) -> tuple[int, ...] | None:
-    """The special tokens before a letter; None if all tokens have zero width, i.e. the server reports no positions."""
-    wide = next((at for at, span in enumerate(letter.root) if span.stop > span.start), None)
-    return None if wide is None else tuple(span.id for span in letter.root[:wide])
-
-
 @dataclass(frozen=True, slots=True)
 class TgiFacts(ServerFacts):
     """Facts about a TGI server."""
 
     longest: int  # the largest number of tokens in a prompt
-    before: tuple[int, ...] | None  # the special tokens before every text; None if the server does not encode text
+    before: tuple[int, ...]  # the special tokens before every text
     prefill: bool  # whether the server reports the probabilities of a prompt's tokens
     top: int  # the number of most probable tokens that the server lists, up to `TIES`
     ends: set[int] = field(default_factory=set[int])  # ids that have ended an answer
@@ -133,13 +126,12 @@ class TgiClient:
 
     facts: TgiFacts
 
-    def __init__(self, transport: Transport, extra: Mapping[str, object], tokenizer: Tokenizer | None) -> None:
+    def __init__(self, transport: Transport, extra: Mapping[str, object]) -> None:
         # whether special tokens in an answer count as text, as they do in the answer to a conversation
         self.shows = False
         self._transport = transport
         self.endpoint = transport.endpoint
         self._extra = extra  # fields merged into the `parameters` of every generation
-        self._tokenizer = tokenizer  # a local tokenizer, which encodes and counts text if the server does not
         self._encodings = Recent[str, EncodedText](_REMEMBERED)
         self._counts = Counts()
 
@@ -152,33 +144,34 @@ class TgiClient:
         )
 
     async def discover(self, info: TgiInfo) -> TgiFacts:
-        """Find out whether the server encodes, scores and lists tokens, by encoding a letter and requesting one answer.
+        """Find out whether the server scores and lists tokens, by encoding a letter and requesting one answer.
 
         Raises:
             UnsupportedError: a fusion cannot use the server's answers.
         """
         try:
             letter = await self._tokenize("a")
-        except InvalidRequestError:
-            letter = None
-        before = _before(letter) if letter else None
+        except InvalidRequestError as error:
+            words = "the server does not encode text (/tokenize)"
+            raise self._unsupported(words, "Serve a model that has a fast tokenizer.") from error
+        wide = next((at for at, span in enumerate(letter.root) if span.stop > span.start), 0)
         answered, top = await self._first_answer()
         read = [word.id for word in answered.details.prefill]
-        if letter and read and read != [span.id for span in letter.root]:
+        if read and read != [span.id for span in letter.root]:
             words = "the model does not read the tokens of its prompt: it answers a text and cannot continue it"
             raise self._unsupported(words, "Is it an encoder-decoder? Serve a decoder-only model.")
-        encodes = before is not None or self._tokenizer is not None
         described = ServerInfo(
             endpoint=self.endpoint,
             engine="tgi",
             model=info.model_id,
             build=info.version,
             context=info.max_total_tokens,
-            capabilities=Capabilities(token_ids=False, end_prob=True, tokenize=encodes, score=bool(read)),
+            capabilities=Capabilities(token_ids=False, end_prob=True, tokenize=True, score=bool(read)),
             longest_prompt=info.max_input_tokens,
             answer_cue=await answer_cue(lambda content: self.render([{"role": "user", "content": content}])),
         )
-        self.facts = TgiFacts(described, info.max_input_tokens, before, bool(read) and before is not None, top)
+        before = tuple(span.id for span in letter.root[:wide])
+        self.facts = TgiFacts(described, info.max_input_tokens, before, bool(read), top)
         if event := answered.last():
             self.position(event)
         return self.facts
@@ -203,14 +196,7 @@ class TgiClient:
     # Text.
 
     async def encode(self, text: str) -> EncodedText:
-        """Encode `text` on the server; the encodings of the last few texts are cached.
-
-        Raises:
-            UnsupportedError: the server does not encode text.
-        """
-        if self.facts.before is None:
-            words = "the server does not encode text (/tokenize), and this needs the tokens of a text"
-            raise self._unsupported(words, "Give a `tokenizer`, or serve a model that has a fast one.")
+        """Encode `text` on the server; the encodings of the last few texts are cached."""
         if text not in self._encodings:
             own = EncodedText.of(await self._tokenize(text), text, self.facts.before)
             self._counts.add(text, len(own.all))
@@ -219,17 +205,12 @@ class TgiClient:
 
     async def pieces(self, text: str) -> list[Piece]:
         """Encode `text` into tokens, without added special tokens."""
-        if self.facts.before is None and self._tokenizer is not None:
-            return await encoded(self._tokenizer, text)
         own = await self.encode(text)
         return [Piece(token_id, data) for token_id, data in zip(own.ids, own.data, strict=True)]
 
     async def count(self, text: str) -> int:
         """Count the tokens that the model reads for `text`, including special tokens."""
         known = self._counts.exact(text)
-        if known is None and self.facts.before is None and self._tokenizer is not None:
-            known = await beside(count, self._tokenizer, text)
-            self._counts.add(text, known)
         return len((await self.encode(text)).all) if known is None else known
 
     async def render(self, messages: Sequence[Mapping[str, str]]) -> str:
@@ -250,9 +231,9 @@ class TgiClient:
 
     async def without_beginning(self, text: str) -> str:
         """Strip the special tokens that the server puts before every text, if the text starts with them."""
-        before = self.facts.before or ()
-        own = await self.encode(text) if before else None
-        if own is None or tuple(own.ids[: len(before)]) != before:
+        before = self.facts.before
+        own = await self.encode(text)
+        if tuple(own.ids[: len(before)]) != before:
             return text
         return text.encode()[sum(map(len, own.data[: len(before)])) :].decode()
 
@@ -350,7 +331,7 @@ class TgiClient:
         last = 0
         while data is not None:
             event = self._parse(TgiEvent, data)
-            if not event.index or event.index > last:  # ignore an event that was sent twice
+            if event.index > last:  # ignore an event that was sent twice
                 last = event.index
                 bill.written += 1
                 if event.details is not None:
@@ -362,7 +343,8 @@ class TgiClient:
         with suppress(ProviderError):  # the answer is complete, even if the connection now breaks
             async for _ in events:  # no event follows, but reading the end frees the connection
                 pass
-        bill.read, bill.final = await self._reported(text, event.details.input_length) or 0, True
+        self._check_read(text, event.details.input_length)
+        bill.read, bill.final = event.details.input_length, True
         await self._check_end(text, limit, event, usage)
         yield event
 
@@ -420,30 +402,19 @@ class TgiClient:
 
     async def _count_once(self, text: str) -> None:
         """Count the tokens in `text` for a bill, unless it is long and resembles a counted text."""
-        if (self.facts.before is not None or self._tokenizer is not None) and not (
-            len(text) > _LONG and self._counts.resembles(text)
-        ):
+        if len(text) <= _LONG or not self._counts.resembles(text):
             await self.count(text)
 
-    async def _reported(self, text: str, read: int | None) -> int | None:
-        """Return the number of tokens in `text`, given the number `read` from the end of a stream; None if unknown.
-
-        A server that does not encode text does not count tokens either, and reports the length of the longest allowed
-        prompt.
+    def _check_read(self, text: str, read: int) -> None:
+        """Check and remember the number of tokens in `text`, which the server reports at the end of a stream.
 
         Raises:
             ContextLengthError: the server read only a part of the text.
         """
-        if self.facts.before is None:
-            return read if self._tokenizer is None else await self.count(text)
-        if read is None:
-            await self._count_once(text)
-            return None
         known = self._counts.exact(text)
         if known is not None and read < known:
             raise self._truncated(read, known)
         self._counts.seen(text, read)
-        return read
 
     # Requests.
 
@@ -607,10 +578,6 @@ class TgiProbeClient(ProbeClient):
         super().__init__(transport, client.facts.info.model)
         self._client = client
 
-    async def models(self) -> list[str]:
-        """Return a list with the model that `/info` names."""
-        return [(await self._client.info()).model_id]
-
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
         """Send a request with a single text."""
         prompts, heat = request.prompts, request.temperature
@@ -661,8 +628,8 @@ class Tgi(Engine[TgiFacts]):
 
     Args:
         url: the server's URL.
-        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts. It is needed only if the server
-            has no fast tokenizer and prompts come near the limit.
+        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts. It only splits text into words
+            (`contract.WordSplitter`), because the server encodes text.
         options: as in `engine.Engine`. `model` is compared with the server's model. `extra_body` is merged into the
             `parameters` of every generation, e.g. `{"adapter_id": "name"}`.
 
@@ -676,12 +643,12 @@ class Tgi(Engine[TgiFacts]):
 
     def __init__(self, url: str, *, tokenizer: object = None, **options: Unpack[EngineOptions]) -> None:
         super().__init__(url, owned=OWNED, strategy=None, tokenizer=tokenizer, **options)
-        self._client = TgiClient(self._transport, self._extra, self._tokenizer)
+        self._client = TgiClient(self._transport, self._extra)
 
     @property
     def encodes_locally(self) -> bool:
-        """True if text is encoded with a local tokenizer, because the server does not encode."""
-        return super().encodes_locally and self._client.facts.before is None
+        """False, because the server encodes."""
+        return False
 
     async def propose(
         self,
@@ -756,7 +723,7 @@ class Tgi(Engine[TgiFacts]):
         return await self._client.render(messages)
 
     async def _served(self, model: str) -> dict[str, Any]:
-        """Request the server's description of the model from `/info`, because older versions lack `/v1/models`."""
+        """Request the server's description of the model from `/info`."""
         info = await self._info()
         return {"id": info.model_id, "version": info.version} if info.model_id == model else {}
 

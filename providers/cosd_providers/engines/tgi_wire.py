@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Self
 
-from pydantic import AliasChoices, BaseModel, Field, RootModel
+from pydantic import BaseModel, RootModel
 
 from cosd_providers.contract import Token
 from cosd_providers.greedy import prob
@@ -27,7 +27,7 @@ class TgiInfo(BaseModel):
     """The response of `/info`."""
 
     model_id: str
-    max_input_tokens: int = Field(validation_alias=AliasChoices("max_input_tokens", "max_input_length"))  # up to 2.0.4
+    max_input_tokens: int
     max_total_tokens: int
     router: str
     version: str | None = None
@@ -74,21 +74,22 @@ class TgiEnd(BaseModel):
     """The details in the last event of a stream."""
 
     finish_reason: Annotated[str, unless_none("")]
-    input_length: int | None = None  # missing in older versions
+    input_length: int
 
 
 class TgiEvent(BaseModel):
     """An event of `/generate_stream`, with one token."""
 
     token: TgiToken
-    index: int = 0  # from 1; missing in older versions
+    index: int  # from 1
     top_tokens: list[TgiToken] | None = None
     details: TgiEnd | None = None
 
 
-class TgiDetails(TgiEnd):
+class TgiDetails(BaseModel):
     """The details in the response of `/generate`."""
 
+    finish_reason: Annotated[str, unless_none("")]
     generated_tokens: int
     prefill: list[TgiToken]
     tokens: list[TgiToken]
@@ -105,7 +106,8 @@ class TgiAnswer(BaseModel):
         found, top = self.details, self.details.top_tokens
         if not found.tokens:
             return None
-        return TgiEvent(token=found.tokens[-1], top_tokens=top[-1] if top else None, details=found)
+        end = TgiEnd(finish_reason=found.finish_reason, input_length=0)
+        return TgiEvent(token=found.tokens[-1], index=0, top_tokens=top[-1] if top else None, details=end)
 
 
 def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, object]:

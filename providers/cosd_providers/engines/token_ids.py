@@ -30,7 +30,7 @@ from cosd_providers.engines.token_ids_client import (
     TokenTexts,
     others_than,
 )
-from cosd_providers.errors import ContextLengthError, InvalidRequestError
+from cosd_providers.errors import ContextLengthError
 from cosd_providers.greedy import Choice, Continuation, Position, with_alternatives, with_listed, within
 from cosd_providers.proposing import Rounds
 from cosd_providers.sampling import DraftOptions
@@ -231,10 +231,7 @@ class TokenIdsEngine(Engine[TokenIdsFacts], Generic[_C]):
         own = (await self.discovered()).beginning
         if self._template is None or not own:
             return prompt
-        try:
-            beginning = await self._client.decode(own)
-        except InvalidRequestError:  # older versions of SGLang have no route for decoding
-            return prompt
+        beginning = await self._client.decode(own)
         return prompt if prompt.startswith(beginning) else beginning + prompt
 
     async def literal(self, pieces: Sequence[str]) -> Provider | None:

@@ -271,9 +271,9 @@ class TokenIdsClient(ABC):
     async def templated(self, messages: Sequence[Mapping[str, str]]) -> Encoding:
         """Render a conversation with the model's chat template, up to the answer."""
 
-    @abstractmethod
-    def without_template(self, error: StatusError) -> UnsupportedError | None:
+    def without_template(self, error: StatusError) -> UnsupportedError | None:  # noqa: ARG002 - a hook
         """Return the error to raise if the refusal means that the server cannot render; None for other refusals."""
+        return None
 
     async def possible_ends(self) -> list[int]:
         """Find the tokens with common names of ends of sequence, and the special tokens of the chat template."""
@@ -328,16 +328,12 @@ class TokenIdsClient(ABC):
         The ids decode to a different text if the tokenizer puts a space before every text that it encodes.
         """
         found = await self.encode_alone(pieces)
-        if not await self.spell([n for one in found for n in one.tokens], "".join(pieces)):
+        if await self.decode([n for one in found for n in one.tokens]) != "".join(pieces):
             return None
         return Head("".join(pieces[:-1]), [n for one in found[:-1] for n in one.tokens])
 
-    async def spell(self, ids: Sequence[int], text: str) -> bool:
-        """Test whether ids decode to this text."""
-        return await self.decode(ids) == text
-
-    async def template(self, content: str) -> str | None:
-        """Render a user's message with the model's chat template, up to the answer; None if it is not to be asked."""
+    async def template(self, content: str) -> str:
+        """Render a user's message with the model's chat template, up to the answer."""
         return await self.decode((await self.templated([{"role": "user", "content": content}])).tokens)
 
     async def rendered(self, messages: Sequence[Mapping[str, str]]) -> str:

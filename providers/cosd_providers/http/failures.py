@@ -105,14 +105,13 @@ class Errors:
 
     def connection(self, error: Exception, *, answered: bool = False) -> ProviderError:
         """Create the error for a failed connection; `answered` says whether a part of the answer had arrived."""
-        misnamed = isinstance(error, httpx.TimeoutException) and not _timed_out(error)
-        if isinstance(error, httpx.TimeoutException) and not misnamed:
+        if isinstance(error, httpx.TimeoutException):
             return self._timeout(error, answered)
         if answered:
             broken = self.make(ResponseError, "the connection broke in the middle of the answer")
             broken.retryable = True
             return broken
-        if isinstance(error, _HUNG_UP) or (misnamed and _system_error(error) is None):
+        if isinstance(error, _HUNG_UP):
             words, hint = "the server closed the connection without an answer", ""
             if is_no_http(error):
                 words, hint = "the answer is not valid HTTP", _NO_HTTP
@@ -270,12 +269,6 @@ def is_no_http(error: Exception) -> bool:
     The causes of such an error must not be shown, because they quote the answer.
     """
     return any(type(cause).__module__.startswith(_PARSERS) for cause in _causes(error))
-
-
-def _timed_out(error: httpx.TimeoutException) -> bool:
-    """Test whether the time really ran out, because httpx-aiohttp also reports refused connections as timeouts."""
-    cause = error.__cause__
-    return cause is None or isinstance(cause, TimeoutError) or "Timeout" in type(cause).__name__
 
 
 def _system_error(error: BaseException) -> OSError | None:

@@ -26,7 +26,6 @@ from cosd_providers.errors import InvalidRequestError, ProviderError
 from cosd_providers.http.answers import HttpAnswer
 from cosd_providers.http.clients import HttpClients, ask
 from cosd_providers.http.failures import FIXED_WAIT, Errors, is_no_http
-from cosd_providers.http.httpx2_client import behind_httpx, is_httpx2
 from cosd_providers.http.keys import checked_headers, checked_url, only_keys
 from cosd_providers.http.limits import Limiter, Limits, Slot
 from cosd_providers.http.retries import overcome, until_answered
@@ -72,13 +71,13 @@ class Transport:
         headers: headers that are sent with every request.
         timeout: an `httpx.Timeout`; or a number of seconds that limits connecting (to at most 5 seconds), writing, and
             the wait for bytes. For requests for which the model generates nothing, the wait is at most 60 seconds.
-        http_client: an `httpx.AsyncClient` or `httpx2.AsyncClient`. It is used unchanged and never closed. Its own
-            timeouts apply unless `timeout` is given.
+        http_client: an `httpx.AsyncClient`, which is used unchanged and never closed. Its own timeouts apply unless
+            `timeout` is given.
         limits: the server's rate limits; see `limits.Limits`. None by default.
         idle: maximum number of idle connections to keep.
 
     Attributes:
-        http_client: the user's own client, if one was given. An httpx2 client is wrapped in httpx's interface.
+        http_client: the user's own client, if one was given.
 
     Raises:
         ValueError: the URL, the key or a header is invalid.
@@ -96,7 +95,7 @@ class Transport:
         idle: int = FEW_IDLE,
     ) -> None:
         self.endpoint = checked_url(base_url)
-        self.http_client = behind_httpx(http_client) if is_httpx2(http_client) else http_client
+        self.http_client = http_client
         self._headers = checked_headers(api_key, headers)
         try:
             port = httpx.Request("GET", base_url).url.port or 0

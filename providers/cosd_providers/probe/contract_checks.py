@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import takewhile
 from typing import Any
 
 from cosd_providers.contract import Context, Proposal, Provider, Question, Token
 from cosd_providers.distributions import near
 from cosd_providers.errors import ProviderError, StatusError
-from cosd_providers.probe.report import EXAMPLE, LINES, Way
+from cosd_providers.probe.report import LINES, Way
 from cosd_providers.probe.state import (
     ASKED,
     DRAFTED,
@@ -35,16 +35,6 @@ _LEAST = 3  # minimum number of tokens for a meaningful comparison
 _OWN = (PROBE_PROMPT, "One, two, three, four, five, six, seven,")
 """Further prompts to try, in this order, if the answer to the given prompt is too short."""
 _EVEN = 0.55  # one half plus an allowance for noise: the highest probability that can be part of a tie
-
-_COSTS: Mapping[str, tuple[str, str, int, int]] = {
-    "echo": ("1", "C", 1, 1),
-    "list": ("1", "K x C", 1, EXAMPLE[1]),
-    "singles": ("K", "K x C", EXAMPLE[1], EXAMPLE[1]),
-}
-"""The cost of a verification by each strategy: formulas for its requests and its billed prompt tokens, and two numbers.
-
-The numbers are for `EXAMPLE`: the requests, and the billed tokens as a multiple of the context's tokens.
-"""
 
 
 @check("tokenizer", refused=False)
@@ -275,7 +265,7 @@ async def _agreement(probe: ProbeRun) -> Finding:
 
 
 async def ways(probe: ProbeRun) -> list[Way]:
-    """Try each strategy, and compute its cost. Return the proved strategies first.
+    """Try each strategy. Return the proved strategies first.
 
     A strategy is proved if its answers agree with the model's own answer and with the first strategy that was proved.
     """
@@ -283,8 +273,8 @@ async def ways(probe: ProbeRun) -> list[Way]:
         return []
     offered: Sequence[str] = getattr(probe.provider, "strategies", ())
     if not offered:  # use the strategies that the provider has already used
-        names = [name for name in probe.usage.strategies if name in _COSTS and probe.value("propose")]
-        return [_priced(probe, name, Usage(), proved=True, seen="the provider's own strategy") for name in names]
+        names = [name for name in probe.usage.strategies if name != "watch" and probe.value("propose")]
+        return [_way(probe, name, Usage(), proved=True, seen="the provider's own strategy") for name in names]
     found: list[Way] = []
     measure: list[Proposal | None] | None = None
     for name in offered:
@@ -307,25 +297,14 @@ async def ways(probe: ProbeRun) -> list[Way]:
         except ProviderError as error:
             proved, wrong, seen = False, False, reason(error)
         probe.spend(usage)
-        found.append(_priced(probe, name, usage, proved=proved, wrong=wrong, seen=seen))
+        found.append(_way(probe, name, usage, proved=proved, wrong=wrong, seen=seen))
     return sorted(found, key=lambda way: not way.proved)
 
 
-def _priced(probe: ProbeRun, name: str, usage: Usage, *, proved: bool, seen: str, wrong: bool = False) -> Way:
-    requests, tokens, trips, contexts = _COSTS[name]
-    if name != "singles" and {*usage.strategies} - {name}:  # others answer the o places that this one leaves open
-        requests, tokens = "1 + o", "(1 + o) x C"
+def _way(probe: ProbeRun, name: str, usage: Usage, *, proved: bool, seen: str, wrong: bool = False) -> Way:
     reported = probe.value("cache") is not None and usage.prompt_tokens
-    return Way(
-        name=name,
-        proved=proved,
-        wrong=wrong,
-        seen=seen,
-        requests=requests,
-        tokens=tokens,
-        cached=round(usage.cached_tokens / usage.prompt_tokens, 2) if reported else None,
-        example=(EXAMPLE[0] * trips, EXAMPLE[0] * contexts * EXAMPLE[2]),
-    )
+    cached = round(usage.cached_tokens / usage.prompt_tokens, 2) if reported else None
+    return Way(name=name, proved=proved, wrong=wrong, seen=seen, cached=cached)
 
 
 def _has_probs(tokens: Sequence[Token]) -> bool:

@@ -1,4 +1,4 @@
-"""Checks of a provider's distributions: contexts by ids, alternatives, ends of texts, samples and hidden states.
+"""Checks of a provider's distributions: contexts by ids, samples and hidden states.
 
 The checks call only methods of the contract, and compare their results with one another.
 """
@@ -9,14 +9,13 @@ import decimal
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
-from heapq import nlargest
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from typing import Any
 
-from cosd_providers.contract import Context, HiddenStates, IdContexts, Question, State, Token
+from cosd_providers.contract import Context, HiddenStates, IdContexts, State, Token
 from cosd_providers.distributions import near
 from cosd_providers.probe.report import in_digits
-from cosd_providers.probe.state import DRAFTED, NO_IDS, TOO_SHORT, Finding, ProbeRun, by_start, check, places, text_of
+from cosd_providers.probe.state import DRAFTED, NO_IDS, TOO_SHORT, Finding, ProbeRun, check, places, text_of
 from cosd_providers.usage import Usage
 
 _WRITTEN = 24  # number of tokens in each draft by ids
@@ -33,9 +32,7 @@ _EXACT = 1e-6  # differences below this count as zero
 _FAR = 1e-3  # tokens less probable than this are not part of a tie
 
 _LISTED = 5  # number of alternatives to request at each place
-_COMPARED = 3  # number of alternatives to compare at each place
 _NOISE = 2e-2  # allowance for noise in the probability that a list leaves for other tokens
-_ROUNDED = 1.001
 _SAMPLED = 8  # number of tokens in the draft that is drawn twice
 _DRAWS = 16  # number of times that a single token is drawn
 _UNSURE = 0.6  # maximum probability of the best token at a place where draws should vary
@@ -198,71 +195,6 @@ async def restart(probe: ProbeRun) -> Finding:
     return again, f"{again} of 6 {cached}" if again else f"no {cached}"
 
 
-@check("alternatives")
-async def alternatives(probe: ProbeRun) -> Finding:
-    """Request alternatives from each method. They must agree at each place, and must not change the tokens."""
-    able = probe.info.capabilities
-    if not able.top_k:
-        return False, "drafts may list some, proposals and scores do not"
-    if not probe.draft:
-        return None, probe.no_draft
-    prompt, text = probe.prompt, text_of(probe.draft)
-    drafted, _ = await probe.drafted(Context(prompt), DRAFTED, alternatives=_LISTED)
-    if [token.data for token in drafted] != [token.data for token in probe.draft]:
-        return False, "a draft with alternatives differs from a draft without them"
-    if not all(_ordered(token) for token in drafted):
-        return False, "an alternative is more probable than the chosen token, or than the alternative before it"
-    asked = {start: token for start, token in places(drafted).values() if token.alternatives}
-    questions = [Question(start, (token.data,)) for start, token in asked.items()]
-    found = await probe.provider.propose(Context(prompt, text), questions, alternatives=_LISTED, usage=probe.usage)
-    proposed = {one.start: one.tokens[0] for one in found if one is not None}
-    scored: dict[int, Token] = {}
-    if able.score_top_k:
-        given = Context(prompt, text)
-        scored |= by_start(await probe.provider.score(given, alternatives=_LISTED, usage=probe.usage))
-    where, seen = ["drafts"], list[str]()
-    for name, tokens in (("proposals", proposed), ("scores", scored)):
-        pairs = [(start, token) for start, token in asked.items() if _same_token(token, tokens.get(start))]
-        if not pairs:
-            continue
-        equal = sum([await _agree(probe, text[:start], token, tokens[start]) for start, token in pairs])
-        seen.append(f"{name} at {equal} of {len(pairs)} places")
-        if equal < len(pairs):
-            return False, f"equal to the alternatives of drafts in {', '.join(seen)}"
-        where.append(name)
-    if not seen:
-        return None, "no place has alternatives to compare"
-    return ", ".join(where), f"equal in {', '.join(seen)}"
-
-
-@check("scored_end", refused=False)
-async def scored_end(probe: ProbeRun) -> Finding:
-    """Score the end of a text. Its probability must equal the probability that a proposal reports for the end."""
-    able = probe.info.capabilities
-    if not able.score:
-        return False, "it scores no text"
-    if not probe.draft:
-        return None, probe.no_draft
-    prompt, text = probe.prompt, text_of(probe.draft)
-    scored = await probe.provider.score(Context(prompt, text), end=True, usage=probe.usage)
-    last = scored[-1] if scored else Token(b"", None)
-    if not last.end:
-        return False, "the end is missing"
-    if last.prob is None:
-        return False, "its probability is not reported"
-    options: dict[str, Any] = {"alternatives": _LISTED} if able.top_k else {}
-    asked = [Question(len(text), (b"",))]
-    [proposal] = await probe.provider.propose(Context(prompt, text), asked, usage=probe.usage, **options)
-    listed: _Listed = _listed(proposal.tokens[0]) if proposal is not None else {}
-    if not listed:
-        return None, f"{last.prob:.2g}; nothing is proposed there that it could be compared with"
-    expected = listed.get((b"", True))
-    if expected is None:
-        most = min(1 - sum(listed.values()), min(listed.values()) if options else 1.0)
-        return last.prob <= most + _NOISE, f"{last.prob:.2g}, and proposals leave {max(most, 0.0):.2g} for it"
-    return near(last.prob, expected), f"{last.prob:.2g}, and {expected:.2g} among the proposals there"
-
-
 @check("sampling", refused=False)
 async def sampling(probe: ProbeRun) -> Finding:
     """Draw tokens. The same seed must draw the same tokens, with the probabilities that a greedy answer lists."""
@@ -346,38 +278,6 @@ def _listed(token: Token) -> _Listed:
     return {(one.data, one.end): one.prob for one in (token, *token.alternatives) if one.prob is not None}
 
 
-def _ordered(token: Token) -> bool:
-    """Test whether the alternatives are in descending order, and none is more probable than the token itself."""
-    probs = [one.prob or 0.0 for one in token.alternatives]
-    own = token.prob if token.prob is not None else 1.0
-    return all(one >= other for one, other in pairwise(probs)) and max(probs, default=0.0) <= own * _ROUNDED
-
-
-def _same_token(one: Token, other: Token | None) -> bool:
-    return other is not None and (one.data, one.end) == (other.data, other.end)
-
-
-async def _agree(probe: ProbeRun, text: bytes, drafted: Token, other: Token) -> bool:
-    """Test whether a token has the same alternatives as the drafted token, or as the first token of a new draft.
-
-    A new draft, which starts at the token's place, is compared because the alternatives can differ from those of the
-    first draft if the text is encoded as tokens that differ from the drafted ones.
-    """
-    if _equal(_listed(drafted), _listed(other)):
-        return True
-    found, _ = await probe.drafted(Context(probe.prompt, text), 1, alternatives=_LISTED)
-    return bool(found) and _equal(_listed(found[0]), _listed(other))
-
-
-def _equal(one: _Listed, other: _Listed) -> bool:
-    """Test whether two lists have the same most probable tokens with the same probabilities, up to noise."""
-    return all(
-        near(second.get(key, 0.0), first[key])
-        for first, second in ((one, other), (other, one))
-        for key in nlargest(1 + _COMPARED, first, key=first.__getitem__)
-    )
-
-
 def _is_raw(token: Token, listed: _Listed) -> bool:
     """Test whether a drawn token's probability equals the listed one.
 
@@ -389,5 +289,5 @@ def _is_raw(token: Token, listed: _Listed) -> bool:
     return token.prob <= 1 - sum(listed.values()) + _NOISE if expected is None else near(token.prob, expected)
 
 
-DISTRIBUTIONS = (restart, after_ids, alternatives, scored_end, sampling, hidden_states)
+DISTRIBUTIONS = (restart, after_ids, sampling, hidden_states)
 """The checks of this module."""

@@ -13,17 +13,13 @@ from pydantic import BaseModel, ConfigDict
 
 from cosd_providers.connect import Snapshot
 
-Value = bool | int | float | str | tuple[str, ...] | None
+Value = bool | int | float | str | None
 """The value of a line; None means that it is unknown."""
-
-EXAMPLE = (100, 4, 4000)
-"""Example for the costs of strategies: number of verifications, places in each of them, and tokens of context."""
 
 UNTRUSTED = "; with servers of this kind a fusion does not rely on it, and says so"
 """Words that are added if the server reports the probability of the end, but its adapter does not rely on it."""
 
 _WIDTH, _INDENT = 80, 19
-_SHOWN = 4  # maximum number of models to name
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +42,6 @@ _SEEN = "yes: {seen}"
 _BOTH = "{value}: {seen}"
 _ROWS = (
     Words("server", "server", "what it is, and whether it can be used at all", no="refused: {seen}"),
-    Words("models", "models", "the server's list of models"),
     Words("context", "context", "its description of itself", other="{value} tokens, as the server says"),
     Words("tokenizer", "tokenizer", "the tokens of a text: words, code, scripts, emoji"),
     Words("spaces", "spaces", "the tokens of frequent phrases", _SEEN),
@@ -71,8 +66,6 @@ _ROWS = (
     Words(
         "tie", "ties", "the log probabilities of the same drafts, written, and read in lists and alone", other="{seen}"
     ),
-    Words("alternatives", "other tokens", "the alternatives of drafts, proposals and scores, compared", other=_BOTH),
-    Words("scored_end", "end of a text", "the end after the text of a draft, scored and proposed", "scored: {seen}"),
     Words("sampling", "sampling", "two drafts with one seed, and draws of one token", "yes, seeded: {seen}"),
     Words("hidden_states", "hidden states", "the states of a draft, listed with it and requested for its text", _SEEN),
 )
@@ -117,10 +110,6 @@ class Line(BaseModel):
                 words = row.yes + (": {seen}" if seen.endswith(UNTRUSTED) else "")
             case False:
                 words = row.no
-            case tuple():
-                more = len(value) - _SHOWN
-                value = ", ".join(value[:_SHOWN]) + (f" and {more} more" if more > 0 else "") or "none"
-                words = row.other
             case "endpoint":
                 words = "the server's own"
             case int() if seen.endswith(f": {value}"):  # as many alternatives were listed as were requested
@@ -131,20 +120,15 @@ class Line(BaseModel):
 
 
 class Way(BaseModel):
-    """A strategy for asking an assistant, and its cost.
+    """A strategy for asking an assistant.
 
     Attributes:
         name: the strategy.
         proved: whether the strategy's answers agreed with the model's own answer and with the other strategies.
         wrong: whether the strategy's answers differed from the answers that were expected.
         seen: the result of the comparison, or the error.
-        requests: formula for the number of requests in a verification of K places; o is the number of places that the
-            strategy leaves open.
-        tokens: formula for the billed prompt tokens of a verification with a context of C tokens.
         cached: share of the prompt tokens that came from the server's cache during the probe, from 0 to 1; None if the
             server does not report it.
-        example: number of requests and of billed prompt tokens for 100 verifications of 4 places each, with a context
-            of 4,000 tokens.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -153,10 +137,7 @@ class Way(BaseModel):
     proved: bool
     wrong: bool = False
     seen: str
-    requests: str
-    tokens: str
     cached: float | None
-    example: tuple[int, int]
 
 
 class Spent(BaseModel):
@@ -252,7 +233,9 @@ class ProbeReport(Snapshot):
         rows.append("")
         rows += _wrapped("as a draft", "no" if refused else "; ".join(self.draft_lacks) or "yes")
         rows += _wrapped("as an assistant", "no" if refused else "; ".join(self.assistant_lacks) or self._asked_by())
-        rows += _prices(self.ways)
+        for way in self.ways:
+            if not way.proved:
+                rows += _wrapped("not used", f"{way.name}: {way.seen}")
         for words in self.advice:
             rows += _wrapped("would help", words)
         rows += _wrapped("this probe", str(self.spent))
@@ -304,27 +287,6 @@ def _named(reports: Sequence[ProbeReport]) -> str:
 def in_digits(value: float) -> str:
     """Format a number in decimal notation without an exponent, such as 0.00002."""
     return f"{value:.9f}".rstrip("0").removesuffix(".")
-
-
-def _prices(ways: Sequence[Way]) -> list[str]:
-    """Format a table of the proved strategies' costs, followed by the strategies that were not proved."""
-    proved = [way for way in ways if way.proved]
-    rows: list[str] = []
-    if proved:
-        requests, places, context = EXAMPLE
-        heading = f"One verification of K places after C tokens, and {requests} with K = {places}, C = {context:,}:"
-        rows += ["", heading, f"  {'':<13}{'requests':<10}{'tokens':<12}{f'{requests} of them':<36}cached"]
-    for way in proved:
-        least = "from " if "+" in way.requests else ""
-        total = f"{least}{way.example[0]:,} requests, {way.example[1]:,} tokens"
-        cached = "unknown" if way.cached is None else f"{way.cached:.0%}"
-        rows.append(f"  {way.name:<13}{way.requests:<10}{way.tokens:<12}{total:<36}{cached}")
-    if any("+ o" in way.tokens for way in proved):
-        rows.append("  o: places that are left open, and asked by themselves")
-    for way in ways:
-        if not way.proved:
-            rows += _wrapped(f"  {way.name}", f"not used: {way.seen}")
-    return [*rows, ""] if rows else []
 
 
 def _wrapped(title: str, text: str) -> list[str]:

@@ -13,12 +13,12 @@ from cosd_providers.detection import DetectedProvider
 from cosd_providers.engine import Engine
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.probe_client import ProbeClient
-from cosd_providers.errors import ProviderError, UnsupportedError
+from cosd_providers.errors import UnsupportedError
 from cosd_providers.greedy import TIES
 from cosd_providers.probe.contract_checks import CONTRACT, ways
 from cosd_providers.probe.distribution_checks import DISTRIBUTIONS
 from cosd_providers.probe.report import LINES, UNTRUSTED, UNUSABLE, Line, ProbeReport, Spent, Way
-from cosd_providers.probe.state import DRAFTED, PROBE_PROMPT, STOPPING, ProbeRun, reason
+from cosd_providers.probe.state import DRAFTED, PROBE_PROMPT, ProbeRun, reason
 from cosd_providers.probe.wire_checks import WIRE
 from cosd_providers.tokenizers import fingerprint
 
@@ -27,12 +27,10 @@ _NO_WIRE = "a provider of this kind can only be checked through its contract"
 _ADVICE: dict[str, Sequence[tuple[str, str]]] = {
     "": (("tokenizer", "give the model's tokenizer, connect(url, tokenizer=...): it encodes and counts on this side"),),
     "llama.cpp": (
-        ("context", "-c (--ctx-size): the model was trained for a longer context than it is given"),
         (
             "restart",
             "start it with --swa-full if its model has a sliding window: restarts are slow, its numbers unsteady",
         ),
-        ("slots", "-np (--parallel) above 1: it then reads the prompts of a list at the same time"),
     ),
     "vllm": (
         ("cached", "--enable-prompt-tokens-details: answers then report what came from the prefix cache"),
@@ -86,8 +84,6 @@ async def _examined(provider: Provider, prompt: str, began: float) -> ProbeRepor
     for name, told in (("context", info.context), ("template", info.answer_cue)):
         if told is not None:
             probe.note(name, told, "reported, not tested")
-    if client is not None:
-        probe.settings = await _settings(client)
     checks = {check.name: check for check in (*CONTRACT, *(WIRE if client is not None else ()), *DISTRIBUTIONS)}
     for name in LINES:
         if name in checks:
@@ -96,16 +92,6 @@ async def _examined(provider: Provider, prompt: str, began: float) -> ProbeRepor
         probe.note("round_trip", round(probe.fastest, 4), f"{probe.fastest * 1000:.0f} ms")
     _fill(probe)
     return await _reported(probe, began)
-
-
-async def _settings(client: ProbeClient) -> dict[str, int]:
-    """Return the options with which the server was started; empty if it does not report them."""
-    try:
-        return await client.settings()
-    except STOPPING:
-        raise
-    except ProviderError:
-        return {}
 
 
 def _fill(probe: ProbeRun) -> None:
@@ -215,7 +201,7 @@ def _missing(probe: ProbeRun, found: Sequence[Way]) -> tuple[list[str], list[str
 
 def _advice(probe: ProbeRun, found: Sequence[Way]) -> list[str]:
     """Return the options and flags that would help with this kind of server."""
-    value, depth, settings = probe.value, probe.value("depth"), probe.settings
+    value, depth = probe.value, probe.value("depth")
     lacks = {
         "cached": value("cache") is None,
         "cache": value("cache") is False,
@@ -223,9 +209,7 @@ def _advice(probe: ProbeRun, found: Sequence[Way]) -> list[str]:
         "depth": isinstance(depth, int) and depth < TIES,
         "scoring": not probe.info.capabilities.score,
         "tokenizer": value("tokenizer") is False,
-        "context": 0 < (probe.info.context or 0) < settings.get("trained", 0),
         "echo": any(way.name == "echo" and way.proved and not way.cached for way in found),
-        "slots": settings.get("slots") == 1,
         "restart": bool(value("restart")),
     }
     right = [way.name for way in found if way.proved]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -75,8 +75,6 @@ class ProbeRun:
     own: list[Token] = field(default_factory=list[Token])
     # duration of the fastest request for one token, in seconds; None before the first request
     fastest: float | None = None
-    # the options with which the server was started, as it reports them
-    settings: Mapping[str, int] = field(default_factory=dict[str, int])
     short: bool = False  # whether every answer was too short for a comparison
     # the fingerprint of the model's vocabulary; None if the server accepts or shows no ids
     vocabulary: Vocabulary | None = None

@@ -36,14 +36,6 @@ _REPLY = 12  # number of tokens in the reply
 _LEAST = 3  # minimum number of characters that must agree
 
 
-@check("models")
-async def models(probe: ProbeRun) -> Finding:
-    """List the server's models."""
-    names = tuple(await probe.wire.models())
-    there = "among them" if probe.info.model in names else "not among them"
-    return names, f"the model in use is {there}"
-
-
 @check("logprobs")
 async def logprobs(probe: ProbeRun) -> Finding:
     """Ask for one token, with its probability and its alternatives."""
@@ -327,5 +319,5 @@ def _power(one: Mapping[tuple[bytes, bool], float], other: Mapping[tuple[bytes, 
     return math.log(one[most] / one[least]) / apart if apart >= _APART else None
 
 
-WIRE = (models, logprobs, depth, probabilities, lists, ids, scoring, exact_bytes, reading, prefill)
+WIRE = (logprobs, depth, probabilities, lists, ids, scoring, exact_bytes, reading, prefill)
 """The checks of this module, which need a client."""

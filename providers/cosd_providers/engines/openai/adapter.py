@@ -265,5 +265,4 @@ class OpenAICompatible(Engine[ServerFacts]):
 
     async def _scores(self, usage: Usage) -> bool:
         """Test, at the first call, whether the server reports the probabilities of a given text's tokens."""
-        scores = self._client.api == "completions" and self._client.facts.probs
-        return scores and await self._echo.shift(usage) == 0  # a shifted echo lacks the probabilities of its own tokens
+        return self._client.api == "completions" and self._client.facts.probs and await self._echo.works(usage)

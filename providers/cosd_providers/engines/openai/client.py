@@ -89,7 +89,7 @@ def _is_unspelt(answer: Completion) -> bool:
 class EchoProof:
     """The result of testing a server's `echo`."""
 
-    shift: int | None  # the shift of the echo's entries, in tokens; None if the echo cannot be used
+    works: bool
     # whether the echo lists the most probable tokens at each position, as well as the text's own token
     lists: bool = False
 

@@ -212,7 +212,7 @@ DIALECTS: Mapping[str, Dialect] = {
     # limit to finish a character of several tokens. The end of sequence has no entry. A stream never shows a character
     # of several tokens, and reports no usage. A new request ends the streams of other clients, unless
     # `interrupt_requests` is off. If the model has no beginning-of-sequence token, `echo` is shifted by one token, and
-    # has no entry for the tokens generated after it.
+    # not used.
     "llama-cpp-python": Dialect(
         "llama-cpp-python",
         greedy={**GREEDY, **NEUTRAL, "top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0},

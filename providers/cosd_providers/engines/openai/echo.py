@@ -2,9 +2,8 @@
 
 Servers may ignore or refuse these two fields, or report the distribution of the next position at each position. So a
 known text is scored first, and the model also generates a token at some positions of this text. The echo is used only
-if it shows the same distributions as the model's own answers. An echo whose entries belong to the next position is
-*shifted*, and is read accordingly. A shifted echo shows the model's choice at each position, but not always the
-probability of the text's own token.
+if it shows the same distributions as the model's own answers. (llama-cpp-python's is shifted by one position if the
+model has no beginning-of-sequence token.)
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ _PLACES = 3  # number of positions to compare
 _AGREEING = 2  # number of positions that must agree
 _NOISE = 1e-3  # allowance for rounding in a sum of probabilities
 _ECHO = {"echo": True}
-_SHIFTS = (0, 1)  # an entry belongs to the position of its own token, or of the next token
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +35,10 @@ class Scored:
 
     specials: int  # number of special tokens before the text
     positions: Sequence[Position]  # a position for each token of the text; its pick is the text's own token
-    after: Position | None  # the position after the text; None if the server does not show it
+    after: Position  # the position after the text
     # whether no unlisted token is more probable than the listed tokens. (A hidden end of sequence may be more
     # probable.)
     all_told: bool
-    # whether the echo is shifted. If so, the probability of an unlisted token of the text is unknown, but is less than
-    # that of the listed tokens
-    shifted: bool = False
 
     def tokens(self, alternatives: int = 0) -> list[Token]:
         """Return the tokens of the text, each with up to `alternatives` other tokens.
@@ -66,7 +61,7 @@ class Scored:
         The text's own tokens have id 0. A choice is uncertain if several tokens are equally probable, or if a listed
         token has no bytes, because one string may represent several tokens.
         """
-        found = [_likely(one, all_told=self.all_told, listed=self.shifted) for one in self.positions]
+        found = [_likely(one, all_told=self.all_told) for one in self.positions]
         return [*found, self.after]
 
 
@@ -78,20 +73,20 @@ class Echo:
         self._proof: Lazy[EchoProof] = Lazy()
         self._sound = len(client.dialect.known_text)  # size in bytes of the longest text with a tested echo
 
-    async def shift(self, usage: Usage) -> int | None:
-        """Find the shift of the echo in tokens, with a single test; None if the echo cannot be used."""
+    async def works(self, usage: Usage) -> bool:
+        """Find out, with a single test, whether the echo can be used."""
         if self._client.dialect.echo is False:
-            return None
+            return False
         facts = self._client.facts
         if facts.echo is None:
             facts.echo = await self._proof.get(lambda: self._prove(usage))
-        return facts.echo.shift
+        return facts.echo.works
 
     @property
     def proved(self) -> bool:
         """True if the echo has already passed the test."""
         echo = self._client.facts.echo
-        return echo is not None and echo.shift is not None
+        return echo is not None and echo.works
 
     @property
     def lists(self) -> bool:
@@ -109,21 +104,20 @@ class Echo:
             ResponseError: the echo is less complete than the echo of the known text, or contradicts the model's answers
                 near the end of a long text.
         """
-        shift = await self.shift(usage) or 0
         text = prefix.whole.encode()
         answer = await self._client.one(prefix, 1, usage, _ECHO, alternatives=alternatives)
-        scored = self._read(answer, text, shift, alternatives)
+        scored = self._read(answer, text, alternatives)
         if scored is None:
             words = "the echo of the text is less complete than the echo of a known text"
             raise ResponseError(words, endpoint=self._client.endpoint, retryable=True)
         if len(text) > _GROWN * self._sound:
-            if await self._agreeing(scored, {}, usage, 2, since=len(text) - len(text) // _GROWN) is None:
+            if await self._agreeing(scored, usage, 2, since=len(text) - len(text) // _GROWN) is None:
                 words = "the echo of a long text does not agree with what the model says there"
                 raise ResponseError(words, endpoint=self._client.endpoint)
             self._sound = len(text)
         return scored
 
-    def _read(self, answer: WireAnswer, text: bytes, shift: int, alternatives: int = 0) -> Scored | None:
+    def _read(self, answer: WireAnswer, text: bytes, alternatives: int = 0) -> Scored | None:
         """Read the echo of `text` from an answer; None if the answer is not a usable echo."""
         [choice] = answer.choices
         raw = steps(choice)
@@ -134,44 +128,34 @@ class Echo:
         hidden = hidden_tokens(answer, len(shown))
         # If a token leaves a character unfinished, all listed tokens may have the same string, and are then lost.
         known = all(position.top or position.pick.open or position.pick.token.prob for position in shown[1:])
-        if not shown or not known or hidden is None:
+        known = known and all(position.pick.token.prob is not None for position in shown[1:])
+        if not (shown and rest and known) or hidden is None:
             return None
         specials = 1 if raw[0].pick.text and not shown[0].pick.token.data else 0
-        after = rest[0] if rest else None
-        scored = Scored(specials + hidden, shown[specials:], after, self._client.dialect.end_prob)
-        if shift:
-            return _moved(scored, shown)
-        if after is None or any(position.pick.token.prob is None for position in shown[1:]):
-            return None
-        return scored
+        return Scored(specials + hidden, shown[specials:], rest[0], self._client.dialect.end_prob)
 
     async def _prove(self, usage: Usage) -> EchoProof:
         """Test the echo: score a known text, and compare the result with the model's answers at some positions."""
         text = self._client.dialect.known_text
         try:
             answer = await self._client.one(Prefix(text, ""), 1, usage, _ECHO)
-            asked: dict[bytes, WireAnswer] = {}
-            for shift in _SHIFTS:
-                scored = self._read(answer, text.encode(), shift)
-                if scored is None:
-                    continue
-                agreeing = await self._agreeing(scored, asked, usage)
-                if agreeing is not None and len(agreeing) >= _AGREEING and power_of(agreeing) is None:
-                    return EchoProof(shift, lists=all(position.top for position in scored.positions[1:]))
+            scored = self._read(answer, text.encode())
+            agreeing = None if scored is None else await self._agreeing(scored, usage)
+            if scored is not None and agreeing and len(agreeing) >= _AGREEING and power_of(agreeing) is None:
+                return EchoProof(works=True, lists=all(position.top for position in scored.positions[1:]))
         except (InvalidRequestError, ContextLengthError, ResponseError, UnsupportedError):
-            return EchoProof(None)
+            pass
         except ServerError as error:
             if error.status != 500:
                 raise
-        return EchoProof(None)
+        return EchoProof(works=False)
 
     async def _agreeing(
-        self, scored: Scored, asked: dict[bytes, WireAnswer], usage: Usage, most: int = 3 * _PLACES, *, since: int = 0
+        self, scored: Scored, usage: Usage, most: int = 3 * _PLACES, *, since: int = 0
     ) -> list[tuple[Position, Position]] | None:
         """Compare the scored distributions at some positions with the model's answers at the same positions.
 
-        New answers are added to `asked`, keyed by the text before them. Answers are requested from byte `since` of the
-        text on, at `most` positions.
+        Answers are requested from byte `since` of the text on, at `most` positions.
 
         Returns:
             Pairs of a scored and a generated position that agree, and whose distribution differs from the distributions
@@ -180,9 +164,7 @@ class Echo:
         places = [(at, before) for at, before in cuts(scored.positions) if len(before) >= since]
         agreeing: list[tuple[Position, Position]] = []
         for at, text in places[:: max(1, len(places) // (_PLACES + 2))][:most]:
-            if text not in asked:
-                asked[text] = await self._client.one(Prefix(text.decode("utf-8", "ignore"), ""), 1, usage)
-            answer = asked[text]
+            answer = await self._client.one(Prefix(text.decode("utf-8", "ignore"), ""), 1, usage)
             read_tokens = answer.usage.prompt_tokens if answer.usage else 0
             positions = self._client.positions(answer.choices[0])
             if (read_tokens and read_tokens != at + scored.specials) or not positions:
@@ -190,7 +172,7 @@ class Echo:
             if not agree(scored.positions[at], positions[0]):
                 return None
             beside = [scored.positions[at - 1], (*scored.positions, scored.after)[at + 1]]
-            if any(other is not None and agree(other, positions[0]) for other in beside):
+            if any(agree(other, positions[0]) for other in beside):
                 continue  # a shift would be invisible at this position
             agreeing.append((scored.positions[at], positions[0]))
             if len(agreeing) == _PLACES:
@@ -244,37 +226,12 @@ def hidden_tokens(answer: WireAnswer, shown: int) -> int | None:
     return hidden if hidden in (0, 1) else None
 
 
-def _moved(scored: Scored, shown: Sequence[Position]) -> Scored:
-    """Correct a shifted echo, in which each entry belongs to the token after its own."""
-    first = len(shown) - len(scored.positions)  # number of special tokens that the answer shows
-    before = [None, *shown][first : first + len(scored.positions)]
-    positions = [_placed(own.pick, entry) for own, entry in zip(scored.positions, before, strict=True)]
-    after = None if scored.after is None or scored.after.pick.open else _placed(scored.after.pick, shown[-1])
-    known = after is not None and (after.pick.token.prob is not None or (after.pick.token.end and after.top))
-    return replace(scored, positions=positions, after=after if known else None, shifted=True)
-
-
-def _placed(own: Choice, entry: Position | None) -> Position:
-    """Create a position with `own` as its pick and the tokens of an entry; a listed pick has a probability."""
-    listed = [] if entry is None else [entry.pick, *entry.top]
-    known = [choice for choice in listed if choice.token.prob is not None]
-    same = [c for c in known if not c.open and (c.token.data, c.token.end) == (own.token.data, own.token.end)]
-    pick = replace(own, id=0, token=replace(own.token, prob=same[0].token.prob if same else None))
-    # The entry's own token need not be one of the most probable tokens at this position.
-    others = [replace(choice, id=-n, sure=False) for n, choice in enumerate(known, 1) if choice not in same]
-    return Position(pick, others)
-
-
-def _likely(position: Position, *, all_told: bool, listed: bool = False) -> Position | None:
-    """Return the position with the model's own choice as its pick; None if the choice is uncertain.
-
-    `listed` means that unlisted tokens are less probable than the listed tokens; see `Scored.shifted`.
-    """
+def _likely(position: Position, *, all_told: bool) -> Position | None:
+    """Return the position with the model's own choice as its pick; None if the choice is uncertain."""
     choices = [position.pick, *position.top]
     best = max(choice.token.prob or 0.0 for choice in choices)
     first = [choice for choice in choices if choice.token.prob == best]
-    known = position.pick.token.prob is not None or listed
-    if not known or len(first) != 1 or any(choice.open for choice in choices):
+    if position.pick.token.prob is None or len(first) != 1 or any(choice.open for choice in choices):
         return None
     if not all_told and best <= 1 - sum(choice.token.prob or 0.0 for choice in choices) + _NOISE:
         return None

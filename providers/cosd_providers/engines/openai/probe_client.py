@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from cosd_providers.engine import Models
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.echo import hidden_tokens, spelt
 from cosd_providers.engines.openai.logprobs import TokenAligner
@@ -85,12 +84,10 @@ class ProbeClient(ABC):
         model: str,
         *,
         chat: str | None = "/v1/chat/completions",
-        models: str | None = "/v1/models",
     ) -> None:
         self._transport = transport
         self._model = model
         self._chat = chat  # the route for messages; None if the server has no such route
-        self._models = models  # the route that lists the models; None if the server has no such route
 
     @abstractmethod
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
@@ -99,18 +96,6 @@ class ProbeClient(ABC):
     @abstractmethod
     async def score(self, text: str, usage: Usage) -> RawScores:
         """Request the distributions at the tokens of a text."""
-
-    async def settings(self) -> dict[str, int]:
-        """Request the server's start options, as far as it reports them, e.g. the number of `"slots"`."""
-        return {}
-
-    async def models(self) -> list[str]:
-        """List the names of the server's models."""
-        try:
-            found = await self._transport.get(self._models) if self._models is not None else None
-            return [one.id for one in parse(Models, found, self._transport.endpoint).data]
-        except (InvalidRequestError, ResponseError):
-            raise self.unable("the server does not list its models") from None
 
     async def recite(self, text: str, prompt: str, usage: Usage) -> RawReply:
         """Force the model to answer with this text."""
@@ -180,9 +165,8 @@ class CompletionsProbeClient(ProbeClient):
         model: str,
         *,
         chat: str | None = "/v1/chat/completions",
-        models: str | None = "/v1/models",
     ) -> None:
-        super().__init__(transport, model, chat=chat, models=models)
+        super().__init__(transport, model, chat=chat)
         self._path = path
         self._body = body
         self._ends = {*ends}
@@ -237,9 +221,7 @@ def probe_client(client: OpenAIClient, transport: Transport) -> CompletionsProbe
         return {**plain, "logprobs": True, "top_logprobs": top}
 
     dialect, facts = client.dialect, client.facts
-    return CompletionsProbeClient(
-        transport, client.path, body, facts.ends, facts.model, chat=dialect.chat, models=dialect.models
-    )
+    return CompletionsProbeClient(transport, client.path, body, facts.ends, facts.model, chat=dialect.chat)
 
 
 def grammar(text: str) -> str:

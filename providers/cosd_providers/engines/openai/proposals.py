@@ -88,7 +88,7 @@ class Proposing(Rounds):
             UnsupportedError: the server has not passed the test of its echo.
             ResponseError: the echo is wrong, and `must` is set.
         """
-        if self._echo is None or await self._echo.shift(self._usage) is None:
+        if self._echo is None or not await self._echo.works(self._usage):
             raise cannot_score(self._client.endpoint)
         if not self._whole.whole:
             return None
