@@ -11,10 +11,13 @@ from unittest.mock import patch
 
 import pytest
 
-from cosd_api import FusionResult
+from cosd_api import Fusion, FusionResult, SettingError, fuse
 from cosd_api.decoding import failover
+from cosd_api.decoding.failover import Failover
 from cosd_api.endpoints import Endpoints
+from cosd_api.records import Seam
 from cosd_providers import ServerError
+from cosd_providers.testing import Fault, ScriptedProvider
 from cosd_providers.text import sendable
 from naive.reference_mixed import MixedReference
 from naive.reference_paths import DRAFT, Fused, bounds, first_stop, ranked
@@ -162,3 +165,100 @@ def test_the_draft_returns(seed: int) -> None:
 def is_down(draft: Any, error: Exception, first: int, method: str, before: int) -> Exception | None:
     """The error of every draft from a number on."""
     return error if method == "generate" and before >= first else None
+
+
+# ------------------------------------------------------------------------------------------------------------ by hand
+
+
+def servers(*faults: Fault, **assistants: Any) -> dict[str, Any]:
+    """Two models, of which the draft fails as told."""
+    draft = ScriptedProvider.from_texts({"Q:": [" The", " capital", " is", (" Rome", 0.3), "."]}, faults=faults)
+    return {"draft": draft, "assistant": assistant(**assistants)}
+
+
+def assistant(**options: Any) -> ScriptedProvider:
+    return ScriptedProvider.from_texts({"Q:": [" The", " capital", " is", (" Li", 0.9), ("ma", 0.8), "!"]}, **options)
+
+
+DOWN = ServerError("the server said 503", endpoint="http://draft", status=503)
+
+
+@pytest.fixture
+def without_return() -> Iterator[None]:
+    """The draft never comes back."""
+    with patch.object(Endpoints, "draft_is_back", never):
+        yield
+
+
+@pytest.mark.usefixtures("without_return")
+async def test_a_result_tells_who_wrote_what_and_why() -> None:
+    given = servers(Fault(DOWN, tokens=3))
+    result = await fuse("Q:", **given, on_draft_error="assistant", max_tokens=8)
+    assert result.text == " The capital is Lima!"
+    [seam] = result.seams
+    assert seam == Seam(token=seam.token, source="assistant", error="ServerError") and 0 < seam.token <= 3
+    assert result.failures == {"draft": "ServerError"}
+    assert result.shares == {"draft": seam.token / 7, "assistant": 1 - seam.token / 7}
+    assert [one.alone for one in result.tokens] == [at >= seam.token for at in range(7)]
+    assert {one.reason for one in result.tokens if one.alone} == {
+        "unverified: the draft failed (ServerError), and the assistant writes alone"
+    }
+    [warning] = [one for one in result.warnings if "alone" in one]
+    words = f"the draft failed at token {seam.token + 1}, and the assistant wrote {7 - seam.token} tokens alone"
+    assert warning == f"{words}; they are unverified: {DOWN}"
+    assert FusionResult.model_validate_json(result.model_dump_json()) == result
+
+
+@pytest.mark.usefixtures("without_return")
+async def test_the_next_assistant_writes_on_if_the_first_fails_too() -> None:
+    gone = ServerError("gone", endpoint="http://first", status=500)
+    first = assistant(faults=[Fault(gone, request=one, tokens=1) for one in range(1, 30)])
+    given: dict[str, Any] = {**servers(Fault(DOWN, tokens=3)), "assistant": [first, assistant()]}
+    settings: dict[str, Any] = {"on_draft_error": "assistant", "on_assistant_error": "draft", "max_tokens": 8}
+    result = await fuse("Q:", **given, **settings)
+    assert result.text == " The capital is Lima!"
+    assert result.seams[-1].source == "assistant 2" and set(result.failures) == {"draft", "assistant 1"}
+
+
+@pytest.mark.usefixtures("without_return")
+async def test_with_no_model_left_the_text_so_far_is_kept() -> None:
+    given = servers(Fault(DOWN, tokens=4))
+    with (
+        patch.object(Failover, "_write", side_effect=ServerError("gone", endpoint="http://a", status=500)),
+        pytest.raises(ServerError, match="gone") as failed,
+    ):
+        await fuse("Q:", **given, on_draft_error="assistant", max_tokens=8)
+    assert failed.value.partial is not None and failed.value.partial.text.startswith(" The")
+    assert failed.value.partial.failures == {"draft": "ServerError", "assistant": "ServerError"}
+
+
+async def test_by_default_the_failure_of_a_draft_is_an_error() -> None:
+    with pytest.raises(ServerError, match="the server said 503"):
+        await fuse("Q:", **servers(Fault(DOWN, tokens=3)))
+
+
+@pytest.mark.usefixtures("without_return")
+async def test_limits_count_what_an_assistant_writes_alone() -> None:
+    given = servers(Fault(DOWN, tokens=3))
+    result = await fuse("Q:", **given, on_draft_error="assistant", max_tokens=5)
+    assert (len(result.tokens), result.finish_reason) == (5, "length")
+    given = servers(Fault(DOWN, tokens=3))
+    result = await fuse("Q:", **given, on_draft_error="assistant", max_billed_tokens=30, on_budget="end")
+    assert result.finish_reason in ("stop", "budget")
+    given = servers(Fault(DOWN, tokens=3))
+    result = await fuse("Q:", **given, on_draft_error="assistant", stop="ma!")
+    assert (result.text, result.stop_reason) == (" The capital is Li", "ma!")
+
+
+@pytest.mark.usefixtures("without_return")
+async def test_a_stream_goes_on_and_repeats_nothing() -> None:
+    given = servers(Fault(DOWN, tokens=3))
+    async with Fusion(**given, on_draft_error="assistant") as fusion, fusion.stream("Q:", max_tokens=8) as stream:
+        assert "".join([token.text async for token in stream]) == stream.result.text == " The capital is Lima!"
+
+
+async def test_other_methods_say_that_they_have_no_failover() -> None:
+    with pytest.raises(SettingError, match="on_draft_error means nothing to the method 'rerank': only Algorithm 1"):
+        Fusion(**servers(), method="rerank", on_draft_error="assistant")
+    with pytest.raises(SettingError, match='on_draft_error must be "raise" or "assistant", not \'draft\''):
+        Fusion(**servers(), on_draft_error="draft")  # type: ignore[arg-type]
