@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cosd_api import Fusion, FusionResult, SettingError
-from cosd_api.apps.cli.console import MessageReader, Writer, guarded, say, waiting, without_echo
+from cosd_api.apps.cli.console import MessageReader, Writer, guarded, say
 from cosd_api.apps.cli.options import SharedOptions, with_options
 from cosd_api.apps.cli.spending import bounded
 from cosd_api.apps.report.terminal import has_colour, legend, outcome, replacements, unverified, visible
@@ -137,15 +137,9 @@ class _Session:
 
         writer = Writer()
         result: FusionResult | None = None
-        typed = self._messages.interactive
         try:
-            with (
-                without_echo(typed),
-                waiting(typed and sys.stderr.isatty()) as over,
-                closing(iterate_sync(work, "cosd chat")) as items,
-            ):
+            with closing(iterate_sync(work, "cosd chat")) as items:
                 for item in items:
-                    over()
                     if isinstance(item, FusionResult):
                         result = item
                     else:
