@@ -32,7 +32,7 @@ __all__ = ["chat"]
 _HELP = """\
 /reset       begin a new conversation
 /undo        remove the last exchange
-/save FILE   write the messages as JSON, or as JSON lines if FILE ends in .jsonl
+/save FILE   write the messages as JSON
 /help        show this list
 /quit        end the session, like Ctrl-D
 A \\ at the end of a line continues the message on the next line. Put a space before a message that begins with /.
@@ -192,10 +192,7 @@ class _Session:
 
     def _save(self, path: Path) -> None:
         messages = [asdict(message) for message in self._conversation()]
-        if path.suffix == ".jsonl":
-            text = "".join(json.dumps(message, ensure_ascii=False) + "\n" for message in messages)
-        else:
-            text = json.dumps(messages, ensure_ascii=False, indent=2) + "\n"
+        text = json.dumps(messages, ensure_ascii=False, indent=2) + "\n"
         try:
             # A file is overwritten only if this session wrote it.
             with path.open("w" if path in self._saved else "x", encoding="utf-8", newline="\n") as file:

@@ -132,11 +132,10 @@ def test_reset_and_undo(scripted: Scripted) -> None:
 
 
 def test_save(tmp_path: Path) -> None:
-    lines, document = tmp_path / "talk 1.jsonl", tmp_path / "talk.json"
-    assert chat(f"/save {lines}\nQ\n/save {lines}\n/save {document}\n", "--system", "é").exit_code == 0
+    document = tmp_path / "talk 1.json"
+    assert chat(f"/save {document}\nQ\n/save {document}\n", "--system", "é").exit_code == 0
     saved = [("system", "é"), ("user", "Q"), ("assistant", "")]
     expected = [{"role": role, "content": content} for role, content in saved]
-    assert [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()] == expected
     assert json.loads(document.read_text(encoding="utf-8")) == expected
     document.write_text("mine")
     result = chat(f"/save {document}\nQ\n")
