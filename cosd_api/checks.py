@@ -87,14 +87,17 @@ def check_choice(name: str, given: str, choices: object) -> None:
         raise SettingError(f"{name} must be {' or '.join(map(json.dumps, words))}, not {given!r}")
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def check_seconds(name: str, value: float) -> None:
     """Check that a time limit is above 0.
 
     Raises:
         SettingError: the value is not valid.
     """
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (number and 0 < value < math.inf):
+    if not (_is_number(value) and 0 < value < math.inf):
         raise SettingError(f"{name} must be a number of seconds above 0, not {value!r}")
 
 
@@ -104,7 +107,7 @@ def check_tie(value: float) -> None:
     Raises:
         SettingError: the width is not a number from 0 to 1.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+    if not (_is_number(value) and 0 <= value <= 1):
         words = f"tie must be a number from 0 to 1, a difference of two log probabilities, not {value!r}"
         raise SettingError(f"{words}. cosd probe measures one")
 
@@ -115,8 +118,7 @@ def check_positive(name: str, value: float) -> None:
     Raises:
         SettingError: the value is not valid.
     """
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (number and 0 < value < math.inf):
+    if not (_is_number(value) and 0 < value < math.inf):
         raise SettingError(f"{name} must be a number above 0, not {value!r}")
 
 
@@ -126,8 +128,7 @@ def check_between(name: str, value: float, low: float, high: float) -> None:
     Raises:
         SettingError: the value is not valid.
     """
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (number and low <= value <= high and value < math.inf):
+    if not (_is_number(value) and low <= value <= high and value < math.inf):
         words = f"of at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
         raise SettingError(f"{name} must be a number {words}, not {value!r}")
 
@@ -157,7 +158,7 @@ def check_temperature(value: float) -> float:
     Raises:
         SettingError: the temperature is neither 0 nor 1. Other values would change the probabilities that are compared.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or value not in (0, 1):
+    if not (_is_number(value) and value in (0, 1)):
         words = "0 takes the most probable tokens, 1 draws from the models' own distributions, and servers change the"
         raise SettingError(f"temperature must be 0 or 1, not {value!r}: {words} probabilities at any other")
     return float(value)

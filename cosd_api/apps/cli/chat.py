@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cosd_api import Fusion, FusionResult, SettingError
-from cosd_api.apps.cli.console import MessageReader, Writer, guarded, say, waiting, without_echo
+from cosd_api.apps.cli.console import MessageReader, Writer, guarded, say
 from cosd_api.apps.cli.options import SharedOptions, with_options
 from cosd_api.apps.cli.spending import bounded
 from cosd_api.apps.report.phrases import visible
@@ -33,7 +33,7 @@ __all__ = ["chat"]
 _HELP = """\
 /reset       begin a new conversation
 /undo        remove the last exchange
-/save FILE   write the messages as JSON, or as JSON lines if FILE ends in .jsonl
+/save FILE   write the messages as JSON
 /help        show this list
 /quit        end the session, like Ctrl-D
 A \\ at the end of a line continues the message on the next line. Put a space before a message that begins with /.
@@ -138,15 +138,9 @@ class _Session:
 
         writer = Writer()
         result: FusionResult | None = None
-        typed = self._messages.interactive
         try:
-            with (
-                without_echo(typed),
-                waiting(typed and sys.stderr.isatty()) as over,
-                closing(iterate_sync(work, "cosd chat")) as items,
-            ):
+            with closing(iterate_sync(work, "cosd chat")) as items:
                 for item in items:
-                    over()
                     if isinstance(item, FusionResult):
                         result = item
                     else:
@@ -199,10 +193,7 @@ class _Session:
 
     def _save(self, path: Path) -> None:
         messages = [asdict(message) for message in self._conversation()]
-        if path.suffix == ".jsonl":
-            text = "".join(json.dumps(message, ensure_ascii=False) + "\n" for message in messages)
-        else:
-            text = json.dumps(messages, ensure_ascii=False, indent=2) + "\n"
+        text = json.dumps(messages, ensure_ascii=False, indent=2) + "\n"
         try:
             # A file is overwritten only if this session wrote it.
             with path.open("w" if path in self._saved else "x", encoding="utf-8", newline="\n") as file:

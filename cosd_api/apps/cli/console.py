@@ -6,10 +6,9 @@ import errno
 import logging
 import os
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 
 import typer
@@ -31,8 +30,6 @@ __all__ = [
     "on_terminal",
     "progress",
     "say",
-    "waiting",
-    "without_echo",
 ]
 
 _NO_READER = errno.EINVAL if os.name == "nt" else errno.EPIPE
@@ -119,49 +116,6 @@ def progress(label: str) -> Iterator[Callable[..., None]]:
 def on_terminal() -> bool:
     """Test whether standard error is a terminal."""
     return sys.stderr.isatty()
-
-
-@contextmanager
-def waiting(shown: bool) -> Iterator[Callable[[], None]]:
-    """Show the time spent waiting for the first word, on a terminal, after the first second.
-
-    Call the yielded function when the word arrives. Lines that are printed meanwhile appear above the time.
-    """
-    words = TextColumn("waiting for the first word: {task.elapsed:.0f} s")
-    line = Progress(words, console=Console(stderr=True), transient=True, refresh_per_second=1)
-    line.add_task("")
-    start = threading.Timer(1, line.start)
-
-    def over() -> None:
-        start.cancel()
-        if shown:
-            start.join()
-        if line.live.is_started:
-            line.stop()
-
-    if shown:
-        start.start()
-    try:
-        yield over
-    finally:
-        over()
-
-
-@contextmanager
-def without_echo(terminal: bool) -> Iterator[None]:
-    """Hide the user's input while the block runs, on POSIX terminals only. The input can be read after the block."""
-    with ExitStack() as restored:
-        if terminal and os.name != "nt":
-            import termios  # noqa: PLC0415 - missing on Windows
-
-            with suppress(OSError, termios.error):  # raised if standard input is not a real terminal
-                keyboard = sys.stdin.fileno()
-                before = termios.tcgetattr(keyboard)
-                silent = [*before]
-                silent[3] &= ~termios.ECHO
-                termios.tcsetattr(keyboard, termios.TCSADRAIN, silent)
-                restored.callback(termios.tcsetattr, keyboard, termios.TCSADRAIN, before)
-        yield
 
 
 class Writer:

@@ -1,23 +1,20 @@
 """`cosd chat`: a conversation from a pipe, on a terminal, and over live servers."""
 
-import io
 import json
 import os
 import re
 import select
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from typer.testing import Result
 
-from cosd_api.apps.cli.console import MessageReader, say, waiting
+from cosd_api.apps.cli.console import MessageReader
 from cosd_api.apps.demo.servers import Pair
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
@@ -122,17 +119,6 @@ def test_a_dear_method_is_announced_before_its_first_answer_and_bounded() -> Non
     assert cut.exit_code == 1 and "is expensive" not in cut.stderr and "max_billed_tokens=1 " in cut.stderr
 
 
-def test_a_line_comes_above_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = io.StringIO()
-    monkeypatch.setattr("cosd_api.apps.cli.console.Console", lambda **_: Console(file=shown, force_terminal=True))
-    with waiting(True) as over:
-        while "waiting for the first word: 1 s" not in shown.getvalue():
-            time.sleep(0.01)
-        say("a note")
-        over()
-    assert re.search(r"1 s.*cosd: a note\n", shown.getvalue(), re.DOTALL)
-
-
 # Commands.
 
 
@@ -146,11 +132,10 @@ def test_reset_and_undo(scripted: Scripted) -> None:
 
 
 def test_save(tmp_path: Path) -> None:
-    lines, document = tmp_path / "talk 1.jsonl", tmp_path / "talk.json"
-    assert chat(f"/save {lines}\nQ\n/save {lines}\n/save {document}\n", "--system", "é").exit_code == 0
+    document = tmp_path / "talk 1.json"
+    assert chat(f"/save {document}\nQ\n/save {document}\n", "--system", "é").exit_code == 0
     saved = [("system", "é"), ("user", "Q"), ("assistant", "")]
     expected = [{"role": role, "content": content} for role, content in saved]
-    assert [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()] == expected
     assert json.loads(document.read_text(encoding="utf-8")) == expected
     document.write_text("mine")
     result = chat(f"/save {document}\nQ\n")
@@ -302,23 +287,6 @@ def test_on_a_terminal(tmp_path: Path) -> None:
         screen.type("\n")  # readline misses a signal that comes between its prompt and its wait
     assert screen.process.returncode == 130
     assert [message["content"] for message in json.loads((tmp_path / "talk.json").read_text())] == ["Q", " a c."] * 2
-
-
-@posix
-def test_a_wait_is_shown_and_what_is_typed_meanwhile_is_the_next_message() -> None:
-    with terminal(draft=["request_delay=1.6"]) as screen:
-        screen.until("\n> ")
-        screen.type("Q\n")
-        screen.until("waiting for the first word: 1 s")
-        screen.type("Q\n")  # too early: it is not shown within the answer
-        answered = screen.until("kept")
-        assert re.search(r"\x1b\[2K a\x1b", answered)  # the line is erased first
-        assert "Q" not in answered
-        shown = screen.until("kept")
-        assert "> Q\n" in shown
-        screen.until("\n> ")
-        screen.type("\x04")
-    assert screen.process.returncode == 0
 
 
 @posix
