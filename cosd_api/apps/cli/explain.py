@@ -25,10 +25,6 @@ def explain(
         Path | None,
         typer.Option(metavar="FILE", help="Write one page for a browser instead; an existing file is replaced."),
     ] = None,
-    title: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Headline of the page, such as the question, which a trace does not have."),
-    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also list the places where the models agreed.")] = False,
 ) -> None:
     """Show why each token of an answer is there.
@@ -38,8 +34,6 @@ def explain(
     loads nothing from the network. Exit codes: 0 on success; 2 if the file is not a trace, or a file cannot be read or
     written.
     """
-    if html is None and title is not None:
-        raise typer.BadParameter("is the headline of a page: give --html, too", param_hint="--title")
     if html is not None and everything:
         raise typer.BadParameter("is for the table: a page has a card for every token", param_hint="--all")
     with guarded():
@@ -58,9 +52,8 @@ def explain(
         if html is not None:
             from cosd_api.apps.report.page import page  # noqa: PLC0415 - only needed here
 
-            document = page(result) if title is None else page(result, title=title)
             with files_of("--html"):
-                html.write_text(document, encoding="utf-8", newline="\n")
+                html.write_text(page(result), encoding="utf-8", newline="\n")
             say(f"wrote {html}")
             return
         show(result, everything=everything)

@@ -62,8 +62,6 @@ def test_the_page_is_written_and_replaced(trace: str, tmp_path: Path, result: Fu
     done = cosd("explain", trace, "--html", str(place))
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", f"cosd: wrote {place}\n")
     assert place.read_text(encoding="utf-8") == page(result)
-    assert cosd("explain", trace, "--html", str(place), "--title", "Why <b>Lima</b>?").exit_code == 0
-    assert '<h1 dir="auto">Why &lt;b&gt;Lima&lt;/b&gt;?</h1>' in place.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +103,6 @@ def test_a_trace_of_a_form_that_is_not_ours(trace: str) -> None:
     ("more", "complaint"),
     [
         (["--html", "no/such/folder/report.html"], "report.html cannot be written: No such file or directory"),
-        (["--title", "x"], "give --html, too"),
         (["--html", "x.html", "--all"], "a page has a card for every token"),
     ],
 )
