@@ -24,7 +24,7 @@ import httpx
 
 from benchmarks.invented import Speech, prompt_of
 from benchmarks.simulated import Simulated
-from cosd_api import Fusion, RuleVerifier, Tuning
+from cosd_api import Fusion, RuleVerifier
 from cosd_api.common.event_loop import run_async
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.http.clients import carrier
@@ -132,8 +132,8 @@ async def fusions(url: str, case: Case, *, beside: AbstractContextManager[object
     """Measure the fusions of a case in this process; the context manager `beside` is active meanwhile."""
     server, name = Simulated(url), f"cpu-{os.getpid()}"
     draft, assistant = (LlamaCpp(server.model(SPEECH, role, name)) for role in ("draft", "assistant"))
-    tuning, rule = Tuning(max_ahead=case.max_ahead or None), RuleVerifier.paper()
-    async with Fusion(draft=draft, assistant=assistant, verifier=rule, unit="token", tuning=tuning) as fusion:
+    ahead, rule = case.max_ahead or None, RuleVerifier.paper()
+    async with Fusion(draft=draft, assistant=assistant, verifier=rule, unit="token", max_ahead=ahead) as fusion:
         await fusion.generate(prompt_of(case.context, -1), max_tokens=16)
         prompts = [prompt_of(case.context, seed) for seed in range(case.fusions * case.answers)]
         results: list[Any] = []

@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from cosd_api import Fusion, RuleVerifier, Tuning
+from cosd_api import Fusion, RuleVerifier
 from cosd_api.records import EndpointUsage
 from cosd_providers import connect
 from cosd_providers.contract import Context, DraftEnd, Proposal, Provider, Question, Ready, Token
@@ -86,8 +86,6 @@ class Method:
 METHODS = (
     Method("d: draft alone"),
     Method("a: cosd-api"),
-    Method("a: hedge=1", {"tuning": Tuning(hedge=1)}),
-    Method("a: hedge=2", {"tuning": Tuning(hedge=2)}),
     Method("b: K=8", length=8),
     Method("b: K=16", length=16),
     Method("b: K=32", length=32),
@@ -96,7 +94,7 @@ METHODS = (
 
 
 _PAPER = RuleVerifier.paper()
-TOLD = {"assistant_requests", "draft_requests", "hedge_hits", "hedged_drafts", "hedged_tokens", "iterations"}
+TOLD = {"assistant_requests", "draft_requests", "iterations"}
 """Fields of the library's result that are reported."""
 
 

@@ -44,7 +44,7 @@ a request. The HTTP traffic and the measured times are real.
 
 {time_and_price}
 
-- **(a)** is this library with its default settings, or with one field of `Tuning` changed as stated. All methods in
+- **(a)** is this library with its default settings, or with one setting changed as stated. All methods in
   this table decide by the paper's rule (alpha = beta = 0.5), which was the default when they were measured. In the
   other tables, `cosd` and *rule* also mean the paper's rule.
 - **(b)** drafts in fixed rounds of *K* tokens and verifies each round in one request.
@@ -52,10 +52,7 @@ a request. The HTTP traffic and the measured times are real.
 - **(d)** is the draft alone, writing the same text.
 - **The floor** is the shortest possible time for a method that drafts first and replaces one token at a time: the time
   of (d), plus one verification and one restart of the draft for each replacement. The time of (d) already includes the
-  writing of the first token after each restart; the row *restarts in full* counts this token twice. Methods with
-  `hedge` can be faster than the floor because they start hedged drafts before the verdict. In this simulation, 70 % of
-  the replacements were the draft's second choice. This share was not measured on real pairs. On the bundled models,
-  hedges hardly ever match, because a model that is unsure of an answer has learned nothing about it.
+  writing of the first token after each restart; the row *restarts in full* counts this token twice.
 
 The benchmark ends with an error unless (a), (b) and (c) write the same text. Tokens that a model reads are billed,
 whether they are cached or not.

@@ -18,9 +18,8 @@ _STYLES: dict[str, dict[str, Any]] = {
     "b: K=16": {"color": "#D55E00", "marker": "v", "linestyle": (0, (3, 1.5)), "label": "(b) rounds of K = 16"},
     "b: K=8": {"color": "#CC79A7", "marker": "s", "linestyle": (0, (5, 1.5, 1, 1.5)), "label": "(b) rounds of K = 8"},
     "a: cosd-api": {"color": "#0072B2", "marker": "o", "linestyle": "-", "label": "(a) cosd-api"},
-    "a: hedge=2": {"color": "#000000", "marker": "D", "linestyle": "-", "label": "(a) cosd-api, hedge=2"},
 }
-_FLOOR: dict[str, Any] = {"color": "#777777", "linestyle": "--", "linewidth": 1.2, "label": "floor without hedging"}
+_FLOOR: dict[str, Any] = {"color": "#777777", "linestyle": "--", "linewidth": 1.2, "label": "floor"}
 
 
 def draw(results: Path, picture: Path = PICTURE) -> Path:

@@ -15,7 +15,6 @@ __all__ = ["run", "tables"]
 
 ROUNDS = "b: K=8"
 IN_FULL = "floor, restarts in full"
-HEDGING = ("a: hedge=1", "a: hedge=2")
 HEADLINE = Case(acceptance=0.9, round_trip=0.02, context=512)
 
 SIMULATED = (
@@ -98,7 +97,7 @@ def _time(one: Measured) -> Table:
     columns += ["CPU us a token", "memory MB", "ms late"]
     floor, best, alone = one.floor(), one.best_of_rounds(), one.seconds("d: draft alone")
     rows: list[list[Cell]] = [
-        [what, _spread(took, 1), *(_ratio(took, other) for other in (alone, floor, best)), *[None] * 4]
+        [what, _spread(took, 1), *(_ratio(took, other) for other in (alone, floor, best)), *[None] * 3]
         for what, took in (("floor", floor), (IN_FULL, one.floor(twice=True)))
     ]
     for name, runs in _listed(one):
@@ -115,13 +114,13 @@ def _time(one: Measured) -> Table:
 
 def _price(one: Measured) -> Table:
     columns = ["method", "requests: draft", "assistant", "x (b) K=8", "prompt tokens: draft", "assistant"]
-    columns += ["completion tokens: draft", "assistant", "thrown away", "cancelled drafts", "hedges that hit"]
+    columns += ["completion tokens: draft", "assistant", "thrown away", "cancelled drafts"]
     rows: list[list[Cell]] = []
     for name, runs in _listed(one):
         row: list[Cell] = [name, round(_median(runs, lambda run: run.draft.requests))]
         if name == "d: draft alone":
             row += [None, None, round(_median(runs, lambda run: run.draft.prompt_tokens)), None]
-            row += [round(_median(runs, lambda run: run.draft.completion_tokens)), *[None] * 4]
+            row += [round(_median(runs, lambda run: run.draft.completion_tokens)), *[None] * 3]
             rows.append(row)
             continue
         row += [
@@ -133,21 +132,12 @@ def _price(one: Measured) -> Table:
         row += [round(_median(runs, lambda run: run.draft.completion_tokens))]
         row += [round(_median(runs, lambda run: run.assistant.completion_tokens))]
         row += [round(_median(runs, lambda run: run.thrown_away))]
-        row += [round(_median(runs, lambda run: run.draft.cancelled)), _hedges(runs)]
+        row += [round(_median(runs, lambda run: run.draft.cancelled))]
         rows.append(row)
     notes = [
         "The figures are the servers' own counts. Prompt tokens include all tokens sent; most of them were cached."
     ]
     return Table(f"Simulated, price. {one.case.title}", columns, rows, notes)
-
-
-def _hedges(runs: Sequence[Run]) -> str | None:
-    told = [run.answer.more for run in runs]
-    if not any(one.get("hedged_drafts") for one in told):
-        return None
-    hits, restarts = (sum(one[name] for one in told) for name in ("hedge_hits", "iterations"))
-    restarts -= len(told)
-    return f"{hits} of {restarts} ({hits / restarts:.0%}), {sum(one['hedged_drafts'] for one in told)} started"
 
 
 def _targets(one: Measured) -> Table:
@@ -164,9 +154,6 @@ def _targets(one: Measured) -> Table:
             add(f"{name}: wall time / {IN_FULL}", 1.05, one.seconds(name), whole, strict=True)
             add(f"{name}: wall time / best of (b)", 0.7, one.seconds(name), best)
             add(f"{name}: requests to the assistant / {ROUNDS}", 1.25, _asked(one, name), _asked(one, ROUNDS))
-    for name in HEDGING:
-        if name in one.runs:
-            add(f"{name}: wall time / {IN_FULL}", 0.85, one.seconds(name), whole, strict=True)
     columns = ["ratio", "target", "measured", "reached", "against the floor itself"]
     return Table(f"Targets. {one.case.title}", columns, rows)
 

@@ -14,7 +14,6 @@ from cosd_api.errors import FusionClosedError, FusionError, GradingError, Settin
 from cosd_api.fusion import Fusion, fuse, fuse_sync, log_likelihood, log_likelihood_sync
 from cosd_api.methods.base import METHODS as _METHODS
 from cosd_api.result import FusionResult, Trace
-from cosd_api.settings import Tuning
 from cosd_api.stream import FusionStream
 from cosd_api.verification import (
     AgreementVerifier,
@@ -83,7 +82,6 @@ __all__ = [
     "Trace",
     "TraceError",
     "TreeVerifier",
-    "Tuning",
     "collect",
     "compare",
     "connect",

@@ -18,7 +18,7 @@ def reencoded(seen: bool) -> list[str]:
     """A warning that the draft endpoint re-encoded its own text into tokens that it had not written, if it did."""
     note = (
         "the draft endpoint takes text only and read its own text back as other tokens than it wrote: "
-        "the answer may depend on draft_length, max_ahead and hedge"
+        "the answer may depend on draft_length and max_ahead"
     )
     return [note] if seen else []
 

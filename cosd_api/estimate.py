@@ -272,7 +272,7 @@ def prompt_tokens(turns: Sequence[RenderedPrompt], spans: Sequence[RequestSpan])
     guess = guessed(turns[0].prompt)
     for span in sorted(spans, key=lambda one: (one.who, one.at)):
         usage = span.usage
-        wrote = span.kind in ("draft", "hedge") and not span.other_prompt
+        wrote = span.kind == "draft" and not span.other_prompt
         known = usage is not None and usage.prompt_tokens and not usage.estimated_tokens
         if not wrote or usage is None or not known or usage.requests > 1:
             continue

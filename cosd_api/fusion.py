@@ -92,8 +92,9 @@ class Fusion:
             endpoint that accepts token ids reads this text as ordinary text. An endpoint that accepts only text reads
             it as the special token; in this case, `"warn"` adds a warning to the result, and `"refuse"` raises an error
             before the first token.
-        tuning: settings that save time at the cost of more requests and more drafted tokens; see `Tuning`. These
-            settings do not change the text.
+        max_ahead: limit on the number of tokens that are drafted beyond the judged text, which does not change the
+            text. By default, a draft that continues its own token ids runs ahead as far as its tokens are likely to be
+            kept, given how often the drafts of this fusion are replaced; other drafts have no limit.
         temperature: 1 draws every token from the models' own distributions, if the method supports it; 0 is greedy.
             This argument overrides the method's own `temperature`, which is the default.
 

@@ -408,7 +408,7 @@ class Request(Record):
         number: number of the request, counted from 1. Drafts have their own series of numbers; questions, watches and
             scores share a second series.
         endpoint: `"draft"`, or the assistant's name.
-        kind: `"draft"`; `"hedge"`, a draft that was started in advance, while a verdict was pending; `"question"`;
+        kind: `"draft"`; `"hedge"`, only in answers of earlier versions; `"question"`;
             `"watch"`, an assistant's stream that answers each place that it passes; or `"score"`, a request for the
             probability of a text.
         at: byte offset from which the request continues the answer, counted in the answer as it was at that time; for a

@@ -53,13 +53,7 @@ class FusionResult(Record):
             because they begin inside one of the assistant's tokens or the draft could not write far enough. None unless
             models with different ids were judged on their own paths.
         wasted_tokens: number of drafted tokens that are not in the answer. Depends on timing.
-        hedged_drafts: number of drafts that were started in advance, while a verdict was pending (`hedge`). Depends on
-            timing.
-        hedge_hits: number of hedged drafts that became the draft after a replacement. Depends on timing. The number of
-            restarts that no hedged draft served is `draft_requests - hedged_drafts - 1`.
-        hedged_tokens: number of tokens that hedged drafts wrote before their verdict, most of which are discarded. This
-            number is included in `drafted_tokens`. Depends on timing.
-        draft_requests: number of drafts that were started, including hedged drafts. For methods in which every model
+        draft_requests: number of drafts that were started. For methods in which every model
             writes, the number of writing requests to all models. Depends on timing.
         assistant_requests: number of questions to assistants (each about one or more places) plus requests to score a
             text. Depends on timing.
@@ -101,9 +95,6 @@ class FusionResult(Record):
     off_path: int | None = None
     unjudged: int | None = None
     wasted_tokens: int | None = None
-    hedged_drafts: int = 0
-    hedge_hits: int = 0
-    hedged_tokens: int = 0
     draft_requests: int
     assistant_requests: int
     usage: dict[str, EndpointUsage]

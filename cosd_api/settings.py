@@ -239,32 +239,6 @@ class LikelihoodLimits(SpendingLimits):
 # --------------------------------------------------------------------------------------------------------- a fusion
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
-    """Settings that save time at the cost of more requests and more drafted tokens. They do not change the text.
-
-    Attributes:
-        hedge: number of hedged drafts to start while a verdict is pending. Each hedged draft begins with a token that
-            the draft model found nearly as probable as its own choice. If that token turns out to be the replacement,
-            the hedged draft continues without a restart, and the other hedged drafts are cancelled. The draft's
-            endpoint serves up to `hedge` more streams at a time and writes more tokens. After two hedged drafts in a
-            row have failed, an answer starts no more of them.
-        max_ahead: limit on the number of tokens drafted beyond the verified text. It applies to the draft and to each
-            hedged draft separately. By default, a draft that continues its own token ids runs ahead as far as its
-            tokens are likely to be kept, given how often the drafts of this fusion are replaced; other drafts have no
-            limit.
-
-    Raises:
-        SettingError: a setting is invalid.
-    """
-
-    hedge: Annotated[int, Setting("Drafts started before a verdict: faster, at the cost of more tokens.", least=0)] = 0
-    max_ahead: Annotated[int | None, Setting("Limit on tokens drafted ahead of verification.", least=1)] = None
-
-    def __post_init__(self) -> None:
-        check_declared(self)
-
-
 class FusionOptions(TypedDict, total=False):
     """Keyword arguments of `Fusion` other than its models."""
 
@@ -276,7 +250,7 @@ class FusionOptions(TypedDict, total=False):
     on_assistant_error: OnAssistantError
     on_draft_error: OnDraftError
     on_special_tokens: OnSpecialTokens
-    tuning: Tuning | None
+    max_ahead: int | None
     temperature: float | None
     tie: float | None
 
@@ -317,7 +291,7 @@ class FusionSettings:
     on_special_tokens: Annotated[
         OnSpecialTokens, Setting("If a message holds the text of a special token and may be read as one.")
     ] = "warn"
-    tuning: Tuning = field(default_factory=Tuning)
+    max_ahead: Annotated[int | None, Setting("Limit on tokens drafted ahead of verification.", least=1)] = None
     temperature: Annotated[
         float,
         Setting("1 draws every token, if the method can; 0 takes the most probable tokens.", value="0|1"),
@@ -336,15 +310,13 @@ class FusionSettings:
         Raises:
             SettingError: a setting is invalid, or two settings exclude each other.
         """
-        defaults = ("method", "verifier", "tuning", "temperature", "tie")
+        defaults = ("method", "verifier", "temperature", "tie")
         by_default = {name for name in defaults if given.get(name) is None}
         chosen: dict[str, Any] = {name: value for name, value in given.items() if name not in by_default}
         settings = cls(**chosen | _method(chosen))
         check_declared(settings)
-        if not isinstance(settings.tuning, Tuning):
-            raise SettingError(f"tuning must be a Tuning, such as Tuning(hedge=1), not {settings.tuning!r}")
         check_tie(settings.tie)
-        _check_tuning(settings)
+        _check_pace(settings)
         return settings
 
     @property
@@ -352,23 +324,20 @@ class FusionSettings:
         """The pace of drafting, for methods that draft."""
         return Pace(
             draft_length=self.draft_length,
-            max_ahead=self.tuning.max_ahead,
-            hedge=self.tuning.hedge,
+            max_ahead=self.max_ahead,
         )
 
 
 def declared_setting(name: str) -> DeclaredSetting:
     """Look up the declaration of a setting of a fusion or of an answer."""
-    kinds: tuple[Any, ...] = (FusionSettings, Tuning, AnswerLimits)
+    kinds: tuple[Any, ...] = (FusionSettings, AnswerLimits)
     return next(known[name] for known in map(declared_settings, kinds) if name in known)
 
 
-def _check_tuning(settings: FusionSettings) -> None:
-    """Refuse settings that are meant for a continuous draft if the draft is written in rounds."""
-    if settings.draft_length is not None and settings.tuning.hedge:
-        raise SettingError("hedge is for a draft that streams on: leave out draft_length, which asks in rounds")
-    if settings.temperature and settings.tuning != Tuning():
-        words = "tuning is for a draft that is verified while it streams, but a drawn draft is written in rounds"
+def _check_pace(settings: FusionSettings) -> None:
+    """Refuse a limit that is meant for a continuous draft if the draft is written in rounds."""
+    if settings.temperature and settings.max_ahead is not None:
+        words = "max_ahead is for a draft that is verified while it streams, but a drawn draft is written in rounds"
         raise SettingError(f"{words}: leave it out, or give draft_length")
 
 
@@ -381,7 +350,7 @@ _MEANINGLESS = {
     "draft_length": _OF_A_DRAFT,
     "ask": _OF_A_DRAFT,
     "on_draft_error": "only Algorithm 1 (method cosd) lets an assistant write on alone",
-    "tuning": _OF_A_DRAFT,
+    "max_ahead": _OF_A_DRAFT,
 }
 """Settings that only some methods accept, with the reason why the other methods refuse them."""
 
@@ -464,7 +433,6 @@ class Settings(Record):
     stop: tuple[str, ...] = ()
     draft_length: int | None = None
     max_ahead: int | None = None
-    hedge: int = 0
     ask: Asking = "contestable"
     on_assistant_error: OnAssistantError = "raise"
     on_draft_error: OnDraftError = "raise"
@@ -503,9 +471,8 @@ class Settings(Record):
             routes: the route of each model, by name.
             ties: whether ties could occur.
         """
-        parts = (settings, settings.tuning, limits)
+        parts = (settings, limits)
         values: dict[str, Any] = {one.name: getattr(part, one.name) for part in parts for one in fields(part)}
-        del values["tuning"]  # its fields are recorded one by one
         del values["own"]  # messages are private, like the prompt
         del values["alternatives"]  # the tokens contain them, and they do not affect the answer
         method = settings.method
@@ -593,8 +560,6 @@ def _elsewhere(name: str) -> str:
     """Advice about the right place for an argument that was given in the wrong place; empty for an unknown argument."""
     if name in AnswerOptions.__annotations__:
         return "it bounds one answer: give it to generate, stream or map"
-    if name in {one.name for one in fields(Tuning)}:
-        return f"it is a part of tuning: give tuning=Tuning({name}=...) to Fusion or fuse"
     if name in {"draft", "assistant", "models", *FusionOptions.__annotations__}:
         return "it is the same for all answers: give it to Fusion"
     if name in inspect.signature(connect).parameters.keys() - {"url", "unknown"}:

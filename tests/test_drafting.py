@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from cosd_api import Fusion, Tuning, fuse
+from cosd_api import Fusion, fuse
 from cosd_providers.contract import DraftEnd, Token
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from support import virtual_time
@@ -99,7 +99,7 @@ async def test_a_text_draft_that_only_repeats_is_not_asked_the_same_again() -> N
 
     model = TableModel(tokens, following, end_ids=(len(tokens) - 1,))
     draft, assistant = (ScriptedProvider(model, token_ids=False) for _ in range(2))
-    result = await fuse("Q", draft=draft, assistant=assistant, unit="word", tuning=Tuning(max_ahead=1), max_tokens=20)
+    result = await fuse("Q", draft=draft, assistant=assistant, unit="word", max_ahead=1, max_tokens=20)
     assert result.text == "ab cd ef"
     assert result.draft_requests < 20
 

@@ -17,7 +17,6 @@ from cosd_api import (
     RandomVerifier,
     RuleVerifier,
     SettingError,
-    Tuning,
 )
 from cosd_api.decoding.pace import FIRST, Pace
 from cosd_api.extend import Method, Verifier
@@ -60,7 +59,6 @@ def check(estimate: Estimate, name: str, requests: int, tokens: int) -> None:
     st.none() | st.integers(1, 5),
     st.none() | st.integers(1, 5),
     st.sampled_from(("contestable", "all")),
-    st.integers(0, 3),
 )
 async def test_what_a_fusion_costs_is_within_what_was_said(
     models: Any,
@@ -70,7 +68,6 @@ async def test_what_a_fusion_costs_is_within_what_was_said(
     length: int | None,
     ahead: int | None,
     ask: Any,
-    hedge: int,
 ) -> None:
     providers = [ScriptedProvider(toys.Plain(model)) for model in (models[0], *models[1])]
     async with Fusion(
@@ -79,7 +76,7 @@ async def test_what_a_fusion_costs_is_within_what_was_said(
         verifier=verifier,
         unit=unit,
         draft_length=length,
-        tuning=Tuning(max_ahead=ahead, hedge=0 if length else hedge),
+        max_ahead=ahead,
         ask=ask,
     ) as fusion:
         for answers in range(2):

@@ -21,7 +21,7 @@ from unittest.mock import patch
 import anyio
 import pytest
 
-from cosd_api import Fusion, FusionResult, MatchVerifier, RandomVerifier, RuleVerifier, Tuning
+from cosd_api import Fusion, FusionResult, MatchVerifier, RandomVerifier, RuleVerifier
 from cosd_api.decoding.speeds import Speeds
 from cosd_api.verification import Verifier, digest_of, verifier_at
 from cosd_api.verification.decision_place import Place
@@ -261,7 +261,7 @@ def drawn(seed: int | str) -> Task:
     coin = RandomVerifier(rate=chance.choice((0.3, 0.7, 1.0)), seed=chance.randrange(99))
     settings: dict[str, Any] = chance.choice(({}, {}, {"ask": "all"}))
     if not by_text:
-        settings |= chance.choice(({}, {}, {"draft_length": 1}, {"draft_length": 3}, {"tuning": Tuning(max_ahead=2)}))
+        settings |= chance.choice(({}, {}, {"draft_length": 1}, {"draft_length": 3}, {"max_ahead": 2}))
     draft, assistants = model("draft", 0), tuple(model(one, 1) for one in routes)
     sharing = [draft, *(one for one, route in zip(assistants, routes, strict=True) if route == "same")]
     if len({one for model in sharing for one in model.end_ids}) == 1:  # an id without bytes has to end something
@@ -401,14 +401,14 @@ def with_the_same_ids(seed: int) -> Task:
 
     rule = RuleVerifier(alpha=chance.choice((0.3, 0.5, 0.9, 1.01)), beta=chance.choice((0.0, 0.2, 0.5, 1.0)))
     coin = RandomVerifier(rate=chance.choice((0.3, 0.7)), seed=chance.randrange(99))
-    tuned = [{"tuning": Tuning(**one)} for one in ({"hedge": 2}, {"max_ahead": 3}, {"max_ahead": 2, "hedge": 1})]
     ways: tuple[dict[str, Any], ...] = (
         {},
         {},
         {"ask": "all"},
         {"draft_length": 1},
         {"draft_length": 3, "ask": "all"},
-        *tuned,
+        {"max_ahead": 2},
+        {"max_ahead": 3},
     )
     return Task(
         prompt=chance.choice(("Q", "ab", "é:", "Q\n")),

@@ -36,7 +36,6 @@ from cosd_api import (
     SettingError,
     Speculative,
     TreeVerifier,
-    Tuning,
     connect,
     fuse,
     fuse_sync,
@@ -352,7 +351,6 @@ async def test_an_error_in_a_stream_comes_after_the_tokens_that_were_final() -> 
         ({"max_tokens": 0}, "max_tokens must be a whole number of at least 1, not 0"),
         ({"max_tokens": 2.5}, "max_tokens must be a whole number"),
         ({"draft_length": 0}, "draft_length must be a whole number"),
-        ({"tuning": 3}, r"tuning must be a Tuning, such as Tuning\(hedge=1\), not 3"),
         ({"ask": "nobody"}, 'ask must be "contestable" or "all"'),
         ({"unit": "sentence"}, 'unit must be "token", "word", "literal" or None'),
         ({"unit": "sentence", "method": "average"}, 'unit must be "token", "word", "literal" or None'),
@@ -398,9 +396,9 @@ async def test_unknown_arguments_name_the_nearest() -> None:
         with pytest.raises(TypeError, match="unknown argument 'max_token'; did you mean 'max_tokens'"):
             await fusion.estimate("Q:", max_token=2)  # type: ignore[arg-type]
         with pytest.raises(
-            TypeError, match=r"^hedge is not accepted here: .*: give tuning=Tuning\(hedge=\.\.\.\) to Fusion or fuse$"
+            TypeError, match=r"^max_ahead is not accepted here: it is the same for all answers: give it to Fusion$"
         ):
-            await fusion.generate("Q:", hedge=1)  # type: ignore[call-arg]
+            await fusion.generate("Q:", max_ahead=1)  # type: ignore[call-arg]
         with pytest.raises(
             TypeError, match="timeout is not accepted here: it bounds one answer: give it to generate, "
         ):
@@ -451,9 +449,7 @@ async def test_asking_everything_leaves_the_text_and_shows_more() -> None:
     assert all(token.asked for token in result.tokens)
 
 
-@pytest.mark.parametrize(
-    "option", [{"draft_length": 1}, {"draft_length": 3}, {"tuning": Tuning(max_ahead=2)}, {"unit": "word"}]
-)
+@pytest.mark.parametrize("option", [{"draft_length": 1}, {"draft_length": 3}, {"max_ahead": 2}, {"unit": "word"}])
 async def test_settings_of_cost_leave_the_text(option: dict[str, Any]) -> None:
     assert (await fuse("Q:", draft=draft(), assistant=assistant(), **option)).text == FUSED
 

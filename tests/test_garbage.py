@@ -8,13 +8,12 @@ from itertools import accumulate
 
 import pytest
 
-from cosd_api import CoSD, FusionResult, Tuning
+from cosd_api import FusionResult
 from cosd_providers.testing import ScriptedProvider, TableModel
 from support.every_method import LINES, Line
 
 WORDS = tuple(f" {letter}" for letter in "abcdefghijklmnopqrstuvw")
 TOKENS = (b"", *(word.encode() for word in WORDS), b"Q")
-HEDGED = Line("hedged", CoSD(unit="token"), settings={"tuning": Tuning(hedge=2)})
 
 
 def model(number: int) -> TableModel:
@@ -61,7 +60,7 @@ def found() -> list[str]:
         gc.garbage.clear()
 
 
-@pytest.mark.parametrize("line", [*LINES, HEDGED], ids=str)
+@pytest.mark.parametrize("line", LINES, ids=str)
 async def test_an_answer_leaves_no_cycles(line: Line, collector: None) -> None:
     """Of an answer with disagreements, once nobody has it any more, the collector finds nothing."""
     served = {
@@ -82,7 +81,8 @@ async def test_an_answer_leaves_no_cycles(line: Line, collector: None) -> None:
 
 async def test_records_share_the_set_of_their_fields() -> None:
     """A set for each record would take more memory than the rest of an answer; a copy that is changed has its own."""
-    async with HEDGED.fusion(lambda name: ScriptedProvider(model(HEDGED.models.index(name)))) as fusion:
+    line = LINES[0]
+    async with line.fusion(lambda name: ScriptedProvider(model(line.models.index(name)))) as fusion:
         answer = await fusion.generate("Q", max_tokens=12)
     decisions = [one for token in answer.tokens for one in token.decisions]
     drafted = [one for token in answer.tokens for one in token.replaced_tokens]

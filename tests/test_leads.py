@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_api import Fusion, FusionResult, Message, RuleVerifier, Tuning, fuse, log_likelihood
+from cosd_api import Fusion, FusionResult, Message, RuleVerifier, fuse, log_likelihood
 from cosd_api.types import LogLikelihood
 from cosd_providers import DraftEnd, Token, UnsupportedError, Usage
 from cosd_providers.chat.leading_space import AfterLead, led
@@ -35,7 +35,7 @@ WAYS: tuple[dict[str, Any], ...] = (
     {},
     {"draft_length": 1},
     {"draft_length": 3},
-    {"tuning": Tuning(max_ahead=2)},
+    {"max_ahead": 2},
     {"ask": "all", "draft_length": 5},
 )
 

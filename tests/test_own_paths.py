@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_api import Fusion, FusionResult, MatchVerifier, RuleVerifier, SurpriseVerifier, Tuning, fuse
+from cosd_api import Fusion, FusionResult, MatchVerifier, RuleVerifier, SurpriseVerifier, fuse
 from cosd_providers import Context, DraftEnd, ServerError, Token, UnsupportedError
 from cosd_providers.contract import Piece
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
@@ -29,7 +29,7 @@ WAYS: tuple[dict[str, Any], ...] = (
     {},
     {"draft_length": 1},
     {"draft_length": 3},
-    {"tuning": Tuning(max_ahead=2)},
+    {"max_ahead": 2},
     {"ask": "all"},
     {"ask": "all", "draft_length": 5},
 )
@@ -250,7 +250,7 @@ async def test_a_draft_starts_after_the_judges_have_drawn_their_conclusions() ->
     says = (b" ab", b" cd", b" xy", b" gh", b" ij")
     differs = served(reciting((*letters, *words, b" xy"), says, 0.9), "differs", watch=True)
     draft.encode_delay = differs.encode_delay = 0.001
-    result = await fuse("Q", draft=draft, assistant=differs, unit="word", tuning=Tuning(max_ahead=4))
+    result = await fuse("Q", draft=draft, assistant=differs, unit="word", max_ahead=4)
     assert result.text == " ab cd xy gh ij"
     assert {one.outcome for one in result.requests if one.endpoint == "draft"} == {"done"}
 

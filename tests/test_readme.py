@@ -7,7 +7,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import get_type_hints
 
@@ -19,7 +18,6 @@ from typer.main import get_command
 
 import cosd_api
 import cosd_providers
-from cosd_api import Tuning
 from cosd_api.apps.cli.entry import app
 from cosd_api.apps.demo.servers import Pair, Three
 from cosd_api.settings import AnswerOptions, FusionOptions
@@ -177,7 +175,6 @@ def test_settings_are_those_of_a_fusion() -> None:
     page = "docs/settings.md"
     assert shown(page, "setting of `Fusion`") == {"draft", "assistant", *get_type_hints(FusionOptions)}
     assert shown(page, "setting of an answer") == get_type_hints(AnswerOptions).keys()
-    assert shown(page, "field of `Tuning`") == {field.name for field in fields(Tuning)}
 
 
 def test_errors_are_those_that_there_are() -> None:

@@ -23,7 +23,6 @@ from cosd_api import (
     RuleVerifier,
     SurpriseVerifier,
     Trace,
-    Tuning,
     fuse,
 )
 from cosd_providers import Context, Provider, ResponseError, ServerError, Token
@@ -60,8 +59,7 @@ WAYS: tuple[dict[str, Any], ...] = (
     {},
     {"draft_length": 1},
     {"draft_length": 3},
-    {"tuning": Tuning(hedge=2)},
-    {"tuning": Tuning(max_ahead=2, hedge=1)},
+    {"max_ahead": 2},
     {"ask": "all"},
     {"ask": "all", "draft_length": 3},
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cosd_api import AgreementVerifier, CoSD, Fusion, SettingError, Tuning, fuse, fuse_sync
+from cosd_api import AgreementVerifier, CoSD, Fusion, SettingError, fuse, fuse_sync
 from cosd_api.methods.base import method_from_text
 from cosd_api.settings import AnswerLimits, AnswerOptions, FuseOptions, FusionOptions, FusionSettings
 from cosd_api.types import Settings
@@ -26,7 +26,7 @@ def test_keywords_are_what_is_checked() -> None:
 
 
 def test_a_result_records_every_setting() -> None:
-    declared = {*names(FusionSettings), *names(Tuning), *names(AnswerLimits)} - {"tuning", "own", "alternatives"}
+    declared = {*names(FusionSettings), *names(AnswerLimits)} - {"own", "alternatives"}
     assert Settings.model_fields.keys() == declared | {"method_options", "contexts", "routes"}
     recorded = Settings.of(FusionSettings(), AnswerLimits(), "word")
     defaults = Settings(verifier=FusionSettings().verifier, unit="word", max_tokens=AnswerLimits().max_tokens)  # type: ignore[arg-type]

@@ -21,7 +21,6 @@ from cosd_api import (
     Trace,
     TraceError,
     TreeVerifier,
-    Tuning,
     fuse,
 )
 from cosd_api.records import FusedToken
@@ -243,7 +242,6 @@ async def test_the_last_line_takes_nothing_from_the_others(tmp_path: Path) -> No
         {"stop": ["Re"]},
         {"stop": [" Li"]},
         {"max_tokens": 5},
-        {"tuning": Tuning(hedge=1)},
         {"draft_length": 2},
     ],
 )

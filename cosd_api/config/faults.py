@@ -16,7 +16,6 @@ from cosd_api.config.shape import (
     LimitsConfig,
     ServerConfig,
     ServerLimitsConfig,
-    TuningConfig,
     method_shapes,
     verifier_kinds,
 )
@@ -142,8 +141,8 @@ def _known(loc: Sequence[str | int], top: type[BaseModel]) -> list[str]:
         return [*fields(names[0])]
     if names[0] in ("draft", "assistants", "models"):
         return [*(ServerLimitsConfig if "limits" in names else ServerConfig).model_fields]
-    if names[0] in ("limits", "tuning"):
-        return [*(LimitsConfig if names[0] == "limits" else TuningConfig).model_fields]
+    if names[0] == "limits":
+        return [*LimitsConfig.model_fields]
     shapes: Mapping[str, type[BaseModel]] = verifier_kinds() if names[0] == "verifier" else method_shapes()
     return [*shapes[names[1]].model_fields] if len(names) > 1 and names[1] in shapes else []
 

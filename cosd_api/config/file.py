@@ -22,14 +22,13 @@ from cosd_api.config.shape import (
     SectionConfig,
     ServerConfig,
     TrainedConfig,
-    TuningConfig,
     is_trained,
     method_hints,
 )
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DEFAULT_METHOD, METHODS, Method, method_class, method_named
 from cosd_api.methods.loader import is_address
-from cosd_api.settings import AnswerOptions, Asking, FusionOptions, FusionSettings, OnAssistantError, Tuning
+from cosd_api.settings import AnswerOptions, Asking, FusionOptions, FusionSettings, OnAssistantError, OnDraftError
 from cosd_api.verification import TRAINED, Verifier
 from cosd_api.verification.trained_file import write_whole
 from cosd_providers import Limits, connect
@@ -40,7 +39,17 @@ from cosd_providers.messages import OnSpecialTokens
 __all__ = ["PLAIN", "FusionConfig", "placed", "server_of"]
 
 _MODELS = ("draft", "assistants", "models")
-PLAIN = ("unit", "temperature", "tie", "draft_length", "ask", "on_assistant_error", "on_special_tokens")
+PLAIN = (
+    "unit",
+    "temperature",
+    "tie",
+    "draft_length",
+    "max_ahead",
+    "ask",
+    "on_assistant_error",
+    "on_draft_error",
+    "on_special_tokens",
+)
 """Settings of a fusion that are plain values."""
 _SERVERS: WeakKeyDictionary[Provider, ServerConfig] = WeakKeyDictionary()
 
@@ -90,10 +99,11 @@ class FusionConfig(BaseModel):
     temperature: float | None = None
     tie: float | None = None
     draft_length: int | None = None
+    max_ahead: int | None = None
     ask: Asking | None = None
     on_assistant_error: OnAssistantError | None = None
+    on_draft_error: OnDraftError | None = None
     on_special_tokens: OnSpecialTokens | None = None
-    tuning: Annotated[SectionConfig, GetPydanticSchema(lambda _, make: make(TuningConfig))] | None = None
     limits: Annotated[SectionConfig, GetPydanticSchema(lambda _, make: make(LimitsConfig))] | None = None
 
     @model_validator(mode="after")
@@ -177,13 +187,9 @@ class FusionConfig(BaseModel):
             OSError: the file of a trained verifier or gate cannot be read.
             SettingError: a trained verifier or gate is invalid.
         """
-        found: dict[str, Any] = {"method": self._method(), "verifier": self._verifier(), "tuning": self.tuned()}
+        found: dict[str, Any] = {"method": self._method(), "verifier": self._verifier()}
         found |= {name: getattr(self, name) for name in PLAIN}
         return cast("FusionOptions", {name: one for name, one in found.items() if one is not None})
-
-    def tuned(self) -> Tuning:
-        """The file's `tuning`."""
-        return Tuning(**self.tuning.chosen()) if self.tuning else Tuning()
 
     def answer_options(self) -> AnswerOptions:
         """The limits that the file sets for an answer."""
@@ -234,7 +240,9 @@ class FusionConfig(BaseModel):
             try:
                 make()
             except SettingError as error:
-                raise config_error(path, document, at, str(error)) from None
+                field, _, words = str(error).partition(" ")
+                plain = not at and field in PLAIN
+                raise config_error(path, document, (field,) if plain else at, words if plain else str(error)) from None
             except OSError as error:
                 words = f"{error.filename} cannot be read: {error.strerror}"
                 words += ". Paths are relative to the folder of this file"

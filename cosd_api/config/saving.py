@@ -13,7 +13,7 @@ from cosd_api.config.file import PLAIN, FusionConfig, placed, server_of
 from cosd_api.config.shape import is_trained, method_hints
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import known_as
-from cosd_api.settings import AnswerOptions, FusionSettings, Tuning, describe_verifier
+from cosd_api.settings import AnswerOptions, FusionSettings, describe_verifier
 from cosd_api.verification import TRAINED
 from cosd_providers import Limits
 from cosd_providers.chat.templates import is_template
@@ -59,7 +59,6 @@ def config_of(
         "draft": _server("draft", draft),
         "assistants": [_server("an assistant", one) for one in assistants],
         "method": own,
-        "tuning": None if settings.tuning == Tuning() else asdict(settings.tuning),
         "limits": {name: [*value] if isinstance(value, tuple) else value for name, value in limits.items()} or None,
     }
     of_method = {*method_hints(type(method)), *(() if method.hoisted else ("temperature",))}

@@ -29,7 +29,7 @@ from pydantic_core import CoreSchema
 
 from cosd_api.methods.base import METHODS, Method, method_class, method_named
 from cosd_api.methods.loader import is_address
-from cosd_api.settings import AnswerLimits, Tuning, declared_settings
+from cosd_api.settings import AnswerLimits, declared_settings
 from cosd_api.verification import KINDS, TRAINED
 from cosd_providers.messages import Role
 from cosd_providers.strategies import Strategy
@@ -44,7 +44,6 @@ __all__ = [
     "ServerConfig",
     "ServerLimitsConfig",
     "TrainedConfig",
-    "TuningConfig",
     "is_trained",
     "method_hints",
     "method_shapes",
@@ -91,8 +90,6 @@ def _section(name: str, kind: type, check: Callable[..., object], **types: Any) 
 
 
 _Text = Annotated[str, ModelField(json_schema_extra={"minLength": 1})]
-TuningConfig = _section("TuningConfig", Tuning, Tuning)
-"""The section `tuning`; see `Tuning`."""
 LimitsConfig = _section("LimitsConfig", AnswerLimits, AnswerLimits.checked, stop=_Text | list[_Text])
 """The section `limits`, which contains default limits for every answer; see `Fusion.stream`."""
 

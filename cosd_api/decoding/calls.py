@@ -109,7 +109,7 @@ class Calls:
         self.assistant_requests += question
         if command.own and command.continuation is None and command.ids is None:
             await self._compare_encodings(model, command)
-        kind: RequestKind = "question" if question else "hedge" if command.ahead else "draft"
+        kind: RequestKind = "question" if question else "draft"
         async with aclosing(self._write(model, command, kind=kind, counts=counts, turn=turn)) as items:
             async for item in items:
                 yield item
@@ -145,7 +145,7 @@ class Calls:
         """Send one request in which a model writes; see `items`."""
         size = (self._sizes[model] if turn is None else len(turn.prompt.encode())) + len(command.text)
         turn, own = turn or self.turns[model], turn is None
-        drafts = kind in ("draft", "hedge")
+        drafts = kind == "draft"
         last: Token | DraftEnd | None = None
         clock = Clock(self.speeds, model, kind, anyio.current_time, continues=bool(command.text))
         with self._timeline.request(model, kind, command.draft, at=len(command.text)) as span:

@@ -62,7 +62,6 @@ class StartDraft:
         max_tokens: maximum number of tokens to write.
         continuation: the `continuation` of the last `DraftEnd`, if this draft continues the draft that ended with it.
         own: the tokens that the draft model wrote since the start or the last replacement.
-        ahead: whether the draft is a hedge, which is started in advance, while a verdict is pending.
         alternatives: number of other tokens to list with each token.
         temperature: 0 to write the most probable tokens, 1 to draw tokens.
         seed: seed of the random draws.
@@ -75,7 +74,6 @@ class StartDraft:
     max_tokens: int
     continuation: Any
     own: tuple[bytes, ...]
-    ahead: bool = False
     alternatives: int = 0
     temperature: float = 0
     seed: int | None = None
@@ -223,9 +221,6 @@ class Report:
     ties: int = 0
     off_path: int | None = None
     unjudged: int | None = None
-    hedged_drafts: int = 0
-    hedge_hits: int = 0
-    hedged_tokens: int = 0
     lost: Mapping[int, Loss] = field(default_factory=dict[int, Loss])
     seams: Sequence[Handover] = ()
     segments: Sequence[DecidedSegment] = ()

@@ -36,7 +36,6 @@ from cosd_api.decoding.calls import Calls
 from cosd_api.decoding.commands import DRAFT, Finish, Handover, Loss, Placed, Report, cut_short
 from cosd_api.decoding.draft_loop import Drafts
 from cosd_api.decoding.failover import Failover
-from cosd_api.decoding.hedging import Hedges
 from cosd_api.decoding.judge_loop import Judging
 from cosd_api.decoding.pacing import Pacing
 from cosd_api.decoding.readers import ByText, Literal, OwnIds, Reader, SameIds
@@ -82,8 +81,7 @@ class Decoder:
         self._pacing = pacing = Pacing(
             pace, answer, cuts=all(self._cuts[model] for model in (0, *models)), pauses=draft_ids
         )
-        self._hedges = Hedges(answer, self.calls, pacing, verdicts, self._tasks.start)
-        self._drafting = Drafts(answer, self.calls, pacing, self._hedges, self._tasks.start)
+        self._drafting = Drafts(answer, self.calls, pacing, self._tasks.start)
         start = self._tasks.start
         self._judging = Judging(answer, readers, verdicts, self.calls, pacing, self._drafting, start)
         self._failover = Failover(answer, self.calls, self._encoders, start, tokenwise=self._tokenwise)
@@ -156,7 +154,6 @@ class Decoder:
             news = answer.news
             self._advance()
             if self.finished is None and news is answer.news:
-                self._hedges.update()
                 await news.wait()
         if answer.complete:  # the draft's bill arrives with its end
             with anyio.move_on_after(GRACE_SECONDS):

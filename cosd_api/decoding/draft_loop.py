@@ -14,7 +14,6 @@ import anyio
 from cosd_api.decoding.answer import AnswerPath
 from cosd_api.decoding.calls import Calls, placed
 from cosd_api.decoding.commands import StartDraft
-from cosd_api.decoding.hedging import Hedge, Hedges
 from cosd_api.decoding.pace import PATIENCE
 from cosd_api.decoding.pacing import Pacing
 from cosd_api.paths.text_only import resumed
@@ -33,7 +32,6 @@ class Drafts:
         answer: the answer.
         calls: access to the models.
         pacing: decides how far the draft runs ahead.
-        hedges: the drafts that were started in advance.
         start: starts a background task.
 
     Attributes:
@@ -43,14 +41,12 @@ class Drafts:
         off_path: number of drafts that had to continue a cut text. It depends on timing.
     """
 
-    def __init__(
-        self, answer: AnswerPath, calls: Calls, pacing: Pacing, hedges: Hedges, start: Callable[..., None]
-    ) -> None:
+    def __init__(self, answer: AnswerPath, calls: Calls, pacing: Pacing, start: Callable[..., None]) -> None:
         self.writing = False
         self.end: DraftEnd | None = None
         self.error: Exception | None = None
         self.off_path = 0
-        self._answer, self._calls, self._pacing, self._hedges, self._start = answer, calls, pacing, hedges, start
+        self._answer, self._calls, self._pacing, self._start = answer, calls, pacing, start
         settings = pacing.settings
         self._also: Any = {"alternatives": settings.listed, "states": settings.states}
         self._continuation: Any = None
@@ -75,7 +71,7 @@ class Drafts:
         """
         if self.writing:
             settings = self._pacing.settings
-            leases = settings.leases and not settings.hedge
+            leases = settings.leases
             self._leaving = leases and self._token_at > 0 and self._room == 1
             self._free_at = anyio.current_time() + self._token_seconds if leases and not self._leaving else 0.0
             self._current = 0
@@ -112,16 +108,12 @@ class Drafts:
                 checked = answer.changes
                 continue
             command = self._next()
-            hedge = self._hedges.adopt(command)
-            self._current = answer.draft = command.draft if hedge is None else hedge.number
+            self._current = answer.draft = command.draft
             self.writing, self._done, self._scope = True, anyio.Event(), anyio.CancelScope()
             self._token_at = 0.0
-            if hedge is None:
-                self._start(self._write, command, self._scope)
-                if self._ready is not None:
-                    self._start(self._keep_ready, self._ready)
-            else:
-                self._start(self._take_over, hedge, self._scope)
+            self._start(self._write, command, self._scope)
+            if self._ready is not None:
+                self._start(self._keep_ready, self._ready)
             await self._done.wait()
 
     async def _write(self, command: StartDraft, scope: anyio.CancelScope) -> None:
@@ -135,18 +127,6 @@ class Drafts:
             self._leaving = False
             self._answer.notify()
         self._ended(command.draft)
-
-    async def _take_over(self, hedge: Hedge, scope: anyio.CancelScope) -> None:
-        """Continue the path with a draft that was started in advance."""
-        self._room = hedge.room
-        try:
-            with scope:
-                await hedge.pour(partial(self._take, hedge.number))
-        finally:
-            hedge.scope.cancel()
-        if hedge.error is not None:
-            self._failed(hedge.number, hedge.error)
-        self._ended(hedge.number)
 
     def _measure(self) -> None:
         """Note the time that the draft takes for a token."""

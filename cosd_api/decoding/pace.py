@@ -20,13 +20,12 @@ _RESTARTS, _BETWEEN = 2, 20  # imaginary replacements before the first answer, a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """The settings of the pace; see also `Fusion` and `Tuning`.
+    """The settings of the pace; see also `Fusion`.
 
     Attributes:
         draft_length: number of tokens in a drafting round; None means that the draft is not written in rounds.
         max_ahead: maximum number of tokens drafted beyond the judged text. A unit that has begun is always completed.
         leases: whether the draft's server reads the text again for a request that overtakes a cancelled one.
-        hedge: maximum number of hedges at a time.
         needs: the data that the verifier needs.
         places: recommended number of places per request, for each assistant; an empty tuple means no limit.
         watched: the assistants that are asked by watches if they are sent ids.
@@ -38,7 +37,6 @@ class Pace:
     draft_length: int | None = None
     max_ahead: int | None = None
     leases: bool = False
-    hedge: int = 0
     needs: Needs = field(default_factory=Needs)
     places: tuple[int, ...] = ()
     watched: frozenset[int] = frozenset()
@@ -47,8 +45,8 @@ class Pace:
 
     @property
     def listed(self) -> int:
-        """The number of other tokens that a draft lists with each token, for hedges, the verifier and the record."""
-        return max(self.hedge, self.needs.draft_alternatives, self.shown)
+        """The number of other tokens that a draft lists with each token, for the verifier and the record."""
+        return max(self.needs.draft_alternatives, self.shown)
 
     @property
     def states(self) -> bool:

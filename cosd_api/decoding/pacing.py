@@ -61,7 +61,7 @@ class Pacing:
         A draft that continues a text may write on differently after a pause.
         """
         settings = self.settings
-        chosen = settings.draft_length is not None or settings.max_ahead is not None or settings.hedge
+        chosen = settings.draft_length is not None or settings.max_ahead is not None
         able = settings.leases and self._pauses and not chosen
         return self._answer.job.drafts.speeds.short_draft(self._between) if able else None
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from cosd_providers.usage import Usage
 
-RequestKind = Literal["draft", "hedge", "question", "score", "watch"]
+RequestKind = Literal["draft", "question", "score", "watch"]
 Outcome = Literal["done", "cancelled", "failed"]
 
 

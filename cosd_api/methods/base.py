@@ -201,7 +201,7 @@ class Method(ABC):
 class DraftFirst(Method):
     """A method in which one model drafts and the other models are asked about its draft."""
 
-    accepts: ClassVar[frozenset[str]] = Method.accepts | {"draft_length", "ask", "tuning"}
+    accepts: ClassVar[frozenset[str]] = Method.accepts | {"draft_length", "ask", "max_ahead"}
 
     @property
     def own_paths(self) -> bool:

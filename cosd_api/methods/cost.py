@@ -34,7 +34,6 @@ _CHAIN = 12  # the largest number of tokens that an assistant writes about one p
 _SHARE = 0.1  # the assumed share of tokens about which an assistant is asked, if no past answer is known
 _REPLACED = 1 / 3  # the assumed share of replacements among the tokens about which an assistant is asked
 _LONGER = 1.5  # the assumed number of tokens that the draft or a watch writes for one token of the answer
-_AHEAD = 8  # the assumed number of tokens that a hedge writes before the verdict is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +70,13 @@ class Plan:
 
     @property
     def drafts(self) -> float:
-        """The expected number of times that the draft begins to write, hedges not included."""
+        """The expected number of times that the draft begins to write."""
         rounds = self.max_tokens / self.pace.draft_length if self.pace.draft_length else 0
         return 1 + self.max_tokens * self.share * _REPLACED + rounds
 
     @property
     def drafted(self) -> float:
-        """The expected number of tokens that the draft writes, hedges not included.
+        """The expected number of tokens that the draft writes.
 
         A draft that is written in rounds is judged when a round is written, so that the rest of the round is lost if a
         token is replaced. On average, half of the answer is still to be written when a round begins.
@@ -178,15 +177,13 @@ class Assumptions:
 def draft_cost(plan: Plan, prompt: Reading) -> Cost:
     """Forecast the cost of a draft that is verified while it is written."""
     n, pace = plan.max_tokens, plan.pace
-    # Each hedge is a request that reads the whole text so far, and writes a few tokens.
-    hedges = n * plan.share * pace.hedge
-    drafts = plan.drafts + hedges
+    drafts = plan.drafts
     if prompt.pauses and n > FIRST and pace.draft_length is None and pace.max_ahead is None:
         # A second request follows if no token of the first one is replaced.
         drafts += (1 - plan.share * _REPLACED) ** FIRST
-    written = plan.drafted + _AHEAD * hedges
+    written = plan.drafted
     read_and_written = drafts * (prompt.expected + n / 2) + written
-    high = _UNDONE * plan.longest + pace.hedge * _drafted(plan)
+    high = _UNDONE * plan.longest
     if n > LEAST or pace.draft_length is not None or pace.max_ahead is not None:
         high += _drafted(plan)  # a request may yield only one token
     cost = Cost(

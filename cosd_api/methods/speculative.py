@@ -58,7 +58,7 @@ class Speculative(Method):
     """
 
     name: ClassVar[str] = "speculative"
-    accepts: ClassVar[frozenset[str]] = Method.accepts | {"draft_length", "tuning", "unit"}
+    accepts: ClassVar[frozenset[str]] = Method.accepts | {"draft_length", "max_ahead", "unit"}
     decides: ClassVar[str] = "chance, by the probabilities of both models"
     most_models: ClassVar[int | None] = 2
     compares_tokenizers: ClassVar[bool] = True

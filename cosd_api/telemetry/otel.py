@@ -123,8 +123,6 @@ class RecordedSpan(FusionSpan):
             names.REPLACED: result.replaced_tokens,
             names.DRAFTED: result.drafted_tokens,
             names.WASTED: result.wasted_tokens,
-            names.HEDGED: result.hedged_drafts,
-            names.HITS: result.hedge_hits,
             names.DRAFTS: result.draft_requests,
             names.ASKED: result.assistant_requests,
             names.WARNINGS: len(result.warnings),
@@ -158,7 +156,7 @@ class RecordedSpan(FusionSpan):
 
 def _facts(sent: RequestSpan) -> Attributes:
     """The attributes of a finished request's span."""
-    streams = sent.kind in ("draft", "hedge", "watch")
+    streams = sent.kind in ("draft", "watch")
     finish = "error" if sent.outcome == "failed" else _FINISH.get(sent.finish or "")
     found: Attributes = {
         names.KIND: sent.kind,

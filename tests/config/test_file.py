@@ -29,7 +29,6 @@ from cosd_api import (
     Speculative,
     SurpriseVerifier,
     TreeVerifier,
-    Tuning,
     connect,
 )
 from cosd_api.config.document import read_document
@@ -143,7 +142,7 @@ def test_all_else_comes_back(folder: Path) -> None:
         ask="all",
         on_assistant_error="draft",
         on_special_tokens="refuse",
-        tuning=Tuning(hedge=2),
+        max_ahead=2,
     )
     fusion.limits = {"max_tokens": 9, "stop": "\n", "timeout": 2.5, "max_billed_tokens": 100, "on_budget": "end"}
     found = again(fusion, folder)
@@ -195,7 +194,7 @@ def test_a_folder_with_links_can_be_moved(tmp_path: Path) -> None:
 
 
 def test_an_empty_field_has_its_default(tmp_path: Path) -> None:
-    empty = "verifier:\ntuning:\n  # hedge: 1\nlimits:\nmethod:\nask:\nunit:\n"
+    empty = "verifier:\nlimits:\nmethod:\nask:\nunit:\n"
     (tmp_path / "fusion.yaml").write_text(HEAD + empty)
     assert Fusion.load(tmp_path / "fusion.yaml").settings == Fusion(**URLS).settings
 
@@ -360,12 +359,12 @@ def test_keys_are_not_saved(tmp_path: Path) -> None:
             "line 5: verifier.alpha: input should be greater than or equal to 0",
         ),
         (HEAD + "verifier: {kind: tree, file: fusion.yaml}", "line 3: verifier: "),
-        (HEAD + "tuning: {hedge: -1}", "line 3: tuning: hedge must be a whole number of at least 0, not -1"),
+        (HEAD + "max_ahead: -1", "line 3: max_ahead: must be a whole number of at least 1, not -1"),
         (HEAD + "limits:\n  max_tokens: 0", "line 3: limits: max_tokens must be a whole number of at least 1, not 0"),
         (HEAD + "limits: {max_token: 1}", "limits.max_token: there is no such field; did you mean 'max_tokens'?"),
-        (HEAD + "tuning: {hedges: 1}", "tuning.hedges: there is no such field; did you mean 'hedge'?"),
+        (HEAD + "max_aheads: 1", "max_aheads: there is no such field; did you mean 'max_ahead'?"),
         (HEAD + "method: cool\nunit: token", "line 1: unit means nothing to the method 'cool'"),
-        (HEAD + 'tuning:\n  hedge: "1"', "line 4: tuning.hedge: it must be a number, without quotes"),
+        (HEAD + 'max_ahead: "1"', "line 3: max_ahead: it must be a number, without quotes"),
         (HEAD + "limits: {max_tokens: true}", "line 3: limits.max_tokens: it must be a number, not true or false"),
         (
             HEAD + "limits: {stop: [x]}\nmethod: {name: cool, align: 1}",
@@ -395,13 +394,13 @@ def test_several_faults_at_once(tmp_path: Path) -> None:
 
 def test_values_of_other_types_are_faults_like_others(tmp_path: Path) -> None:
     path = tmp_path / "fusion.yaml"
-    path.write_text(HEAD + 'tie: true\ntuning:\n  hedge: "1"\nlimts: {}\n')
+    path.write_text(HEAD + 'tie: true\nmax_ahead: "1"\nlimts: {}\n')
     with pytest.raises(SettingError) as caught:
         Fusion.load(path)
     assert [line.split(", ", 1)[1] for line in str(caught.value).splitlines()] == [
         "line 3: tie: it must be a number, not true or false",
-        "line 5: tuning.hedge: it must be a number, without quotes",
-        "line 6: limts: there is no such field; did you mean 'limits'?",
+        "line 4: max_ahead: it must be a number, without quotes",
+        "line 5: limts: there is no such field; did you mean 'limits'?",
     ]
 
 
@@ -427,15 +426,13 @@ def test_what_a_file_cannot_hold_is_refused(settings: Any, words: str, tmp_path:
 
 def test_overrides_stand_in_place_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "fusion.yaml"
-    path.write_text(
-        HEAD + "verifier: {kind: rule, alpha: 1}\nunit: word\ntuning: {hedge: 1}\nlimits: {max_tokens: 9}\n"
-    )
+    path.write_text(HEAD + "verifier: {kind: rule, alpha: 1}\nunit: word\nmax_ahead: 1\nlimits: {max_tokens: 9}\n")
     other = ScriptedProvider.from_texts({}, name="other")
     found = Fusion.load(path, draft=other, verifier=AgreementVerifier(), max_tokens=3, stop="\n")
     assert found.endpoints.draft is other and found.limits == {"max_tokens": 3, "stop": "\n"}
     assert found.settings.method == CoSD(verifier=AgreementVerifier(), unit="word")
     assert Fusion.load(path, method="cool").settings.method == CoolFusion()
-    assert Fusion.load(path, method=CoSD()).settings == Fusion(**URLS, tuning=Tuning(hedge=1)).settings
+    assert Fusion.load(path, method=CoSD()).settings == Fusion(**URLS, max_ahead=1).settings
     both = Fusion.load(path, models=[other, ScriptedProvider.from_texts({}, name="b")], method="cool")
     assert both.endpoints.draft is other
     with pytest.raises(TypeError, match=r"unknown argument 'verifer'; did you mean 'verifier'\?"):

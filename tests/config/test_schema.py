@@ -16,7 +16,6 @@ from cosd_api.config.shape import (
     LimitsConfig,
     ServerConfig,
     ServerLimitsConfig,
-    TuningConfig,
     method_shapes,
     verifier_kinds,
 )
@@ -51,7 +50,6 @@ def _inside(section: str, shape: type[BaseModel], **first: Any) -> list[tuple[tu
 OWN = [
     *(((name,), {}) for name in FusionConfig.model_fields),
     *_inside("draft", ServerConfig, url="http://a"),
-    *_inside("tuning", TuningConfig),
     *_inside("limits", LimitsConfig),
     *((("draft", "limits", name), {"url": "http://a"}) for name in ServerLimitsConfig.model_fields),
 ]
@@ -83,12 +81,11 @@ def is_taken(document: dict[str, Any]) -> bool:
 
 
 @given(st.sampled_from(OWN), st.sampled_from(VALUES))
-@example((("tuning",), {}), None)
 @example((("method",), {}), None)
 @example((("schema_version",), {}), True)
 @example((("limits", "max_tokens"), {}), True)
-@example((("tuning", "hedge"), {}), "1")
-@example((("tuning", "hedge"), {}), -1)
+@example((("max_ahead",), {}), "1")
+@example((("max_ahead",), {}), -1)
 @example((("method",), {}), "defer")
 def test_the_schema_takes_what_is_read_and_nothing_else(place: Place, value: Any) -> None:
     document = changed(*place, value)

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cosd_api import Fusion, FusionResult, RuleVerifier, Tuning
+from cosd_api import Fusion, FusionResult, RuleVerifier
 from cosd_api.alignment import Unit
 from cosd_api.apps.demo.questions import KINDS, sample
 from cosd_api.apps.demo.servers import Pair, Three
@@ -18,7 +18,6 @@ from naive import reference, reference_ids, reference_paths
 from naive.reference import Fires
 from naive.reference_ids import Next
 from support.drawn import partly
-from support.hedged import hedged
 from support.near_ties import CLOSE, tied
 from support.one_tokenizer import FOR_THREE, MAY_TIE, PAIRS, THREES
 from support.one_tokenizer import PROMPTS as FOR_TWO
@@ -177,17 +176,12 @@ async def test_equation_3_as_printed(
 @pytest.mark.extended
 async def test_settings_of_cost_leave_the_text(pair: Pair) -> None:
     texts = []
-    rounds = ({"draft_length": 1}, {"draft_length": 8}, {"tuning": Tuning(max_ahead=4)})
-    costs: list[dict[str, Any]] = [{}, *rounds, {"tuning": Tuning(hedge=2)}]
+    rounds = ({"draft_length": 1}, {"draft_length": 8}, {"max_ahead": 4})
+    costs: list[dict[str, Any]] = [{}, *rounds]
     for cost in costs:
         async with Fusion(draft=pair.sums, assistant=pair.facts, **cost) as fusion:
             texts.append([result.text async for result in fusion.map(PROMPTS[:12], max_tokens=MAX_TOKENS)])
     assert all(one == texts[0] for one in texts)
-
-
-@pytest.mark.parametrize("count", partly([5, 40]))
-async def test_hedges_that_hit_leave_the_text(three: Three, count: int) -> None:
-    await hedged(three.sums, three.words, [question.prompt for question in sample("translation", count, seed=11)])
 
 
 async def test_a_rule_that_never_fires_asks_nothing_and_gives_the_drafts_own_answer(pair: Pair) -> None:

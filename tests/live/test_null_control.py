@@ -15,7 +15,7 @@ from typing import Any, Literal
 import httpx
 import pytest
 
-from cosd_api import AgreementVerifier, Fusion, FusionResult, MatchVerifier, RuleVerifier, Tuning
+from cosd_api import AgreementVerifier, Fusion, FusionResult, MatchVerifier, RuleVerifier
 from cosd_api.apps.demo.servers import serve
 from cosd_providers import connect
 from cosd_providers.contract import Context, DraftEnd, Proposal, Question, Token
@@ -89,8 +89,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "all": {"ask": "all"},
     "rounds-1": {"verifier": EVERYWHERE, "draft_length": 1},
     "rounds-3": {"verifier": EVERYWHERE, "draft_length": 3},
-    "hedge": {"verifier": EVERYWHERE, "tuning": Tuning(hedge=2)},
-    "max-ahead": {"verifier": EVERYWHERE, "tuning": Tuning(max_ahead=4)},
+    "max-ahead": {"verifier": EVERYWHERE, "max_ahead": 4},
     "no-tie": {"verifier": EVERYWHERE, "tie": 0},
 }
 

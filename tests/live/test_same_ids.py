@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cosd_api import Fusion, RuleVerifier, Tuning
+from cosd_api import Fusion, RuleVerifier
 from cosd_api.apps.demo.servers import MODELS, serve
 from cosd_providers import ForwardingProvider, connect
 from cosd_providers.strategies import Strategy
@@ -55,13 +55,10 @@ def written_alone(url: str, prompt: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("hedge", [0, 2])
-async def test_the_other_tokens_of_a_place_are_those_that_the_server_lists(
-    four_slots: str, assistant: str, hedge: int
-) -> None:
+async def test_the_other_tokens_of_a_place_are_those_that_the_server_lists(four_slots: str, assistant: str) -> None:
     """Those of a draft token are the draft's, those of a replacement the assistant's; the answer is no other one."""
     authors = set[str]()
-    async with Fusion(draft=four_slots, assistant=assistant, tie=0.05, tuning=Tuning(hedge=hedge)) as fusion:
+    async with Fusion(draft=four_slots, assistant=assistant, tie=0.05) as fusion:
         for prompt in PROMPTS[:4]:
             bare = await fusion.generate(prompt, max_tokens=24)
             listed = await fusion.generate(prompt, max_tokens=24, alternatives=3)

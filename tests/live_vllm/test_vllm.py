@@ -10,12 +10,11 @@ import pytest
 
 from cosd_api import Fusion
 from cosd_api.apps.demo.questions import sample
-from cosd_api.apps.demo.servers import Pair, bundled_pair, bundled_three
+from cosd_api.apps.demo.servers import Pair, bundled_pair
 from cosd_providers import ContextLengthError, DraftEnd, ModelChoiceError, Question, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.vllm import Vllm
 from support.asked import draft
-from support.hedged import hedged
 
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
 TEXT = " The capital of Peru is Zürich 😀 一 and the total is 42.\n"
@@ -266,10 +265,3 @@ async def test_a_fusion_is_the_same_as_over_llama_cpp(vllm_pair: Pair, strategy:
             for prompt in prompts:
                 one, other = await ours.generate(prompt, max_tokens=48), await theirs.generate(prompt, max_tokens=48)
                 assert (one.text, one.finish_reason) == (other.text, other.finish_reason)
-
-
-async def test_hedges_that_hit_leave_the_text(vllm_pair: Pair) -> None:
-    """Of a draft on vLLM, and an assistant on llama.cpp that has its ids."""
-    prompts = [question.prompt for question in sample("translation", 24, seed=5)]
-    with bundled_three() as three:
-        await hedged(vllm_pair.sums, three.words, prompts)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cosd_api import CoLLMVerifier, CoSD, Defer, Fusion, FusionResult, SettingError, Tuning, fuse
+from cosd_api import CoLLMVerifier, CoSD, Defer, Fusion, FusionResult, SettingError, fuse
 from cosd_api.methods.base import method_from_text
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, TextModel
@@ -218,7 +218,7 @@ def test_a_gate_of_another_kind_is_recognised_by_its_file(tmp_path: Path) -> Non
         Defer(gate={"kind": "co-llm"})
 
 
-@pytest.mark.parametrize("settings", [{}, {"draft_length": 2}, {"tuning": Tuning(hedge=1)}])
+@pytest.mark.parametrize("settings", [{}, {"draft_length": 2}])
 async def test_an_estimate_holds(settings: dict[str, Any]) -> None:
     models: dict[str, Any] = {"draft": draft(), "assistant": assistant(), "unit": "token"}
     async with Fusion(**models, method=Defer(gate=UNSURE), **settings) as fusion:

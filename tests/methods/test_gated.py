@@ -20,7 +20,6 @@ from cosd_api import (
     RuleVerifier,
     SettingError,
     SurpriseVerifier,
-    Tuning,
     fuse,
 )
 from cosd_api.extend import Verifier
@@ -311,7 +310,7 @@ async def test_models_that_cannot_are_refused(options: dict[str, Any], words: st
         ({"unit": "word"}, 'temperature=1 is for unit="token": words have no next-token distribution'),
         ({"unit": "literal"}, 'temperature=1 is for unit="token": tokens of two vocabularies have no next-token dist'),
         ({"verifier": SurpriseVerifier()}, "temperature=1 is not defined for a SurpriseVerifier"),
-        ({"tuning": Tuning(hedge=1)}, "tuning is for a draft that is verified while it streams"),
+        ({"max_ahead": 1}, "max_ahead is for a draft that is verified while it streams"),
         ({"temperature": 0.7}, "temperature must be 0 or 1, not 0.7"),
         ({"temperature": True}, "temperature must be 0 or 1, not True"),
         ({"temperature": 0}, "seed is not accepted: the method 'cosd' draws nothing"),

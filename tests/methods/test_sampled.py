@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_api import Fusion, FusionResult, MatchVerifier, SettingError, Speculative, Tuning, fuse
+from cosd_api import Fusion, FusionResult, MatchVerifier, SettingError, Speculative, fuse
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from naive import enumerated
@@ -357,8 +357,8 @@ async def test_settings_are_refused_in_words() -> None:
         Fusion(draft="http://a", assistant=["http://b", "http://c"], method="speculative", temperature=1)
     with pytest.raises(SettingError, match="models is for methods in which all models are equal"):
         Fusion(models=["http://a", "http://b"], method="speculative", temperature=1)
-    with pytest.raises(SettingError, match="tuning is for a draft that is verified while it streams"):
-        await answer(tuning=Tuning(hedge=1))
+    with pytest.raises(SettingError, match="max_ahead is for a draft that is verified while it streams"):
+        await answer(max_ahead=1)
 
 
 @pytest.mark.parametrize("method", METHODS)

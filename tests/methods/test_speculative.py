@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_api import CoSD, Fusion, FusionResult, MatchVerifier, SettingError, Speculative, Tuning, fuse
+from cosd_api import CoSD, Fusion, FusionResult, MatchVerifier, SettingError, Speculative, fuse
 from cosd_api.alignment import Unit
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken
@@ -46,8 +46,7 @@ def naive(
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"draft_length": 3},
-    {"tuning": Tuning(max_ahead=2)},
-    {"tuning": Tuning(hedge=1)},
+    {"max_ahead": 2},
 ]
 
 

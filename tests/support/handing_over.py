@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from cosd_api import Tuning
 from cosd_providers.testing import ScriptToken
 
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"draft_length": 3},
-    {"tuning": Tuning(max_ahead=2)},
-    {"tuning": Tuning(hedge=1)},
+    {"max_ahead": 2},
     {"ask": "all"},
 ]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
-from cosd_api import Fusion, Tuning, connect, fuse, fuse_sync
+from cosd_api import Fusion, connect, fuse, fuse_sync
 from cosd_api.telemetry import names
 from cosd_providers import BudgetError, InvalidRequestError, Provider, ProviderError
 from cosd_providers.testing import Fault, TextModel
@@ -101,14 +101,6 @@ async def test_every_kind_of_method_is_covered(method: str, spans: Spans) -> Non
     assert spans.fusion.name == f"invoke_workflow {result.settings.method}"
     assert names.ACCEPTANCE not in attributes(spans.fusion)
     assert {parent(span) for span in spans.requests} == {own(spans.fusion)}
-
-
-async def test_hedged_drafts_have_spans_of_their_own(spans: Spans) -> None:
-    writer, asked = draft(token_delay=0.002), assistant(request_delay=0.01)
-    result = await fuse(PROMPT, draft=writer, assistant=asked, tuning=Tuning(hedge=2))
-    assert len(spans.requests) == len(result.requests)
-    assert {parent(span) for span in spans.requests} == {own(spans.fusion)}
-    assert attributes(spans.fusion)[names.HEDGED] == result.hedged_drafts
 
 
 async def test_a_log_likelihood_has_a_span_with_its_bill(spans: Spans) -> None:

@@ -27,7 +27,7 @@ def joined(results: Sequence[FusionResult]) -> FusionResult:
         begun += result.timings.total
     kept = sum(result.kept_tokens or 0 for result in results)
     replaced = sum(result.replaced_tokens or 0 for result in results)
-    counts = ("replacements", "iterations", "drafted_tokens", "hedged_drafts", "hedge_hits", "draft_requests")
+    counts = ("replacements", "iterations", "drafted_tokens", "draft_requests")
     return results[-1].model_copy(
         update={
             **{name: sum(getattr(result, name) for result in results) for name in (*counts, "assistant_requests")},

@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from cosd_api import FusionResult, RuleVerifier, Tuning, fuse
+from cosd_api import FusionResult, RuleVerifier, fuse
 from cosd_api.verification import Verifier, needs_of
 from naive import reference
 from toys import toy_models as toys
@@ -23,9 +23,8 @@ WAYS: tuple[dict[str, Any], ...] = (
     {},
     {"draft_length": 1},
     {"draft_length": 3},
-    {"tuning": Tuning(max_ahead=1)},
-    {"tuning": Tuning(max_ahead=4)},
-    {"tuning": Tuning(hedge=2)},
+    {"max_ahead": 1},
+    {"max_ahead": 4},
     {"ask": "all"},
 )
 """Settings that change what an answer costs, and not its text."""

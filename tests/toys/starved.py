@@ -18,7 +18,7 @@ from unittest.mock import patch
 import anyio
 
 from benchmarks.invented import WORDS, Said, Speech, prompt_of
-from cosd_api import Fusion, FusionResult, RuleVerifier, Tuning
+from cosd_api import Fusion, FusionResult, RuleVerifier
 from cosd_providers.contract import Capabilities, Context, DraftEnd, Proposal, Question, ServerInfo, Token
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.usage import Usage
@@ -160,7 +160,7 @@ def outcome(client: Client, *, fusions: int, tokens: int, answers: int = 1, firs
 
     async def run() -> None:
         models: list[Any] = [Invented(client, found, name) for name in ("draft", "assistant")]
-        settings: dict[str, Any] = {"unit": "token", "verifier": RuleVerifier.paper(), "tuning": Tuning(**tuning)}
+        settings: dict[str, Any] = {"unit": "token", "verifier": RuleVerifier.paper(), **tuning}
         async with Fusion(draft=models[0], assistant=models[1], **settings) as fusion:
 
             async def several(start: int, count: int) -> None:

@@ -21,7 +21,6 @@ from cosd_api import (
     SettingError,
     SurpriseVerifier,
     TreeVerifier,
-    Tuning,
     connect,
     fuse,
     fuse_sync,
@@ -271,9 +270,8 @@ async def mistakes() -> None:
 async def misspelt_keywords() -> None:
     await fuse("Q:", draft="a", assistant="b", max_token=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await fuse("Q:", draft="a", assistant="b", top_p=0.7)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    fuse_sync("Q:", draft="a", assistant="b", hedge=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    fusion = Fusion(draft="a", assistant="b", tunning=Tuning(hedge=1))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    Fusion(draft="a", assistant="b", tuning=Tuning(max_ahed=3))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    fuse_sync("Q:", draft="a", assistant="b", head=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    fusion = Fusion(draft="a", assistant="b", max_ahed=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     fusion.stream("Q:", unit="word")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await fusion.generate("Q:", max_token=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     fusion.map(["Q:"], max_token=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]

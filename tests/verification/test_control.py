@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_api import FusionResult, RandomVerifier, SettingError, TraceError, Tuning, fuse
+from cosd_api import FusionResult, RandomVerifier, SettingError, TraceError, fuse
 from cosd_api.extend import Place
 from naive import reference
 from support import virtual_time
@@ -143,8 +143,7 @@ async def test_settings_of_cost_leave_the_text() -> None:
         {},
         {"ask": "all"},
         {"draft_length": 1},
-        {"tuning": Tuning(hedge=2)},
-        {"tuning": Tuning(max_ahead=2)},
+        {"max_ahead": 2},
     )
     for seed in range(6):
         verifier = RandomVerifier(rate=0.5, seed=seed)

@@ -18,7 +18,6 @@ from cosd_api import (
     SettingError,
     SurpriseVerifier,
     TraceError,
-    Tuning,
     fuse,
     log_likelihood,
 )
@@ -190,7 +189,7 @@ async def test_what_the_draft_is_sure_of_and_wrong_about_is_found() -> None:
 
 
 async def test_settings_of_cost_leave_the_text() -> None:
-    for way in ({"ask": "all"}, {"draft_length": 1}, {"tuning": Tuning(hedge=2)}, {"tuning": Tuning(max_ahead=1)}):
+    for way in ({"ask": "all"}, {"draft_length": 1}, {"max_ahead": 1}):
         assert (await answered(**way)).text == "c"
 
 

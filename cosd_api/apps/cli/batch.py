@@ -25,7 +25,7 @@ _LINES = 10
 """The number of progress lines to print if standard error is not a terminal."""
 
 
-@with_options(SharedOptions, "unit", "tie", "stop", "on_assistant_error")
+@with_options(SharedOptions, "unit", "tie", "stop", "on_assistant_error", "on_draft_error")
 def batch(
     options: SharedOptions,
     source: Annotated[

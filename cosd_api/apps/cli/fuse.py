@@ -30,12 +30,12 @@ __all__ = ["fuse"]
     "stop",
     "draft_length",
     "max_ahead",
-    "hedge",
     "ask",
     "max_requests",
     "max_billed_tokens",
     "on_budget",
     "on_assistant_error",
+    "on_draft_error",
 )
 def fuse(
     options: SharedOptions,

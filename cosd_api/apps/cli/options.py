@@ -7,7 +7,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, cast, get_origin
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, cast, get_or
 import typer
 from pydantic import BaseModel, ValidationError
 
-from cosd_api import Fusion, FusionConfig, SettingError, Tuning
+from cosd_api import Fusion, FusionConfig, SettingError
 from cosd_api.apps.cli.console import files_of
 from cosd_api.apps.cli.verifier_options import DEFAULT, NUMBERS, VERIFIERS, verifier_parameters
 from cosd_api.extend import DRAFT, Method, Unit, Verifier
@@ -217,7 +217,6 @@ class SharedOptions:
             assistant=connect_assistants(self.assistant or [], self.assistant_model, read_timeout),
             method=self._method(),
             verifier=self._verifier(),
-            tuning=Tuning(**self._chosen(Tuning)),
             **self._chosen(FusionOptions),
         )
 
@@ -241,8 +240,6 @@ class SharedOptions:
             overrides["verifier"] = self._verifier(seeded=False)
         with files_of("--config"):
             config = FusionConfig.load(path)
-            if tuning := self._chosen(Tuning):
-                overrides["tuning"] = replace(config.tuned(), **tuning)
             fusion = Fusion.load(config, **overrides)
             if (verifier := self._with_seed(fusion.settings.method)) is not None:
                 fusion = Fusion.load(config, **{**overrides, "verifier": verifier})

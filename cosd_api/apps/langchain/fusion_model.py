@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, closing
-from dataclasses import asdict
 from functools import cached_property
 from typing import Any, Self, cast
 from urllib.parse import urlsplit
@@ -29,7 +28,7 @@ from pydantic import (
 )
 
 import cosd_providers as ours
-from cosd_api import Fusion, FusionResult, SettingError, Tuning
+from cosd_api import Fusion, FusionResult, SettingError
 from cosd_api.apps.langchain.fusion_per_loop import LoopFusions
 from cosd_api.checks import OwnMessages, check_own
 from cosd_api.common.sync import iterate_sync, synchronous
@@ -42,6 +41,7 @@ from cosd_api.settings import (
     FusionOptions,
     OnAssistantError,
     OnBudget,
+    OnDraftError,
     describe_verifier,
     refuse_settings,
 )
@@ -90,8 +90,9 @@ class LangChainFusion(BaseLanguageModel[Any]):
     draft_length: int | None = Field(default=None, frozen=True)
     ask: Asking | None = Field(default=None, frozen=True)
     on_assistant_error: OnAssistantError | None = Field(default=None, frozen=True)
+    on_draft_error: OnDraftError | None = Field(default=None, frozen=True)
     on_special_tokens: OnSpecialTokens | None = Field(default=None, frozen=True)
-    tuning: Tuning | None = Field(default=None, frozen=True)
+    max_ahead: int | None = Field(default=None, frozen=True)
     method: SkipValidation[str | Method | None] = Field(default=None, frozen=True)
 
     _fusions: LoopFusions = PrivateAttr(default_factory=LoopFusions)
@@ -223,9 +224,9 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
     @property
     def lc_attributes(self) -> dict[str, Any]:
-        """The verifier, tuning and method as JSON. Custom verifiers, and verifiers in a `CoSD(...)`, are left out."""
+        """The verifier and method as JSON. Custom verifiers, and verifiers in a `CoSD(...)`, are left out."""
         known = describe_verifier(self.verifier) if self.verifier is not None else None
-        saved: dict[str, Any] = {} if self.tuning is None else {"tuning": asdict(self.tuning)}
+        saved: dict[str, Any] = {}
         if known is not None and not isinstance(known, CustomVerifier):
             saved["verifier"] = known.model_dump(mode="json")
         if isinstance(self.method, Method) and not self.method.hoisted:
@@ -257,7 +258,6 @@ class LangChainFusion(BaseLanguageModel[Any]):
                 for url, one in zip(_several(self.assistant) or endpoints.assistants, endpoints.assistants, strict=True)
             ],
             **given,
-            **({} if self.tuning is None else {"tuning": asdict(self.tuning)}),
             "verifier": verifier.model_dump(mode="json"),
             **({} if self.method is None else {"method": repr(self.method)}),
             **own,

@@ -32,7 +32,6 @@ _STANDING: Mapping[Standing, str] = {
 _ASKED = ("question", "score", "watch")
 _TITLES: Mapping[RequestKind, str] = {
     "draft": "Draft",
-    "hedge": "Draft ahead of a verdict",
     "question": "Question",
     "score": "Score",
     "watch": "Watch",

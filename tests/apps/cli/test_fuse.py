@@ -284,7 +284,6 @@ def test_the_width_of_a_tie(scripted: Scripted, monkeypatch: pytest.MonkeyPatch,
     [
         ("--unit word --stop x --stop y --max-tokens 3", {"unit": "word", "stop": ("x", "y"), "max_tokens": 3}),
         ("--draft-length 2 --max-ahead 5", {"draft_length": 2, "max_ahead": 5}),
-        ("--hedge 2", {"hedge": 2}),
         ("--timeout 60 --max-requests 9", {"timeout": 60, "max_requests": 9}),
         ("--max-billed-tokens 999 --on-budget end", {"max_billed_tokens": 999, "on_budget": "end"}),
         ("--on-assistant-error draft", {"on_assistant_error": "draft"}),
@@ -777,13 +776,11 @@ def test_a_settings_file_has_servers_and_limits(connected: Scripted, tmp_path: P
 
 
 def test_options_stand_in_place_of_the_file(connected: Scripted, tmp_path: Path) -> None:
-    path = settings_file(
-        tmp_path, "limits: {max_tokens: 2}", "tuning: {hedge: 1, max_ahead: 9}", "verifier: {kind: rule, alpha: 0}"
-    )
+    path = settings_file(tmp_path, "limits: {max_tokens: 2}", "max_ahead: 9", "verifier: {kind: rule, alpha: 0}")
     two = ("--config", path, "--assistant", "http://two", "--max-tokens", "9", "--max-ahead", "3", "--alpha", "0.5")
     found = FusionResult.model_validate_json(cosd("fuse", "Q", *two, "--json").stdout)
     assert found.text == " a e!"
-    assert (found.settings.max_tokens, found.settings.hedge, found.settings.max_ahead) == (9, 1, 3)
+    assert (found.settings.max_tokens, found.settings.max_ahead) == (9, 3)
     rerank = FusionResult.model_validate_json(cosd("fuse", "Q", *two[:2], "--method", "cool", "--json").stdout)
     assert rerank.settings.method == "cool"
 

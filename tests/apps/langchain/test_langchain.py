@@ -32,7 +32,6 @@ from cosd_api import (
     RuleVerifier,
     SettingError,
     Speculative,
-    Tuning,
 )
 from cosd_api.apps.langchain import ChatCoSD, CoSDLLM
 from cosd_api.extend import Method
@@ -250,22 +249,18 @@ async def test_a_fusion_of_the_users_own() -> None:
     assert (await model.ainvoke("Where?")).text == " The capital is Rome"  # its alpha is below the draft's 0.3
     async with given:  # which may be open, too
         assert (await model.ainvoke("Where?")).text == " The capital is Rome"
-    with pytest.raises(ValidationError, match="draft, tuning: the given fusion has its own"):
-        ChatCoSD(fusion=given, draft=URLS["draft"], tuning=Tuning(hedge=1))
+    with pytest.raises(ValidationError, match="draft, max_ahead: the given fusion has its own"):
+        ChatCoSD(fusion=given, draft=URLS["draft"], max_ahead=1)
     with pytest.raises(ValidationError, match="fusion must be a Fusion, not str"):
         ChatCoSD(fusion="http://gpu1:8080")  # type: ignore[arg-type]  # which is what is tested
 
 
 def test_settings_of_a_fusion_are_fields() -> None:
-    model = chat(
-        verifier=AgreementVerifier(alpha=0.2), on_assistant_error="draft", tuning=Tuning(hedge=2), max_tokens=5
-    )
+    model = chat(verifier=AgreementVerifier(alpha=0.2), on_assistant_error="draft", max_ahead=2, max_tokens=5)
     message = model.invoke("Where?")
     assert message.text == " The capital is Rome"
     settings = message.response_metadata["cosd"]["settings"]
-    assert (settings["verifier"]["alpha"], settings["on_assistant_error"], settings["hedge"]) == (0.2, "draft", 2)
-    with pytest.raises(ValidationError, match="hedge is for a draft that streams on"):
-        chat(tuning=Tuning(hedge=1), draft_length=4)
+    assert (settings["verifier"]["alpha"], settings["on_assistant_error"], settings["max_ahead"]) == (0.2, "draft", 2)
 
 
 @pytest.mark.parametrize(
