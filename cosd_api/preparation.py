@@ -20,7 +20,7 @@ from cosd_providers.messages import Message, RenderedPrompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """What is known when an answer begins.
+    """The models of an answer that is about to begin, and the way in which they are decoded.
 
     Attributes:
         prompt: text, or a conversation.

@@ -37,7 +37,8 @@ def config_error(path: Path | str, document: Document, at: FieldPath, words: str
     line = document.line(at)
     where = f"{path}, line {line}" if line else f"{path}"
     at = (*document.prefix, *at)
-    return SettingError(f"{where}: {f'{_dotted(at)}: ' if at else ''}{words}")
+    field = _dotted(at)
+    return SettingError(f"{where}: {'' if not at or words.startswith(f'{field} ') else f'{field}: '}{words}")
 
 
 def refuse_keys(path: Path, document: Document) -> None:

@@ -240,9 +240,8 @@ class FusionConfig(BaseModel):
             try:
                 make()
             except SettingError as error:
-                field, _, words = str(error).partition(" ")
-                plain = not at and field in PLAIN
-                raise config_error(path, document, (field,) if plain else at, words if plain else str(error)) from None
+                field, *_ = str(error).split(" ")
+                raise config_error(path, document, (field,) if not at and field in PLAIN else at, str(error)) from None
             except OSError as error:
                 words = f"{error.filename} cannot be read: {error.strerror}"
                 words += ". Paths are relative to the folder of this file"

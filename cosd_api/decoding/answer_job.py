@@ -18,7 +18,7 @@ from cosd_providers.messages import Message, RenderedPrompt
 
 
 async def _never() -> bool:
-    """Return False, because nobody looks whether the draft is back."""
+    """Return False: the draft does not return."""
     return False
 
 

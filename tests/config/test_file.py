@@ -359,11 +359,11 @@ def test_keys_are_not_saved(tmp_path: Path) -> None:
             "line 5: verifier.alpha: input should be greater than or equal to 0",
         ),
         (HEAD + "verifier: {kind: tree, file: fusion.yaml}", "line 3: verifier: "),
-        (HEAD + "max_ahead: -1", "line 3: max_ahead: must be a whole number of at least 1, not -1"),
+        (HEAD + "max_ahead: -1", "line 3: max_ahead must be a whole number of at least 1, not -1"),
         (HEAD + "limits:\n  max_tokens: 0", "line 3: limits: max_tokens must be a whole number of at least 1, not 0"),
         (HEAD + "limits: {max_token: 1}", "limits.max_token: there is no such field; did you mean 'max_tokens'?"),
         (HEAD + "max_aheads: 1", "max_aheads: there is no such field; did you mean 'max_ahead'?"),
-        (HEAD + "method: cool\nunit: token", "line 1: unit means nothing to the method 'cool'"),
+        (HEAD + "method: cool\nunit: token", "line 4: unit means nothing to the method 'cool'"),
         (HEAD + 'max_ahead: "1"', "line 3: max_ahead: it must be a number, without quotes"),
         (HEAD + "limits: {max_tokens: true}", "line 3: limits.max_tokens: it must be a number, not true or false"),
         (
