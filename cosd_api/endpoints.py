@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -375,6 +376,10 @@ class Endpoints:
         several = zip([DRAFT, *self.names], [self.draft, *self.assistants], strict=True)
         told = {endpoint, urlsplit(endpoint).netloc} - {""}
         return next((name for name, one in several if {one.name, one.name.rpartition("@")[2]} & told), "unknown")
+
+    def longest_wait(self, error: ProviderError) -> float:
+        """Seconds that an answer waits if a server asks for it: none for an assistant that the answer can spare."""
+        return 0.0 if self.spares and self.named(error.endpoint) in self.names else math.inf
 
     def check_own(self, own: Mapping[str, object]) -> None:
         """Refuse messages for an unknown model.

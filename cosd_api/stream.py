@@ -25,7 +25,7 @@ from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerLimits, FusionSettings
 from cosd_api.telemetry import FusionSpan, fusion_span
 from cosd_providers.errors import BudgetError, ProviderError
-from cosd_providers.http.retries import RetriedFailures
+from cosd_providers.http.retries import RetriedFailures, longest_wait
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.usage import Usage
 
@@ -156,7 +156,8 @@ class FusionStream:
         # This is a local variable because a run refers to its stream; an attribute would create a reference cycle.
         work: tuple[Preparation, Timeline, Run] | None = None
         failures = RetriedFailures()
-        with failures.recorded(), anyio.move_on_after(timeout) as time_limit:
+        patience = longest_wait(self._endpoints.longest_wait)
+        with failures.recorded(), patience, anyio.move_on_after(timeout) as time_limit:
             try:
                 found = await prepare(self._endpoints, self._settings, self._prompt, self._limits)
                 job = self._job(found)

@@ -1235,6 +1235,13 @@ def test_only_one_answer_tries_an_assistant_again() -> None:
     assert [breaker.left_out() for _ in range(2)] == [{}, {1: error}]
     breaker.answered(1)
     assert breaker.left_out() == {}
+    for wait, until in ((2.0, 2.0), (100_000.0, 3600.0)):
+        error.retry_after, began = wait, now
+        breaker.failed(1, error)
+        now = began + until - 1
+        assert breaker.left_out() == {1: error}
+        now = began + until
+        assert breaker.left_out() == {}
 
 
 class Down(ScriptedProvider):

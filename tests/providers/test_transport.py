@@ -37,6 +37,7 @@ from cosd_providers import (
     StatusError,
     Usage,
 )
+from cosd_providers.http.retries import longest_wait
 from cosd_providers.http.transport import Transport
 
 URL = "http://gpu:8080"
@@ -590,6 +591,22 @@ async def test_a_wait_that_is_too_long_fails_at_once(slept: list[float]) -> None
     found, _ = transport(httpx.Response(429, headers={"retry-after": "60"}), httpx.Response(200, json=1))
     assert await found.get("/props") == 1
     assert slept == [60]
+
+
+async def test_a_caller_may_want_to_wait_less(slept: list[float]) -> None:
+    words = "HTTP status 429; the server asks to wait 7 s, which is more than the {} s that a retry waits for"
+    for header, longest, message in (
+        ({"retry-after": "7"}, 0, words.format(0)),
+        ({"retry-after": "7"}, 5, words.format(5)),
+        ({}, 0, "HTTP status 429"),
+    ):
+        found, requests = transport(httpx.Response(429, headers=header))
+        with longest_wait(lambda error, longest=longest: longest), pytest.raises(RateLimitError) as caught:  # type: ignore[misc]
+            await found.get("/props")
+        assert (caught.value.args[0], len(requests), slept) == (message, 1, [])
+    found, requests = transport(httpx.Response(500), httpx.Response(200, json=1))
+    with longest_wait(lambda _: 0):
+        assert await found.get("/props") == 1
 
 
 async def test_a_wait_beyond_a_deadline_fails_at_once(slept: list[float]) -> None:

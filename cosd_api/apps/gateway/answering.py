@@ -25,7 +25,7 @@ from cosd_api.apps.gateway.upstreams import Upstreams
 from cosd_api.settings import AnswerOptions
 from cosd_api.types import FusedToken
 from cosd_providers import BudgetError, ProviderError
-from cosd_providers.http.retries import RetriedFailures
+from cosd_providers.http.retries import RetriedFailures, longest_wait
 
 __all__ = ["Answering", "StopSignal"]
 
@@ -97,6 +97,12 @@ class _Silence:
     def pause(self) -> None:
         """Stop the clock until `heard` is called, so that the time for sending to a slow client does not count."""
         self.scope.deadline = math.inf
+
+    @property
+    def seconds(self) -> float:
+        """Time limit for the next token, beyond which it is useless to wait for a server."""
+        limit = self._idle if self._heard else self._first
+        return math.inf if limit is None else limit
 
     @property
     def error(self) -> ApiError:
@@ -199,7 +205,8 @@ class Answering:
         with anyio.move_on_after(self._limits.timeout + _GRACE_SECONDS) as late:
             async with self._stop.cancels() as stopped:
                 try:
-                    with failures.recorded(), self._silence.scope as silent:
+                    patience = longest_wait(lambda _: self._silence.seconds)
+                    with failures.recorded(), patience, self._silence.scope as silent:
                         await write(scope, receive, send)
                     if silent.cancelled_caught:
                         last = failures.last or self._fusion.endpoints.failures.last

@@ -322,8 +322,7 @@ def _read(
     for name in ("max_tokens", "max_completion_tokens"):
         wanted = getattr(body, name, None)
         if wanted is not None and wanted > limits.max_tokens:
-            words = f"{name}={wanted} is more than the {limits.max_tokens} that are allowed here"
-            raise ApiError(words, param=name)
+            raise ApiError(f"{name} is more than the {limits.max_tokens} that are allowed here", param=name)
     return body, passed_over
 
 

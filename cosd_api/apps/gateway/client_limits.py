@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import ip_address
 
+import anyio
+
 from cosd_api.apps.gateway.api_errors import ApiError
 from cosd_api.apps.gateway.body_sizes import places
 from cosd_api.apps.gateway.config import ClientKey
 
-__all__ = ["Admission", "Client", "Clients", "is_local"]
+__all__ = ["Client", "Clients", "IncomingBody", "is_local"]
 
 _MINUTE = 60.0
 _SOON = 1.0  # seconds after which a client that found no free place should try again
@@ -29,13 +31,14 @@ class Client:
 
     Attributes:
         in_progress: number of requests in progress.
+        incoming: number of places that the bodies take that have not arrived completely.
     """
 
     def __init__(self, key: ClientKey | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._key = key
         self._requests = _Minute(clock)
         self._tokens = _Minute(clock)
-        self.in_progress = 0
+        self.in_progress = self.incoming = 0
 
     def change(self, key: ClientKey) -> None:
         """Change the limits, but keep the counts."""
@@ -161,7 +164,8 @@ class Clients:
     Args:
         keys: the name and the limits of each key, indexed by the key's text. Without keys, only clients on this machine
             are served.
-        concurrency: total number of places for requests in progress; see `body_sizes.places`.
+        concurrency: total number of places for requests in progress; see `body_sizes.places`. Bodies that have not
+            arrived completely have as many places of their own.
         clock: function that returns the time in seconds.
     """
 
@@ -174,6 +178,7 @@ class Clients:
         self._anybody = Client(None, clock)
         self._concurrency = concurrency
         self._taken = 0
+        self._incoming: dict[IncomingBody, None] = {}  # in the order of arrival
 
     def change(self, keys: Mapping[str, ClientKey]) -> None:
         """Replace the keys. Requests in progress continue, and names that remain keep their counts."""
@@ -223,62 +228,74 @@ class Clients:
         return found
 
     @contextmanager
-    def admitted(self, client: Client) -> Iterator[Admission]:
-        """Admit a request for as long as the block runs. It takes one place until the size of its body is known.
+    def incoming(self, client: Client, scope: anyio.CancelScope) -> Iterator[IncomingBody]:
+        """Receive a body during the block, which `scope` surrounds; see `IncomingBody`."""
+        body = IncomingBody(client, scope)
+        self._incoming[body] = None
+        try:
+            self.grow(body, 0)
+            yield body
+        finally:
+            del self._incoming[body]
+            client.incoming -= body.places
+
+    def grow(self, body: IncomingBody, size: int) -> None:
+        """Record that `size` bytes of a body have arrived. If all bodies take too many places, refuse the oldest ones.
+
+        Bodies of the client whose bodies take the most places are refused, so that no client keeps others out.
+        """
+        more = places(size, self._concurrency) - body.places
+        body.places += more
+        body.client.incoming += more
+        several = [one for one in self._incoming if not one.refused] if more else []
+        while sum(one.places for one in several) > self._concurrency:
+            refused = max(several, key=lambda one: one.client.incoming)
+            several.remove(refused)
+            refused.refuse()
+
+    @contextmanager
+    def admitted(self, client: Client, size: int) -> Iterator[None]:
+        """Admit a request with a body of `size` bytes for as long as the block runs.
 
         Raises:
             ApiError: a limit has been reached.
         """
         client.check()
-        admission = Admission(self)
-        admission.weigh(0)
-        client.in_progress += 1
-        try:
-            yield admission
-        finally:
-            self._taken -= admission.places
-            client.in_progress -= 1
-
-    def take(self, count: int) -> None:
-        """Take free places for a request.
-
-        Raises:
-            ApiError: too few places are free.
-        """
+        count = places(size, self._concurrency)
         if self._taken + count > self._concurrency:
             words = f"the requests in progress take {self._taken} places, and at most {self._concurrency} are allowed"
             raise _limited(words, _SOON)
         self._taken += count
+        client.in_progress += 1
+        try:
+            yield
+        finally:
+            self._taken -= count
+            client.in_progress -= 1
 
-    def places(self, size: int) -> int:
-        """Return the number of places that a body of `size` bytes takes."""
-        return places(size, self._concurrency)
 
-
-class Admission:
-    """The places that a request in progress takes.
+class IncomingBody:
+    """A body that has not arrived completely.
 
     Args:
-        clients: all clients, which share the gateway's places.
+        client: the client that sends it.
+        scope: the scope that is cancelled if the body is refused.
 
     Attributes:
-        places: number of places that the request takes.
+        places: number of places that the bytes take that have arrived.
+        refused: the reason why the body is refused, if it is.
     """
 
-    def __init__(self, clients: Clients) -> None:
-        self._clients = clients
-        self.places = 0
+    def __init__(self, client: Client, scope: anyio.CancelScope) -> None:
+        self.client, self.places = client, 0
+        self.refused: ApiError | None = None
+        self._scope = scope
 
-    def weigh(self, size: int) -> None:
-        """Take the further places that the request needs for a body of `size` bytes.
-
-        Raises:
-            ApiError: too few places are free.
-        """
-        more = self._clients.places(size) - self.places
-        if more > 0:
-            self._clients.take(more)
-            self.places += more
+    def refuse(self) -> None:
+        """Refuse the body, which has taken longest of its client's."""
+        words = "too many bodies of requests are on their way, and this one has taken longest"
+        self.refused = _limited(words, _SOON)
+        self._scope.cancel()
 
 
 def _is_loopback(address: str) -> bool:

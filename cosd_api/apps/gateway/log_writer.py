@@ -58,6 +58,7 @@ class LogWriter(logging.Handler):
         self._descriptor = descriptor
         self._lines: queue.Queue[bytes | None] = queue.Queue(most)
         self._dropped = 0
+        self._cut = False  # whether the last line was written only in part
         self._counting = threading.Lock()
         self._thread = threading.Thread(target=self._write_all, name="cosd-log", daemon=True)
         self._thread.start()
@@ -71,9 +72,9 @@ class LogWriter(logging.Handler):
         except Exception:  # noqa: BLE001 - other handlers treat records that cannot be formatted in the same way
             self.handleError(record)
 
-    def _drop(self) -> None:
+    def _drop(self, count: int = 1) -> None:
         with self._counting:
-            self._dropped += 1
+            self._dropped += count
 
     def close(self) -> None:
         """Write the waiting lines. Lines that the reader of the log does not accept within two seconds are lost."""
@@ -85,19 +86,23 @@ class LogWriter(logging.Handler):
 
     def _write_all(self) -> None:
         while (line := self._lines.get()) is not None:
-            self._write(line)
+            if not self._write(line):
+                self._drop()
             with self._counting:
                 dropped, self._dropped = self._dropped, 0
-            if dropped:
-                self._write(b'{"log_lines_dropped": %d}\n' % dropped)
+            if dropped and not self._write(b'{"log_lines_dropped": %d}\n' % dropped):
+                self._drop(dropped)
 
-    def _write(self, line: bytes) -> None:
-        rest = memoryview(line)
+    def _write(self, line: bytes) -> bool:
+        """Write a line, on a new line if an earlier one is incomplete; return False if that failed."""
+        rest = memoryview(b"\n" + line if self._cut else line)
         while rest:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]
             except BlockingIOError:  # another program has made the descriptor non-blocking
                 time.sleep(_AGAIN_SECONDS)
-            except OSError:  # the reader has closed its end
-                self._drop()
-                return
+            except OSError:  # the disk is full, or the reader has closed its end
+                self._cut = self._cut or len(rest) < len(line)
+                return False
+        self._cut = False
+        return True

@@ -25,7 +25,7 @@ from cosd_api.apps.gateway.answering import Answering, StopSignal
 from cosd_api.apps.gateway.api_errors import ApiError, api_error
 from cosd_api.apps.gateway.bodies import Asked, read_chat, read_completion
 from cosd_api.apps.gateway.body_sizes import BodyLimit, body_limit
-from cosd_api.apps.gateway.client_limits import Admission, Client, Clients
+from cosd_api.apps.gateway.client_limits import Client, Clients
 from cosd_api.apps.gateway.config import ClientKey, GatewayLimits
 from cosd_api.apps.gateway.exchange import Exchange, request_id
 from cosd_api.apps.gateway.fields import check_ignored
@@ -242,10 +242,12 @@ class Gateway:
     ) -> ASGIApp:
         exchange: Exchange = request.scope["exchange"]
         client: Client = request.scope["client_key"]
+        client.check()
+        client.count_request()
+        data = await self._body(request, client)
         with ExitStack() as admitted:
-            admission = admitted.enter_context(self._clients.admitted(client))
-            client.count_request()
-            asked = await self._read(await self._body(request, admission), read)
+            admitted.enter_context(self._clients.admitted(client, len(data)))
+            asked = await self._read(data, read)
             if self._stopping:
                 words = "the gateway is stopping"
                 raise ApiError(words, status=503, kind="server_error", code="stopping", retryable=True)
@@ -296,12 +298,12 @@ class Gateway:
         rooms = [fusion.endpoints.room for fusion in self._fusions.values()]
         return body_limit(self.limits, rooms, 1 if path == _ANSWERS[0] else self.limits.prompts)
 
-    async def _body(self, request: Request, admission: Admission) -> bytes:
-        """Receive the body of a request, and take as many places as its size requires.
+    async def _body(self, request: Request, client: Client) -> bytes:
+        """Receive the body of a request.
 
         Raises:
-            ApiError: the body is too large, is not declared as JSON, or does not arrive in time; or too few places are
-                free.
+            ApiError: the body is too large, is not declared as JSON, or does not arrive in time; or too many bodies
+                are arriving.
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # a web page from another origin needs permission (CORS) to send this type
@@ -310,7 +312,7 @@ class Gateway:
         length = request.headers.get("content-length", "")
         size, announced = 0, int(length) if length.isdecimal() else 0
         data = bytearray()
-        with anyio.move_on_after(_BODY_SECONDS) as late:
+        with anyio.move_on_after(_BODY_SECONDS) as late, self._clients.incoming(client, late) as body:
             if announced <= max(_DRAINED, most.bytes):
                 async for part in request.stream():
                     size += len(part)
@@ -320,7 +322,9 @@ class Gateway:
                             break
                     else:
                         data += part
-                        admission.weigh(size)  # by the bytes received, since announcing a length costs a client nothing
+                        self._clients.grow(body, size)  # an announced length costs a client nothing
+        if body.refused is not None:
+            raise body.refused
         if late.cancelled_caught:
             raise ApiError("the body did not come in time", status=408, code="body_timeout")
         if max(size, announced) > most.bytes:

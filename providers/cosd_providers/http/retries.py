@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import anyio
 import tenacity
 
-from cosd_providers.errors import ProviderError, ServerError
+from cosd_providers.errors import ProviderError, RateLimitError, ServerError
 
 _ATTEMPTS = 4
 _LOADING_SECONDS = 120.0  # maximum wait for a server that is loading its model
@@ -64,6 +64,24 @@ def _note(error: ProviderError) -> None:
         record.note(error)
 
 
+_waits: ContextVar[tuple[Callable[[ProviderError], float], ...]] = ContextVar("waits", default=())
+
+
+@contextmanager
+def longest_wait(seconds: Callable[[ProviderError], float]) -> Iterator[None]:
+    """Limit the pauses that servers may ask for between two attempts, in this block and in the tasks that it starts.
+
+    Args:
+        seconds: function that returns the greatest number of seconds for an error. With 0, a server that limits its
+            rate is not asked again at all.
+    """
+    token = _waits.set((*_waits.get(), seconds))
+    try:
+        yield
+    finally:
+        _waits.reset(token)
+
+
 def overcome(endpoint: str) -> None:
     """Remove the failure of an endpoint from all records, because it answers again."""
     for record in _records.get():
@@ -76,8 +94,8 @@ async def until_answered(
     """Make attempts until one succeeds, and return its result.
 
     Only a `ProviderError` that is `retryable` leads to a retry. If the first attempt fails with a `stale` error, the
-    second follows without a pause. If the server asks for a wait that is longer than a minute, or than the time that is
-    left before a cancel scope's deadline, no retry is made.
+    second follows without a pause. If the server asks for a wait that is longer than a minute, than `longest_wait`
+    allows, or than the time that is left before a cancel scope's deadline, no retry is made.
 
     Args:
         attempt: function that makes one attempt. Its argument is the number of the attempt, counted from 1.
@@ -192,9 +210,12 @@ def _pause(state: tenacity.RetryCallState) -> float:
 def _asks_too_much(error: ProviderError) -> bool:
     """Test whether the server asks for a longer wait than any retry may take, and then say so in the error."""
     wait, left = error.retry_after, anyio.current_effective_deadline() - anyio.current_time()
-    if wait is None or wait <= min(left, _LONGEST_WAIT):
+    longest = min([_LONGEST_WAIT, *(seconds(error) for seconds in _waits.get())])
+    if wait is None:
+        return not longest and isinstance(error, RateLimitError)
+    if wait <= min(left, longest):
         return False
-    limit = f"the {_LONGEST_WAIT:g} s that a retry waits for" if wait > _LONGEST_WAIT else "the time that is left"
+    limit = f"the {longest:g} s that a retry waits for" if wait > longest else "the time that is left"
     words = f"; the server asks to wait {wait:g} s, which is more than {limit}"
     error.args = (error.args[0].removesuffix(words) + words,)
     return True

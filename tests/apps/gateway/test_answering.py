@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -363,6 +364,53 @@ async def test_an_error_before_the_first_token_has_a_status_of_its_own() -> None
                 assert reply.headers["x-should-retry"] == "true"
                 line = f'cosd_errors_total{{kind="{code}",model="fused"}}'
                 assert await metric(app, line) == 1
+
+
+@pytest.mark.parametrize(("header", "wait"), [({"retry-after": "50"}, 50.0), ({}, OPEN_SECONDS)])
+async def test_an_assistant_that_limits_its_rate_is_left_at_once_if_it_can_be_spared(
+    header: dict[str, str], wait: float
+) -> None:
+    """It is asked again as soon as it allows."""
+    server, refused, limits, now = FakeLlamaCpp(TextModel(ASSISTANT)), list[httpx.Request](), True, 0.0
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/completion" or not limits:
+            return server.handle(request)
+        refused.append(request)
+        return httpx.Response(429, headers=header)
+
+    counts: list[tuple[int, int]] = []
+    async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
+        limited = LlamaCpp("http://secret-host:1", http_client=client)
+        fusion = Fusion(draft=draft(), assistant=limited, on_assistant_error="draft", unit="word")
+        async with opened(fusion) as app:
+            fusion.endpoints.breaker = CircuitBreaker(lambda: now)
+            for now in (0.0, wait - 1, wait, 2 * wait):
+                limits = now < 2 * wait
+                with anyio.fail_after(20):
+                    reply = await visit(app, TEXT, body())
+                counts.append((reply.json["cosd"]["unverified_tokens"], len(refused)))
+                refused.clear()
+    assert counts == [(1, 1), (1, 0), (1, 1), (0, 0)]
+
+
+async def test_a_rate_limit_beyond_the_gateways_own_limit_is_passed_on_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "cosd_api.apps.gateway")
+    server = FakeLlamaCpp(TextModel(DRAFT))
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        limited = request.url.path == "/completion"
+        return httpx.Response(429, headers={"retry-after": "50"}) if limited else server.handle(request)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
+        limited = LlamaCpp("http://secret-host:1", http_client=client)
+        async with opened(Fusion(draft=limited, assistant=assistant(), unit="word"), first_token_timeout=40) as app:
+            with anyio.fail_after(20):
+                reply = await visit(app, TEXT, body())
+    assert (reply.status, reply.headers["retry-after"], reply.error["code"]) == (429, "50", "rate_limit_exceeded")
+    assert "the server asks to wait 50 s, which is more than the 40 s that a retry waits for" in caplog.text
 
 
 @pytest.mark.parametrize("limits", [{"timeout": 1.0}, {"first_token_timeout": 1.0}])

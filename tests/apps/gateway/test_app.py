@@ -128,6 +128,19 @@ async def test_bodies_take_places_until_they_are_answered() -> None:
         assert (await visit(app, TEXT, large)).status == 200
 
 
+async def test_slow_bodies_keep_nobody_out() -> None:
+    async with opened(fusion(), concurrency=2) as app, anyio.create_task_group() as group:
+        slow = [Visit(app, TEXT, b"{", more_body=True) for _ in range(3)]
+        for one in slow:
+            group.start_soon(one.send)
+        await until(lambda: slow[0].reply.complete)
+        assert (slow[0].reply.status, slow[0].reply.headers["retry-after"]) == (429, "1")
+        assert slow[0].reply.error["message"].startswith("too many bodies of requests are on their way, and this one")
+        assert [(await visit(app, TEXT, BODY)).status for _ in range(3)] == [200] * 3
+        assert [one.reply.complete for one in slow] == [True, True, False]
+        group.cancel_scope.cancel()
+
+
 async def test_a_client_that_leaves_while_its_body_is_read_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "cosd_api.apps.gateway")
     async with opened(fusion()) as app:

@@ -163,10 +163,10 @@ def test_the_limits_of_an_answer_are_within_the_fusions_and_the_gateways() -> No
     fusion.limits = {"max_tokens": 5}
     for asked, most in ((50, 5), (3, 3)):
         assert text(max_tokens=asked).options_for(fusion, LIMITS)["max_tokens"] == most
-    with pytest.raises(ApiError, match="max_completion_tokens=101 is more than the 100 that are allowed here"):
+    with pytest.raises(ApiError, match="max_completion_tokens is more than the 100 that are allowed here"):
         chat(max_completion_tokens=101, max_tokens=5)
-    with pytest.raises(ApiError, match="max_tokens=101 is more than the 100 that are allowed here"):
-        text(max_tokens=101)
+    with pytest.raises(ApiError, match="max_tokens is more than the 100 that are allowed here"):
+        text(max_tokens=1e300)
 
 
 def test_own_messages_stand_after_those_of_the_fusion() -> None:

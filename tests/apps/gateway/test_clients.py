@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
+import anyio
 import pytest
 
 from cosd_api.apps.gateway.api_errors import ApiError
-from cosd_api.apps.gateway.client_limits import Clients, is_local
+from cosd_api.apps.gateway.client_limits import Client, Clients, IncomingBody, is_local
 from cosd_api.apps.gateway.config import ClientKey
 
 ONE, TWO = "a" * 16, "b" * 16
@@ -78,35 +80,54 @@ def test_names_of_this_machine(host: str, local: bool) -> None:
 def test_requests_at_a_time_are_limited_by_key_and_by_all_together() -> None:
     several = Clients({ONE: ClientKey(name="one", env="ONE", concurrency=1), TWO: ClientKey(name="two", env="TWO")}, 2)
     one, two = (several.recognize(f"Bearer {key}", "", "10.0.0.1") for key in (ONE, TWO))
-    with several.admitted(one):
+    with several.admitted(one, 0):
         with pytest.raises(ApiError, match="this key has 1 requests in progress, and at most 1 are allowed") as caught:
-            several.admitted(one).__enter__()
+            several.admitted(one, 0).__enter__()
         assert (caught.value.status, caught.value.retry_after, caught.value.retryable) == (429, 1, True)
-        with several.admitted(two), pytest.raises(ApiError, match="progress take 2 places, and at most 2 are all"):
-            several.admitted(two).__enter__()
-    with pytest.raises(ValueError, match="broke"), several.admitted(one):
+        with several.admitted(two, 0), pytest.raises(ApiError, match="progress take 2 places, and at most 2 are all"):
+            several.admitted(two, 0).__enter__()
+    with pytest.raises(ValueError, match="broke"), several.admitted(one, 0):
         raise ValueError("broke")
-    with several.admitted(one), several.admitted(two):
+    with several.admitted(one, 0), several.admitted(two, 0):
         pass
 
 
 def test_a_large_body_takes_several_places() -> None:
     several = Clients({}, 3)
     nobody = several.recognize("", "localhost", "127.0.0.1")
-    with several.admitted(nobody) as large:
-        large.weigh(70_000)
-        large.weigh(60_000)  # it has them
-        assert large.places == 2
-        with several.admitted(nobody) as small:
-            with pytest.raises(ApiError, match="take 3 places, and at most 3 are allowed") as caught:
-                small.weigh(70_000)
-            assert (caught.value.status, small.places) == (429, 1)
-        large.weigh(9_000_000)  # alone, it has all of them
-        assert large.places == 3
-        with pytest.raises(ApiError, match="take 3 places"):
-            several.admitted(nobody).__enter__()
-    with several.admitted(nobody), several.admitted(nobody), several.admitted(nobody):
+    with several.admitted(nobody, 70_000):
+        with pytest.raises(ApiError, match="take 2 places, and at most 3 are allowed"):
+            several.admitted(nobody, 70_000).__enter__()
+        with several.admitted(nobody, 60_000):
+            pass
+    with several.admitted(nobody, 9_000_000), pytest.raises(ApiError, match="take 3 places"):  # it has all of them
+        several.admitted(nobody, 0).__enter__()
+    with several.admitted(nobody, 0), several.admitted(nobody, 0), several.admitted(nobody, 0):
         pass
+
+
+async def test_of_too_many_bodies_on_their_way_the_oldest_of_the_greediest_client_is_refused() -> None:
+    several = clients()  # with 10 places
+    one, two = (several.recognize(f"Bearer {key}", "", None) for key in (ONE, TWO))
+    with ExitStack() as stack:
+
+        def arriving(client: Client) -> IncomingBody:
+            return stack.enter_context(several.incoming(client, anyio.CancelScope()))
+
+        small = arriving(two)
+        many = [arriving(one) for _ in range(9)]
+        assert not any(body.refused for body in many)
+        late = arriving(two)  # the eleventh
+        assert [body.refused is None for body in (small, late, *many)] == [True, True, False, *[True] * 8]
+        assert many[0].refused is not None
+        words = "too many bodies of requests are on their way, and this one has taken longest"
+        assert (str(many[0].refused), many[0].refused.status, many[0].refused.retry_after) == (words, 429, 1)
+        several.grow(many[8], 200_000)  # takes three more places
+        assert [body.refused is None for body in many] == [False] * 4 + [True] * 5
+        several.grow(many[8], 210_000)
+        with several.admitted(one, 600_000):  # bodies on their way take no places of requests in progress
+            pass
+    assert (one.incoming, two.incoming) == (0, 0)
 
 
 def test_billed_tokens_are_limited_in_any_minute() -> None:
@@ -200,7 +221,7 @@ def test_other_keys_are_taken_and_counts_go_on() -> None:
     several = clients(requests_per_minute=1, concurrency=1)
     one = several.recognize(f"Bearer {ONE}", "", None)
     one.count_request()
-    with several.admitted(one):
+    with several.admitted(one, 0):
         several.change({"n" * 16: ClientKey(name="one", requests_per_minute=2, concurrency=1)})
         same = several.recognize(f"Bearer {'n' * 16}", "", None)
         with pytest.raises(ApiError, match="this key has 1 requests in progress"):

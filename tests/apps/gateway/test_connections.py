@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import anyio
 import pytest
 
 from cosd_api import Fusion
+from cosd_api.apps.gateway.idle_connections import ClientConnection
 from cosd_providers.testing import ScriptedProvider
-from support.on_sockets import LOOPS, port_of, post, served, unread
+from support.on_sockets import LOOPS, Served, port_of, post, served, unread
 from support.visits import until
 from toys.lima import assistant, draft
 
@@ -36,6 +37,11 @@ async def connected(url: str, data: bytes) -> AsyncGenerator[tuple[asyncio.Strea
     writer.write(data)
     yield reader, writer
     writer.close()
+
+
+def of(server: Served) -> list[ClientConnection]:
+    """The connections of a gateway."""
+    return [one for one in server.server_state.connections if isinstance(one, ClientConnection)]
 
 
 async def answered(reader: asyncio.StreamReader) -> bool:
@@ -88,9 +94,49 @@ async def test_the_connection_that_waits_longest_gives_way(monkeypatch: pytest.M
             assert await answered(older)
 
 
+async def test_the_answer_that_is_unread_longest_gives_way_where_nobody_is_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cosd_api.apps.gateway.server._MORE_CONNECTIONS", 1)
+    monkeypatch.setattr("cosd_api.apps.gateway.idle_connections._NEW_SECONDS", 1000)
+    models = [ScriptedProvider.from_texts({"Q:": [" a"] * 2000}) for _ in range(2)]
+    whole: dict[str, Any] = {"stream": False, "logprobs": 1, "max_tokens": 2000}
+    async with (
+        served(Fusion(draft=models[0], assistant=models[1]), concurrency=1) as (server, url),
+        AsyncExitStack() as stack,
+    ):
+        for count in (1, 2):
+            stack.enter_context(unread(url, **whole))
+            await until(lambda count=count: server.server_state.total_requests == count)  # type: ignore[misc]
+        older, newer = sorted(of(server), key=lambda one: one._unread_since or 0)
+        reading = await stack.enter_async_context(connected(url, HEALTH + b"\r\n"))  # it is new, and then reads
+        assert await answered(reading[0])
+        assert len(of(server)) == 3
+        assert await answered((await stack.enter_async_context(connected(url, HEALTH + b"\r\n")))[0])
+        assert older not in of(server) and newer in of(server)
+        newer._check_taking(newer._unsent() + 1)  # a little was read, and that is no reason to wait again
+        await until(lambda: newer not in of(server))
+
+
+async def test_requests_whose_answers_nobody_reads_are_answered_up_to_a_bound() -> None:
+    one = HEALTH + b"x-request-id: " + b"a" * 128 + b"\r\n\r\n"
+    async with served(fused()) as (server, url), connected(url, one * 400) as (reader, _):
+        found = b""
+        with suppress(ConnectionResetError):
+            while part := await reader.read(65536):
+                found += part
+        assert 0 < found.count(b"HTTP/1.1 200") <= 16
+        await until(lambda: not of(server))
+        async with connected(url, b"") as (keeping, asking):  # whoever reads is not bounded
+            for _ in range(40):
+                asking.write(one)
+                assert await answered(keeping)
+
+
 @pytest.mark.extended
 async def test_an_answer_on_its_way_does_not_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cosd_api.apps.gateway.server._MORE_CONNECTIONS", 0)
+    monkeypatch.setattr("cosd_api.apps.gateway.idle_connections._NEW_SECONDS", 0)
     models = [ScriptedProvider.from_texts({"Q:": [" a"] * 2000}) for _ in range(2)]
     async with (
         served(Fusion(draft=models[0], assistant=models[1]), concurrency=1) as (server, url),
@@ -104,6 +150,7 @@ async def test_an_answer_on_its_way_does_not_give_way(monkeypatch: pytest.Monkey
             whole = b""
             with anyio.fail_after(60):
                 while not whole.endswith(b"}}}"):
-                    whole += await asyncio.get_running_loop().sock_recv(client, 65536)
+                    whole += (part := await asyncio.get_running_loop().sock_recv(client, 65536))
+                    assert part
         head, _, data = whole.partition(b"\r\n\r\n")
         assert f"content-length: {len(data)}".encode() in head

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -98,6 +100,34 @@ def test_every_line_is_json_and_names_no_words_of_an_exception() -> None:
     assert (line["level"], line["message"], line["error"]) == ("error", "it broke", "ValueError")
     assert "test_every_line_is_json" in line["frames"] and line["time"].endswith("+00:00")
     assert line.keys() == {"time", "level", "message", "error", "frames"}
+
+
+def test_what_a_full_disk_has_dropped_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room, write = 25, os.write
+
+    def limited(descriptor: int, data: memoryview) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        data = data[:room]
+        room -= len(data)
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", limited)
+    with (tmp_path / "log").open("w+b") as file:
+        writer = LogWriter(file.fileno())
+        logger = logger_to(writer)
+        for number in range(12):
+            logger.info("line %d", number)  # three fit, and a part of another one
+        while not writer._lines.empty() or writer._dropped < 9:
+            pass
+        room = 10_000
+        logger.info("room")
+        writer.close()
+        file.seek(0)
+        *found, one, other = file.read().decode().splitlines()
+        assert found == ["line 0", "line 1", "line 2", "line"]
+        assert {one, other} == {"room", '{"log_lines_dropped": 9}'}  # the writer may have been trying again just then
 
 
 def test_a_reader_that_has_gone_is_no_error(pipe: tuple[int, int]) -> None:

@@ -208,13 +208,14 @@ async def test_a_client_that_takes_nothing_is_hung_up_on(monkeypatch: pytest.Mon
             assert not any(one.open_requests for one in models)
 
 
-async def test_a_client_that_takes_little_is_not_hung_up_on() -> None:
+async def test_a_client_that_takes_enough_is_not_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     models = endless()
     async with served(Fusion(draft=models[0], assistant=models[1]), unread_tokens=16) as (server, url):
         with unread(url) as client:
             await until(lambda: any(one._taking_timer for one in connections(server)))
             [connection] = connections(server)
             before = connection._unsent()
+            monkeypatch.setattr("cosd_api.apps.gateway.idle_connections._TAKEN_BYTES", 1)
             client.setblocking(False)
             while connection._unsent() >= before:
                 with suppress(BlockingIOError):
