@@ -69,7 +69,7 @@ class Facts:
         cuts: for each model, the draft first, whether a token begins at every single space between two visible
             characters, the first of which is no symbol (`vocabulary.crosses_space`); False if unknown. The ids
             before such a space then do not depend on the text after it.
-        without: the assistants that the answer leaves out, by index, with the reason.
+        without: the assistants that the answer leaves out, by index, with the reason; -1 is the draft.
     """
 
     draft: Endpoint
@@ -118,6 +118,7 @@ class Endpoints:
         unit: the unit in which tokens are judged; if None, it is chosen by comparing the tokenizers.
         method: the method of the fusion.
         spares: whether an answer continues without an assistant that is down (`on_assistant_error="draft"`).
+        fails_over: whether an answer continues without the draft if that is down (`on_draft_error="assistant"`).
         tokens: whether to judge single tokens if possible. If so, models whose servers accept no ids are compared by
             their encodings of a test text.
 
@@ -141,10 +142,11 @@ class Endpoints:
         unit: Unit | None = None,
         method: Method | None = None,
         spares: bool = False,
+        fails_over: bool = False,
         tokens: bool = False,
     ) -> None:
         self.method = method or method_named(DEFAULT_METHOD)
-        self.spares = spares
+        self.spares, self.fails_over = spares, fails_over
         self._compared = tokens or self.method.one_tokenizer or not self.method.asks_by_ids
         self.breaker = CircuitBreaker()
         self.failures = RetriedFailures()
@@ -214,9 +216,14 @@ class Endpoints:
                 await self.draft.check_alive()
             again = self.draft.describe_again if isinstance(self.draft, DescribesAgain) else self.draft.describe
             if await again() == known:
+                self.breaker.answered(-1)
                 return True
             self._facts = None
         return False
+
+    def _can_spare(self, model: int) -> bool:
+        """Test whether an answer continues without a model; 0 is the draft."""
+        return self.spares if model else self.fails_over
 
     async def _describe(self, at: int, without: dict[int, ProviderError]) -> None:
         """Ask one assistant's server to describe itself. If it is down and can be spared, add it to `without`."""
@@ -329,7 +336,7 @@ class Endpoints:
             try:
                 turns[at] = await self.render(at, prompt, on_special_tokens=on_special_tokens, own=own)
             except ProviderError as error:
-                if not (at and self.spares and error.retryable):
+                if not (self._can_spare(at) and error.retryable):
                     raise
                 without[at - 1] = error
                 self.breaker.failed(at - 1, error)
@@ -463,7 +470,7 @@ class Endpoints:
                 await check(at, name)
             except ProviderError as error:
                 long = isinstance(error, ContextLengthError)
-                if not (at and self.spares and (long or error.retryable)):
+                if not (self._can_spare(at) and (long or error.retryable)):
                     raise
                 without[at - 1] = error
                 if not long:

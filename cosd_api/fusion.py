@@ -124,6 +124,7 @@ class Fusion:
             unit=self.settings.unit,
             method=self.settings.method,
             spares=self.settings.on_assistant_error == "draft",
+            fails_over=self.settings.on_draft_error == "assistant",
         )
         self.limits: AnswerOptions = {}
         self._past = Past()

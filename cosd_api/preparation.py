@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from cosd_api.decoding.answer_job import DraftJob, ProgramJob
+from cosd_api.decoding.answer_job import DraftJob, ProgramJob, never
 from cosd_api.decoding.route import BY_IDS, Route, Routes, in_words
 from cosd_api.decoding.watches import watched
 from cosd_api.endpoints import Endpoints, Facts
@@ -81,9 +81,9 @@ async def prepare(
     facts = await endpoints.check_messages(prompt, facts, limits.own)
     turns, facts = await endpoints.turns(prompt, settings.on_special_tokens, facts, limits.own)
     facts = endpoints.apart(method, turns, await endpoints.check_length(turns, facts))
-    infos = {at: await one.on_path.describe() for at, one in enumerate(turns, -1) if at not in facts.without}
+    infos = {at: await one.on_path.describe() for at, one in enumerate(turns, -1) if at < 0 or at not in facts.without}
     routes = facts.routes(method, infos)
-    named = routes.named([DRAFT, *endpoints.names], facts.without)
+    named = routes.named([DRAFT, *endpoints.names], {*facts.without} - {-1})
     judges_ids = method.asks_by_ids and not routes.literal
     if limits.alternatives and not (judges_ids and routes.same_ids):
         raise UnsupportedError(_no_alternatives({} if method.own_paths else named))
@@ -110,7 +110,7 @@ def draft_job(endpoints: Endpoints, settings: FusionSettings, limits: AnswerLimi
         questions_only=frozenset(at for at, info in infos.items() if info.capabilities.watch is False),
         shown=limits.alternatives,
     )
-    fails_over = settings.on_draft_error == "assistant"
+    may_return = bool(found.turns[0].prompt)  # the prompt of a draft that is down may not have been rendered
     return DraftJob(
         unit=found.facts.unit,
         pace=pace,
@@ -120,8 +120,9 @@ def draft_job(endpoints: Endpoints, settings: FusionSettings, limits: AnswerLimi
         cuts=found.facts.cuts,
         rate=endpoints.rate,
         speeds=endpoints.speeds,
-        fails_over=is_a_models if fails_over else lambda _: False,
-        draft_is_back=endpoints.draft_is_back,
+        fails_over=is_a_models if endpoints.fails_over else lambda _: False,
+        draft_is_back=endpoints.draft_is_back if may_return else never,
+        down=found.facts.without.get(-1),
     )
 
 

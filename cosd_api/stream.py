@@ -219,7 +219,7 @@ class FusionStream:
             max_tokens=limits.max_tokens,
             stop=[stop.encode() for stop in limits.stop],
             survives=is_a_models if settings.on_assistant_error == "draft" else lambda _: False,
-            without=found.facts.without,
+            without={at: error for at, error in found.facts.without.items() if at >= 0},
             room=self._room,
             drafts=draft_job(endpoints, settings, limits, found),
             program=program_job(endpoints, settings, limits, found),
@@ -246,7 +246,9 @@ class FusionStream:
                 if at not in run.report().lost and not (info := await turn.on_path.describe()).capabilities.texts:
                     self._silent[names[at]] = info.endpoint
         finally:
-            breaker, lost = self._endpoints.breaker, run.report().lost
+            breaker, lost, seams = self._endpoints.breaker, run.report().lost, run.report().seams
+            if seams and -1 not in found.facts.without and seams[0].error is not None and _may_pass(seams[0].error):
+                breaker.failed(-1, seams[0].error)
             for at, name in enumerate(names):
                 loss = lost.get(at)
                 if loss is None and self._ledgers[name].first_token_seconds is not None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import pytest
@@ -16,7 +17,8 @@ from cosd_api.decoding import failover
 from cosd_api.decoding.failover import Failover
 from cosd_api.endpoints import Endpoints
 from cosd_api.records import Seam
-from cosd_providers import ServerError
+from cosd_providers import DraftEnd, ServerError, Token
+from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import Fault, ScriptedProvider
 from cosd_providers.text import sendable
 from naive.reference_mixed import MixedReference
@@ -262,3 +264,40 @@ async def test_other_methods_say_that_they_have_no_failover() -> None:
         Fusion(**servers(), method="rerank", on_draft_error="assistant")
     with pytest.raises(SettingError, match='on_draft_error must be "raise" or "assistant", not \'draft\''):
         Fusion(**servers(), on_draft_error="draft")  # type: ignore[arg-type]
+
+
+class Falls(ScriptedProvider):
+    """A draft that is down, from a time on: it renders nothing, and writes nothing."""
+
+    down: ClassVar[bool] = False
+
+    async def render_prompt(self, *given: Any, **settings: Any) -> RenderedPrompt:
+        if Falls.down:
+            raise DOWN
+        return await super().render_prompt(*given, **settings)
+
+    async def generate(self, *given: Any, **settings: Any) -> AsyncGenerator[Token | DraftEnd, None]:
+        if Falls.down:
+            raise DOWN
+        async with aclosing(super().generate(*given, **settings)) as items:
+            async for item in items:
+                yield item
+
+
+@pytest.mark.usefixtures("without_return")
+async def test_answers_begin_without_a_draft_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text needs no rendering; a conversation is not rendered for the draft. The breaker spares the next answers."""
+    asked = [{"role": "user", "content": "Q:"}]
+    scripts = {"Q:": [" yes", " it", " is"], "user: Q:\nassistant: ": [" yes", " it", " is"]}
+    given: dict[str, Any] = {"draft": Falls.from_texts(scripts), "assistant": ScriptedProvider.from_texts(scripts)}
+    async with Fusion(**given, on_draft_error="assistant") as fusion:
+        assert not (await fusion.generate(asked)).seams
+        monkeypatch.setattr(Falls, "down", True)
+        for prompt in ("Q:", asked, "Q:", asked):
+            result = await fusion.generate(prompt)
+            assert (result.text, result.shares["assistant"], result.seams[0].token) == (" yes it is", 1, 0)
+            assert result.failures == {"draft": "ServerError"} and result.trace.replay() == result.text
+        assert fusion.endpoints.breaker.left_out() == {-1: DOWN}
+    async with Fusion(**given) as fusion:
+        with pytest.raises(ServerError, match="the server said 503"):
+            await fusion.generate(asked)

@@ -17,7 +17,7 @@ from cosd_api.decoding.timeline import Timeline
 from cosd_providers.messages import Message, RenderedPrompt
 
 
-async def _never() -> bool:
+async def never() -> bool:
     """Return False: the draft does not return."""
     return False
 
@@ -38,6 +38,7 @@ class DraftJob:
         speeds: the speeds of the models in this fusion.
         fails_over: returns whether an assistant writes on alone after the draft failed with the given error.
         draft_is_back: asks the draft's server whether it serves the same model again.
+        down: the error with which the draft failed before the answer began.
     """
 
     unit: Unit = "word"
@@ -49,7 +50,8 @@ class DraftJob:
     rate: Rate = field(default_factory=Rate)
     speeds: Speeds = field(default_factory=Speeds)
     fails_over: Callable[[Exception], bool] = lambda _: False
-    draft_is_back: Callable[[], Awaitable[bool]] = _never
+    draft_is_back: Callable[[], Awaitable[bool]] = never
+    down: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

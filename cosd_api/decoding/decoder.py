@@ -148,6 +148,8 @@ class Decoder:
     async def _main(self) -> None:
         answer = self._answer
         self._tasks.start(self._drafting.draft)
+        if self._job.drafts.down is not None:
+            self._fail_over(self._job.drafts.down)
         for judge in answer.judges.values():
             self._tasks.start(self._judging.judge, judge)
         while self.finished is None:
