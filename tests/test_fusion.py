@@ -64,6 +64,7 @@ from fakes.llama_cpp import FakeLlamaCpp
 from fakes.openai import FakeOpenAI
 from naive import reference
 from support.drawn import costly
+from support.visits import until
 from toys import toy_models as toys
 from toys.lima import ASSISTANT, DRAFT, FUSED, Unheard, assistant, before_error, draft
 
@@ -741,6 +742,27 @@ async def test_a_stream_that_is_not_read_pauses_the_draft() -> None:
         assert stream.result.text == " a" * 300
 
 
+async def test_a_draft_that_waits_long_for_its_reader_leaves_its_server_and_continues_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cosd_api.decoding.calls.HELD_SECONDS", 0.01)
+    texts = {"Q:": [f" {at}" for at in range(200)]}
+    writer, other = (ScriptedProvider.from_texts(texts, ids=True) for _ in range(2))
+    read: list[str] = []
+    async with Fusion(draft=writer, assistant=other) as fusion:
+        stream = fusion.stream("Q:", max_tokens=150)
+        stream.most_unread = 10
+        async with stream:
+            for _ in range(13):
+                await until(lambda: stream.unread > 10 and not writer.open_requests)
+                read += [(await anext(stream)).text for _ in range(11)]
+            read += [token.text async for token in stream]
+    assert read == texts["Q:"][:150]
+    drafts = [one for one in writer.calls if one.kind == "generate"]
+    assert len(drafts) == stream.result.draft_requests + 13  # one more at each wait
+    assert [len(one.ids or ()) for one in drafts[1:]] == [len(one.text.split()) for one in drafts[1:]]
+
+
 async def test_an_answer_ends_while_its_reader_is_far_behind() -> None:
     """Its end waits for no reader, and leaves no coroutine that nobody waits for, which Python would warn of."""
     writer, other = (ScriptedProvider.from_texts({"Q:": [" a"] * 20}) for _ in range(2))
@@ -1235,12 +1257,12 @@ def test_only_one_answer_tries_an_assistant_again() -> None:
     assert [breaker.left_out() for _ in range(2)] == [{}, {1: error}]
     breaker.answered(1)
     assert breaker.left_out() == {}
-    for wait, until in ((2.0, 2.0), (100_000.0, 3600.0)):
+    for wait, left in ((2.0, 2.0), (100_000.0, 3600.0)):
         error.retry_after, began = wait, now
         breaker.failed(1, error)
-        now = began + until - 1
+        now = began + left - 1
         assert breaker.left_out() == {1: error}
-        now = began + until
+        now = began + left
         assert breaker.left_out() == {}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -23,6 +24,12 @@ from cosd_providers.messages import RenderedPrompt
 from cosd_providers.text import merge, sendable
 from cosd_providers.usage import Usage
 
+HELD_SECONDS = 2.0
+"""Number of seconds after which a draft that waits for a slow reader is given up, to be continued later if possible.
+
+A server writes on while nobody reads, into the buffers of both systems: over a megabyte on one machine.
+"""
+
 
 class Calls:
     """Access to the models of one answer. Model 0 is the draft, and model 1 is the first assistant.
@@ -32,7 +39,7 @@ class Calls:
         budget: the limits on the cost of all models together.
         timeline: the record of the requests.
         room: returns an event to wait for if the reader of the answer is too slow, else None. While a draft waits, its
-            further text is not read from the server.
+            further text is not read from the server; see `HELD_SECONDS`.
         speeds: the models' speeds, which the requests measure.
 
     Attributes:
@@ -148,6 +155,10 @@ class Calls:
         drafts = kind == "draft"
         last: Token | DraftEnd | None = None
         clock = Clock(self.speeds, model, kind, anyio.current_time, continues=bool(command.text))
+
+        def waits() -> asyncio.Event | None:
+            return self._room() if self._room is not None and drafts and counts() else None
+
         with self._timeline.request(model, kind, command.draft, at=len(command.text)) as span:
             if kind == "watch":
                 self._watches[command.draft] = span
@@ -155,7 +166,7 @@ class Calls:
             span.ids, span.other_prompt = None if command.ids is None else len(command.ids), not own
             with self._budget.spending(model, [size], drafts=drafts) as usage:
                 span.usage = usage
-                async with aclosing(_stream(turn, command, usage)) as stream:
+                async with aclosing(self._paused(turn, command, usage, waits, clock)) as stream:
                     async for item in stream:
                         if isinstance(item, Token):
                             if item.prob is not None and not 0 <= item.prob <= 1:
@@ -173,9 +184,6 @@ class Calls:
                             usage.written += 1
                             if self._budget.counts_tokens and counts():
                                 self._budget.check_tokens()
-                            if self._room is not None and (room := self._room()) is not None and drafts and counts():
-                                await room.wait()
-                            clock.start()
                         else:
                             _check_end(item, last, turn.provider.name)
                             span.finish = item.reason
@@ -183,6 +191,47 @@ class Calls:
                         last = item
             if not isinstance(last, DraftEnd):
                 raise ResponseError("generate() ended without a DraftEnd", endpoint=turn.provider.name)
+
+    async def _paused(
+        self,
+        turn: RenderedPrompt,
+        command: StartDraft,
+        usage: Usage,
+        waits: Callable[[], asyncio.Event | None],
+        clock: Clock,
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """Yield the items of a request, which waits for a slow reader, and is given up and continued if it waits long.
+
+        Only greedy text that continues from ids is given up, because it is certain to continue with the same tokens.
+        """
+        held = HELD_SECONDS if command.ids is not None and not (command.temperature or command.states) else math.inf
+        while True:
+            given = list[Token]()
+            async with aclosing(_stream(turn, command, usage)) as stream:
+                async for item in stream:
+                    yield item
+                    if isinstance(item, DraftEnd):
+                        return
+                    given.append(item)
+                    if (room := waits()) is not None:
+                        follows = item.id is not None and not item.end and len(given) < command.max_tokens
+                        with anyio.move_on_after(held if follows else math.inf) as scope:
+                            await room.wait()
+                        if scope.cancelled_caught:
+                            break
+                    clock.start()
+                else:
+                    return
+            await room.wait()
+            self._budget.check()
+            command = replace(
+                command,
+                text=command.text + b"".join(token.data for token in given),
+                ids=(*(command.ids or ()), *(token.id or 0 for token in given)),
+                max_tokens=command.max_tokens - len(given),
+                continuation=None,
+            )
+            clock.start()
 
     async def propose(
         self,
