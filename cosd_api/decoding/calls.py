@@ -157,7 +157,7 @@ class Calls:
         clock = Clock(self.speeds, model, kind, anyio.current_time, continues=bool(command.text))
 
         def waits() -> asyncio.Event | None:
-            return self._room() if self._room is not None and drafts and counts() else None
+            return self._room() if self._room is not None and kind != "watch" and counts() else None
 
         with self._timeline.request(model, kind, command.draft, at=len(command.text)) as span:
             if kind == "watch":
@@ -210,8 +210,8 @@ class Calls:
             async with aclosing(_stream(turn, command, usage)) as stream:
                 async for item in stream:
                     yield item
-                    if isinstance(item, DraftEnd):
-                        return
+                    if isinstance(item, DraftEnd):  # after it, the provider notes the bill
+                        continue
                     given.append(item)
                     if (room := waits()) is not None:
                         follows = item.id is not None and not item.end and len(given) < command.max_tokens
