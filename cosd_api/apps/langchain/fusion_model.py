@@ -41,6 +41,7 @@ from cosd_api.settings import (
     Asking,
     FusionOptions,
     OnAssistantError,
+    OnDraftError,
     OnBudget,
     describe_verifier,
     refuse_settings,
@@ -90,6 +91,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
     draft_length: int | None = Field(default=None, frozen=True)
     ask: Asking | None = Field(default=None, frozen=True)
     on_assistant_error: OnAssistantError | None = Field(default=None, frozen=True)
+    on_draft_error: OnDraftError | None = Field(default=None, frozen=True)
     on_special_tokens: OnSpecialTokens | None = Field(default=None, frozen=True)
     tuning: Tuning | None = Field(default=None, frozen=True)
     method: SkipValidation[str | Method | None] = Field(default=None, frozen=True)

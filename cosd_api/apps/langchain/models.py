@@ -62,8 +62,8 @@ class ChatCoSD(LangChainFusion, BaseChatModel):  # type: ignore[misc] # only the
             answers.
         own: messages for single models, by name; see `Fusion.stream`. Traces and caches contain only their digest.
         streaming: whether `invoke` streams internally; callbacks receive each token in either case.
-        method, verifier, unit, tie, draft_length, ask, on_assistant_error, on_special_tokens, tuning: settings of
-            `Fusion`.
+        method, verifier, unit, tie, draft_length, ask, on_assistant_error, on_draft_error, on_special_tokens, tuning:
+            settings of `Fusion`.
 
     All limits, `stop`, `max_retries` and `model` can also be given to a single call or with `bind`.
 
