@@ -121,10 +121,6 @@ class LineIndex:
         found = dict(self._db.execute(words).fetchall())
         return {state: found.get(at, 0) for at, state in enumerate(_STATES)}
 
-    def others(self) -> int:
-        """Count the ids that occur in the output but not in the input."""
-        return int(self._db.execute("SELECT count(*) FROM lines WHERE number IS NULL").fetchone()[0])
-
     def starts(self) -> Iterator[int]:
         """Yield the byte offsets at which the output lines begin that are not superseded, in ascending order."""
         for row in self._db.execute("SELECT start FROM lines WHERE start IS NOT NULL ORDER BY start"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +40,7 @@ from cosd_api.apps.comparison.tables import comparison_page, comparison_report
 from cosd_api.apps.report.phrases import visible
 from cosd_api.apps.training.dataset import read_examples
 from cosd_api.common.event_loop import run_async
-from cosd_api.common.wording import counted, paragraph
+from cosd_api.common.wording import paragraph
 from cosd_api.settings import DEFAULT_MAX_TOKENS
 from cosd_api.verification import write_whole
 from cosd_providers import ProviderError
@@ -49,8 +49,6 @@ __all__ = ["MostBilled", "PriceTexts", "compare", "resumable"]
 
 ANSWERS, RESULT, PAGE = "answers.jsonl", "comparison.json", "report.html"
 """The files in the folder of a comparison: the answers so far, the result and its page."""
-_LINES = 10
-"""The number of progress lines to print if standard error is not a terminal."""
 
 MostBilled = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Stop before all servers have read and written more tokens.")
@@ -162,8 +160,8 @@ def compare(
     """Find out, on your own questions, whether fusing two or more models is worth it.
 
     Each model answers alone. Then the models answer together with every method that the servers support, and each
-    model in turn is the draft. Baseline methods answer, too. All answers are graded. The estimated cost and the
-    progress go to standard error, and the table to standard output; its last paragraph says whether to fuse the
+    model in turn is the draft. Baseline methods answer, too. All answers are graded. The estimated cost
+    goes to standard error, and the table to standard output; its last paragraph says whether to fuse the
     models, and how. You are asked to confirm the cost unless you give --yes or --max-billed-tokens. Without a
     terminal, one of these options is required, unless all answers are known from an earlier run. Exit codes: 0 on
     success; 1 if a server failed, or the comparison is not complete; 2 for wrong usage or an invalid file; 130 when
@@ -182,15 +180,8 @@ def compare(
                 out.mkdir(parents=True, exist_ok=True)
         confirm = _estimated if dry_run else partial(_confirmed, sure=sure)
         with resumable(None if out is None or dry_run else path):
-            try:
-                asked = {**options.models(), **given, "confirm": confirm, "dry_run": dry_run}
-                found = run_async(_compared, examples, asked)
-            except KeyboardInterrupt:
-                if not as_json and path.exists() and path.read_bytes().count(b"\n") > 1:  # more than a header
-                    again = {**options.models(), **given, "dry_run": True}
-                    so_far = run_async(_compared, examples, again).model_copy(update={"stopped": "it was interrupted"})
-                    print(visible(str(so_far)))
-                raise
+            asked = {**options.models(), **given, "confirm": confirm, "dry_run": dry_run}
+            found = run_async(_compared, examples, asked)
         if dry_run or found.stopped == NOT_CONFIRMED:
             raise typer.Exit(0 if dry_run else 1)
         advice = found.advice(worth=worth)
@@ -219,7 +210,7 @@ def resumable(answers: Path | None) -> Iterator[None]:
 
 
 async def _compared(examples: list[Example], given: dict[str, Any]) -> Comparison:
-    with _shown() as show:
+    with progress("answers") as show:
         return await compare_answers(examples, **given, progress=show)
 
 
@@ -265,24 +256,3 @@ def _check_terminal() -> None:
     if not sys.stdin.isatty():
         words = "there is no terminal to confirm the cost: give --yes, or a limit, --max-billed-tokens"
         raise typer.BadParameter(words, param_hint="--yes")
-
-
-@contextmanager
-def _shown() -> Iterator[Callable[[int, int], None]]:
-    """Show the progress on standard error: a bar on a terminal, otherwise a few lines of text.
-
-    The bar appears when the yielded function is first called, because it would erase the user's input.
-    """
-    with ExitStack() as stack:
-        bars: list[Callable[[int, int], None]] = []
-        tenths = [0]
-
-        def show(done: int, total: int) -> None:
-            if not bars:
-                bars.append(stack.enter_context(progress("answers")))
-            bars[0](done, total)
-            tenths.append(done * _LINES // max(1, total))
-            if tenths[-1] > tenths[-2] and not sys.stderr.isatty():
-                say(f"{done:,} of {counted(total, 'answer')}")
-
-        yield show

@@ -12,7 +12,7 @@ import pytest
 from cosd_api import Fusion
 from cosd_api.apps.batch.lines import BatchLine
 from cosd_api.apps.batch.reply import Reply
-from cosd_api.apps.batch.summary import BatchSummary, LineUsage
+from cosd_api.apps.batch.summary import LineUsage
 from toys.batches import fusion, run
 
 LINES = 5_000
@@ -33,9 +33,9 @@ async def test_memory_is_flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             file.write(f'{{"custom_id": "line {at:06}", "prompt": "{at:06} {"text " * 20}"}}\n')
     peaks: dict[int, int] = {}
 
-    def look(tally: BatchSummary) -> None:
-        if tally.answered % 500 == 499 and tally.answered not in peaks:
-            peaks[tally.answered] = tracemalloc.get_traced_memory()[1]
+    def look(done: int, lines: int) -> None:
+        if done % 500 == 499 and done not in peaks:
+            peaks[done] = tracemalloc.get_traced_memory()[1]
             tracemalloc.reset_peak()
 
     options: dict[str, Any] = {"progress": look, "max_billed_tokens": 10**9}
