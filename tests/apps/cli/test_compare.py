@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
-from rich.console import Console
 from typer.testing import Result
 
 from cosd_api import Example
@@ -135,61 +131,23 @@ def test_an_estimate_reads_a_folder_and_leaves_it(scripted: Scripted, questions:
     assert journal.read_bytes() == before
 
 
-def test_somebody_has_to_confirm_the_cost(scripted: Scripted, questions: Path) -> None:
+def test_without_yes_or_a_limit_no_question_is_asked(scripted: Scripted, questions: Path) -> None:
     done = compare(questions)
-    assert done.exit_code == 2
-    assert "there is no terminal to confirm the cost: give --yes, or a limit, --max-billed-tokens" in words(done)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("cosd: 24 answers to 5 questions: about ")
+    assert done.stderr.endswith("\ncosd: no question was asked: give --yes, or a limit, --max-billed-tokens\n")
     assert all(one.requests == 0 for one in scripted.providers.values())
 
 
-@pytest.mark.parametrize("answer", ["y\n", "n\n"])
-def test_at_a_terminal_it_asks(
-    scripted: Scripted, questions: Path, answer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def confirm(*given: object, **options: object) -> bool:
-        return answer == "y\n"
-
-    monkeypatch.setattr("cosd_api.apps.cli.compare._check_terminal", lambda: None)
-    monkeypatch.setattr("typer.confirm", confirm)
-    done = compare(questions)
-    assert done.exit_code == (0 if answer == "y\n" else 1)
-    assert ("cosd" in done.stdout) == (answer == "y\n")
-
-
-def test_a_finished_comparison_asks_nobody(
-    scripted: Scripted, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def confirm(*given: object, **options: object) -> bool:
-        raise AssertionError("it asked")
-
+def test_a_finished_comparison_needs_no_yes(scripted: Scripted, questions: Path, tmp_path: Path) -> None:
     assert compare(questions, "--yes", "--out", str(tmp_path)).exit_code == 0
-    monkeypatch.setattr("typer.confirm", confirm)
-    done = compare(questions, "--out", str(tmp_path))  # without a terminal, too
+    done = compare(questions, "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     assert "cosd: 0 answers to 5 questions (24 more are known): about 0 billed tokens" in done.stderr
     before = sum(one.requests for one in scripted.providers.values())
     more = compare(questions, "--out", str(tmp_path), methods="cosd,average")
-    assert more.exit_code == 2 and "there is no terminal to confirm the cost" in words(more)
+    assert more.exit_code == 1 and "no question was asked" in words(more)
     assert sum(one.requests for one in scripted.providers.values()) == before
-
-
-@posix
-def test_an_interrupt_ends_the_question(scripted: Scripted, questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def confirm(*given: object, **options: object) -> bool:
-        try:
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0)  # the handler runs between two instructions
-        except KeyboardInterrupt:
-            raise typer.Abort from None  # as the real one does
-        return True  # Enter is yes
-
-    before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr("cosd_api.apps.cli.compare._check_terminal", lambda: None)
-    monkeypatch.setattr("typer.confirm", confirm)
-    done = compare(questions)
-    assert (done.exit_code, done.stdout) == (130, "")
-    assert all(one.requests == 0 for one in scripted.providers.values())
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_limit_ends_it_cleanly(scripted: Scripted, questions: Path, tmp_path: Path) -> None:
@@ -228,24 +186,6 @@ def test_a_folder_that_cannot_be_made(scripted: Scripted, questions: Path) -> No
 def test_a_file_that_is_not_there(scripted: Scripted, tmp_path: Path) -> None:
     done = compare(tmp_path / "nowhere.jsonl", "--yes")
     assert done.exit_code == 2 and "No such file or directory" in words(done)
-
-
-def test_the_bar_waits_for_the_answer(scripted: Scripted, questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = io.StringIO()
-
-    def console(**options: Any) -> Console:
-        return Console(file=written, force_terminal=True, width=200)
-
-    def confirm(*given: object, **options: object) -> bool:
-        assert not written.getvalue()
-        return True
-
-    monkeypatch.setattr("cosd_api.apps.cli.compare._check_terminal", lambda: None)
-    monkeypatch.setattr("typer.confirm", confirm)
-    monkeypatch.setattr("cosd_api.apps.cli.console.Console", console)
-    monkeypatch.setattr("cosd_api.apps.cli.console._on_terminal", lambda: True)
-    assert compare(questions).exit_code == 0
-    assert "24/24" in written.getvalue()
 
 
 @posix
