@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Self
+from typing import IO, Protocol, Self
 
 __all__ = [
     "BUNDLED",
@@ -191,10 +191,23 @@ serve = LocalServer
 """The same, as a verb: `with serve(path) as server: ...`."""
 
 
+class Served(Protocol):
+    """A running server."""
+
+    @property
+    def url(self) -> str:
+        """URL of the server."""
+        ...
+
+    def check(self) -> None:
+        """Raise an error if the server has ended by itself."""
+        ...
+
+
 class Pair(dict[str, str]):
     """The servers of `sums` and `facts`, as a mapping from a model's name to its server's URL."""
 
-    def __init__(self, servers: Mapping[str, LocalServer]) -> None:
+    def __init__(self, servers: Mapping[str, Served]) -> None:
         super().__init__((name, server.url) for name, server in servers.items())
         self.servers = servers
 
