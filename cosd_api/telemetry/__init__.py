@@ -14,6 +14,9 @@ from cosd_api.records import Endpoint, EndpointUsage
 from cosd_api.result import FusionResult
 from cosd_providers.messages import Message
 
+CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+"""Environment variable with which users request that spans contain prompts and answers."""
+
 
 class FusionSpan:
     """Span of one fusion. This class records nothing; its subclass `otel.RecordedSpan` records the fusion."""
@@ -60,7 +63,7 @@ def fusion_span(workflow: str, prompt: str | Sequence[Message]) -> AbstractConte
 
     Args:
         workflow: name of the workflow, which is the method's name.
-        prompt: the prompt; it is recorded only if OpenTelemetry's environment variable `names.CAPTURE` requests it.
+        prompt: the prompt; it is recorded only if OpenTelemetry's environment variable `CAPTURE` requests it.
     """
     if "opentelemetry.trace" not in sys.modules:
         return nullcontext(_NO_SPAN)

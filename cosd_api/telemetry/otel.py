@@ -1,4 +1,8 @@
-"""Spans recorded through OpenTelemetry's API, which no other module of `cosd_api` imports."""
+"""Spans recorded through OpenTelemetry's API, which no other module of `cosd_api` imports.
+
+The names `gen_ai.*` come from OpenTelemetry's conventions for inference and workflows as of November 2026
+(semantic-conventions-genai), which are still in development. The library's own names begin with `cosd.`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from cosd_api.decoding.timeline import Observer, RequestSpan
 from cosd_api.records import DRAFT, Endpoint, EndpointUsage
 from cosd_api.result import FusionResult
-from cosd_api.telemetry import FusionSpan, names
+from cosd_api.telemetry import CAPTURE, FusionSpan
 from cosd_api.version import __version__
 from cosd_providers.errors import ProviderError
 from cosd_providers.messages import Message
@@ -25,6 +29,12 @@ Attributes = dict[str, Any]  # OpenTelemetry allows text, numbers, booleans, and
 _FINISH = {"end": "stop", "limit": "length", "context": "length", "filter": "content_filter"}
 """The reasons of a `DraftEnd`, mapped to OpenTelemetry's words for them."""
 
+_PROVIDERS = {"azure": "azure.ai.openai", "mistral": "mistral_ai"}
+"""OpenTelemetry's names for services, keyed by this library's engine names, for engines whose names differ."""
+
+_CAPTURES = ("true", "span_only", "span_and_event")
+"""Values of `CAPTURE`, in lower case, with which spans contain prompts and answers."""
+
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -33,10 +43,14 @@ def recorded(workflow: str, prompt: str | Sequence[Message]) -> Generator[Fusion
     """Record a fusion until the `with` block ends; see `cosd_api.telemetry.fusion_span`."""
     tracer = trace.get_tracer("cosd_api", __version__)
     known = _known(
-        {names.OPERATION: names.FUSE, names.WORKFLOW: workflow, names.REQUEST_ID: context.get_value(names.REQUEST_ID)}
+        {
+            "gen_ai.operation.name": "invoke_workflow",
+            "gen_ai.workflow.name": workflow,
+            "cosd.request_id": context.get_value("cosd.request_id"),
+        }
     )
     with tracer.start_as_current_span(
-        f"{names.FUSE} {workflow}", attributes=known, record_exception=False, set_status_on_exception=False
+        f"invoke_workflow {workflow}", attributes=known, record_exception=False, set_status_on_exception=False
     ) as span:
         outcome = "cancelled"
         try:
@@ -47,13 +61,13 @@ def recorded(workflow: str, prompt: str | Sequence[Message]) -> Generator[Fusion
             _fail(span, error)
             raise
         finally:
-            span.set_attribute(names.OUTCOME, outcome)
+            span.set_attribute("cosd.outcome", outcome)
 
 
 @contextmanager
 def continued(headers: Mapping[str, str], request_id: str) -> Generator[None]:
     """Continue a caller's trace until the `with` block ends; see `cosd_api.telemetry.callers_context`."""
-    found = context.set_value(names.REQUEST_ID, request_id)
+    found = context.set_value("cosd.request_id", request_id)
     if not trace.get_current_span().get_span_context().is_valid:  # else the server's instrumentation has continued it
         caller = trace.get_current_span(propagate.extract(headers))
         found = trace.set_span_in_context(caller, found)  # no baggage: the models' servers must not see it
@@ -77,16 +91,16 @@ class RecordedSpan(FusionSpan):
         self._tracer = tracer
         self._span = span
         self._context = trace.set_span_in_context(span)
-        self._operation = names.COMPLETE if isinstance(prompt, str) else names.CHAT
+        self._operation = "text_completion" if isinstance(prompt, str) else "chat"
         self._servers: list[Attributes] = []
-        self._captures = span.is_recording() and os.environ.get(names.CAPTURE, "").lower() in names.CAPTURES
+        self._captures = span.is_recording() and os.environ.get(CAPTURE, "").lower() in _CAPTURES
         if self._captures:
             messages = [Message("user", prompt)] if isinstance(prompt, str) else prompt
-            span.set_attribute(names.INPUT_MESSAGES, _json([_message(one.role, one.content) for one in messages]))
+            span.set_attribute("gen_ai.input.messages", _json([_message(one.role, one.content) for one in messages]))
 
     def observer(self, endpoints: Sequence[Endpoint]) -> Observer | None:
         """Return a function that opens a span for a request to one of these models; see `FusionSpan.observer`."""
-        self._servers = [{names.OPERATION: self._operation, **_server(endpoint)} for endpoint in endpoints]
+        self._servers = [{"gen_ai.operation.name": self._operation, **_server(endpoint)} for endpoint in endpoints]
         return self._request
 
     def billed(self, usage: Mapping[str, EndpointUsage]) -> None:
@@ -103,7 +117,9 @@ class RecordedSpan(FusionSpan):
                 "estimated_tokens": one.estimated_tokens,
                 "billed_tokens": one.billed_tokens,
             }
-            self._span.set_attributes({names.usage_of(name, what): count for what, count in counts.items()})
+            self._span.set_attributes(
+                {f"cosd.usage.{name.replace(' ', '_')}.{what}": count for what, count in counts.items()}
+            )
 
     def answered(self, result: FusionResult) -> None:
         """Record the answer's counts, and also its text if the user has requested texts in spans."""
@@ -111,33 +127,33 @@ class RecordedSpan(FusionSpan):
             return
         kept = result.kept_tokens
         found: Attributes = {
-            names.FINISH_REASONS: [result.finish_reason],
-            names.METHOD: result.settings.method,
-            names.UNIT: result.settings.unit,
-            names.ACCEPTANCE: result.acceptance_rate,
-            names.REPLACEMENTS: result.replacements,
-            names.ITERATIONS: result.iterations,
-            names.ANSWER_TOKENS: len(result.tokens),
-            names.KEPT: kept,
-            names.UNVERIFIED: result.unverified_tokens,
-            names.REPLACED: result.replaced_tokens,
-            names.DRAFTED: result.drafted_tokens,
-            names.WASTED: result.wasted_tokens,
-            names.DRAFTS: result.draft_requests,
-            names.ASKED: result.assistant_requests,
-            names.WARNINGS: len(result.warnings),
-            names.FIRST_TOKEN: result.timings.first_token,
+            "gen_ai.response.finish_reasons": [result.finish_reason],
+            "cosd.method": result.settings.method,
+            "cosd.unit": result.settings.unit,
+            "cosd.acceptance_rate": result.acceptance_rate,
+            "cosd.replacements": result.replacements,
+            "cosd.iterations": result.iterations,
+            "cosd.answer_tokens": len(result.tokens),
+            "cosd.kept_tokens": kept,
+            "cosd.unverified_tokens": result.unverified_tokens,
+            "cosd.replaced_tokens": result.replaced_tokens,
+            "cosd.drafted_tokens": result.drafted_tokens,
+            "cosd.wasted_draft_tokens": result.wasted_tokens,
+            "cosd.draft_requests": result.draft_requests,
+            "cosd.assistant_requests": result.assistant_requests,
+            "cosd.warnings": len(result.warnings),
+            "cosd.first_token_seconds": result.timings.first_token,
         }
         if self._captures:
             message = {**_message("assistant", result.text), "finish_reason": result.finish_reason}
-            found[names.OUTPUT_MESSAGES] = _json([message])
+            found["gen_ai.output.messages"] = _json([message])
         self._span.set_attributes(_known(found))
 
     @contextmanager
     def _request(self, sent: RequestSpan) -> Iterator[None]:
         server = self._servers[sent.who]
         with self._tracer.start_as_current_span(
-            f"{self._operation} {server[names.MODEL]}",
+            f"{self._operation} {server['gen_ai.request.model']}",
             context=self._context,  # the current span may belong to another request
             kind=SpanKind.CLIENT,
             attributes=server,
@@ -159,31 +175,31 @@ def _facts(sent: RequestSpan) -> Attributes:
     streams = sent.kind in ("draft", "watch")
     finish = "error" if sent.outcome == "failed" else _FINISH.get(sent.finish or "")
     found: Attributes = {
-        names.KIND: sent.kind,
-        names.NUMBER: sent.number,
-        names.AT: sent.at,
-        names.REQUEST_OUTCOME: sent.outcome,
-        names.PLACES: sent.places or None,
+        "cosd.request.kind": sent.kind,
+        "cosd.request.number": sent.number,
+        "cosd.request.at_byte": sent.at,
+        "cosd.request.outcome": sent.outcome,
+        "cosd.request.places": sent.places or None,
     }
     if streams:
         found |= {
-            names.STREAM: True,
-            names.MAX_TOKENS: sent.max_tokens,
-            names.TEMPERATURE: sent.temperature,
-            names.SEED: sent.seed,
-            names.REQUEST_DRAFTED: sent.tokens,
-            names.FIRST_CHUNK: None if sent.first is None else sent.first - sent.start,
-            names.FINISH_REASONS: None if finish is None else [finish],
+            "gen_ai.request.stream": True,
+            "gen_ai.request.max_tokens": sent.max_tokens,
+            "gen_ai.request.temperature": sent.temperature,
+            "gen_ai.request.seed": sent.seed,
+            "cosd.request.drafted_tokens": sent.tokens,
+            "gen_ai.response.time_to_first_chunk": None if sent.first is None else sent.first - sent.start,
+            "gen_ai.response.finish_reasons": None if finish is None else [finish],
         }
     if (usage := sent.usage) is not None:
         billed = usage.prompt_tokens or usage.completion_tokens  # a request that was refused has no usage
         found |= {
-            names.HTTP_REQUESTS: usage.requests,
-            names.RETRIES: usage.retries,
-            names.INPUT_TOKENS: usage.prompt_tokens if billed else None,
-            names.OUTPUT_TOKENS: usage.completion_tokens if billed else None,
-            names.CACHED_TOKENS: usage.cached_tokens or None,
-            names.ESTIMATED: usage.estimated_tokens or None,
+            "cosd.request.http_requests": usage.requests,
+            "cosd.request.retries": usage.retries,
+            "gen_ai.usage.input_tokens": usage.prompt_tokens if billed else None,
+            "gen_ai.usage.output_tokens": usage.completion_tokens if billed else None,
+            "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens or None,
+            "cosd.request.estimated_tokens": usage.estimated_tokens or None,
         }
     return found
 
@@ -191,24 +207,24 @@ def _facts(sent: RequestSpan) -> Attributes:
 def _server(endpoint: Endpoint) -> Attributes:
     """The attributes that describe an endpoint: its model, its role, and its server's address."""
     found: Attributes = {
-        names.PROVIDER: names.PROVIDERS.get(endpoint.engine, endpoint.engine),
-        names.MODEL: endpoint.model,
-        names.ENDPOINT: endpoint.name,
-        names.ROLE: "draft" if endpoint.name == DRAFT else "assistant",
+        "gen_ai.provider.name": _PROVIDERS.get(endpoint.engine, endpoint.engine),
+        "gen_ai.request.model": endpoint.model,
+        "cosd.request.endpoint": endpoint.name,
+        "cosd.request.role": "draft" if endpoint.name == DRAFT else "assistant",
     }
     try:
         url = urlsplit(endpoint.endpoint)
         host, port = url.hostname, url.port or _PORTS.get(url.scheme)
     except ValueError:  # a custom provider's endpoint may be any text
         return found
-    return found | _known({names.SERVER: host, names.PORT: port if host else None})
+    return found | _known({"server.address": host, "server.port": port if host else None})
 
 
 def _fail(span: Span, error: Exception) -> None:
     """Record only the class of an error, because its message may quote the server's answer, and so the prompt."""
-    span.set_attribute(names.ERROR, type(error).__name__)
+    span.set_attribute("error.type", type(error).__name__)
     if isinstance(error, ProviderError) and error.status is not None:
-        span.set_attribute(names.STATUS, error.status)
+        span.set_attribute("http.response.status_code", error.status)
     span.set_status(Status(StatusCode.ERROR, type(error).__name__))
 
 

@@ -91,9 +91,6 @@ class Snapshot(BaseModel):
             data = from_json(Path(path).read_bytes())
         except ValueError as error:
             raise ValueError(f"{path} is not a probe report: it is not JSON") from error
-        if isinstance(data, dict) and ("reports" in data or "cards" in data):
-            words = "it is the output of cosd probe --json; give the file of --save FILE or report.save(FILE)"
-            raise ValueError(f"{path} is not a probe report: {words}")
         version = data.get("schema_version") if isinstance(data, dict) else None  # pyright: ignore[reportUnknownVariableType]
         if version not in (None, _SCHEMA):
             hint = "probe the server again, e.g. cosd probe URL --save FILE"

@@ -1083,13 +1083,6 @@ async def test_a_name_that_no_line_has() -> None:
         report["scorng"]
 
 
-async def test_the_output_for_programs_is_not_a_report(tmp_path: Path) -> None:
-    path = tmp_path / "out.json"
-    path.write_text('{"reports": [], "unit": null}')
-    with pytest.raises(ValueError, match=r"it is the output of cosd probe --json; give the file of --save FILE"):
-        connect("http://gpu1", report=path)
-
-
 async def test_names_of_this_machine_are_one() -> None:
     async with Server(Talker()).client() as client:
         report = await probe("http://127.0.0.1:8080", engine="openai", http_client=client)

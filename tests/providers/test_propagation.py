@@ -9,7 +9,6 @@ import pytest
 from opentelemetry import baggage, context, trace
 
 from cosd_api import connect, fuse
-from cosd_api.telemetry import names
 from cosd_providers import Usage
 from cosd_providers.http.transport import Transport, trace_headers
 from cosd_providers.testing import TextModel
@@ -98,6 +97,6 @@ async def test_requests_of_a_fusion_carry_spans_of_their_own() -> None:
         )
     assert result.text == " The Lima."
     for name, found in seen.items():
-        ours = [span for span in spans.requests if attributes(span)[names.ENDPOINT] == name]
+        ours = [span for span in spans.requests if attributes(span)["cosd.request.endpoint"] == name]
         assert {int(one, 16) for one in found} >= {own(span) for span in ours}
         assert len(ours) >= 1

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 from cosd_api import Fusion, connect, fuse, fuse_sync
-from cosd_api.telemetry import names
+from cosd_api.telemetry import CAPTURE
 from cosd_providers import BudgetError, InvalidRequestError, Provider, ProviderError
 from cosd_providers.testing import Fault, TextModel
 from fakes.llama_cpp import FakeLlamaCpp
@@ -41,12 +41,12 @@ async def test_a_fusion_is_one_span_and_each_request_a_child(spans: Spans) -> No
     assert (fusion.name, fusion.kind, parent(fusion)) == ("invoke_workflow cosd", SpanKind.INTERNAL, None)
     assert fusion.status.status_code is StatusCode.UNSET
     found = attributes(fusion)
-    assert found[names.OPERATION] == "invoke_workflow"
-    assert found[names.WORKFLOW] == found[names.METHOD] == "cosd"
-    assert found[names.ACCEPTANCE] == result.acceptance_rate == 8 / 9
-    assert (found[names.REPLACEMENTS], found[names.KEPT], found[names.REPLACED]) == (1, 8, 1)
-    assert found[names.WASTED] == result.drafted_tokens - 8
-    assert (found[names.FINISH_REASONS], found[names.OUTCOME]) == (("stop",), "done")
+    assert found["gen_ai.operation.name"] == "invoke_workflow"
+    assert found["gen_ai.workflow.name"] == found["cosd.method"] == "cosd"
+    assert found["cosd.acceptance_rate"] == result.acceptance_rate == 8 / 9
+    assert (found["cosd.replacements"], found["cosd.kept_tokens"], found["cosd.replaced_tokens"]) == (1, 8, 1)
+    assert found["cosd.wasted_draft_tokens"] == result.drafted_tokens - 8
+    assert (found["gen_ai.response.finish_reasons"], found["cosd.outcome"]) == (("stop",), "done")
     for name, usage in result.usage.items():
         assert found[f"cosd.usage.{name}.requests"] == usage.requests
         assert found[f"cosd.usage.{name}.billed_tokens"] == usage.billed_tokens
@@ -61,17 +61,23 @@ async def test_the_span_of_a_request_has_the_facts_of_the_record(spans: Spans) -
     for span in spans.requests:
         found = attributes(span)
         assert span.name == "text_completion scripted"
-        which = (str(found[names.ENDPOINT]), str(found[names.KIND]), int(str(found[names.NUMBER])))
+        which = (
+            str(found["cosd.request.endpoint"]),
+            str(found["cosd.request.kind"]),
+            int(str(found["cosd.request.number"])),
+        )
         record = records.pop(which)
-        assert found[names.ROLE] == ("draft" if record.endpoint == "draft" else "assistant")
-        assert (found[names.AT], found[names.REQUEST_OUTCOME]) == (record.at, record.outcome)
-        assert found.get(names.PLACES, 0) == record.places
-        assert found.get(names.REQUEST_DRAFTED, 0) == record.tokens
-        assert (names.STREAM in found) == (record.kind == "draft")
+        assert found["cosd.request.role"] == ("draft" if record.endpoint == "draft" else "assistant")
+        assert (found["cosd.request.at_byte"], found["cosd.request.outcome"]) == (record.at, record.outcome)
+        assert found.get("cosd.request.places", 0) == record.places
+        assert found.get("cosd.request.drafted_tokens", 0) == record.tokens
+        assert ("gen_ai.request.stream" in found) == (record.kind == "draft")
         if record.kind == "draft" and record.outcome == "done":
-            assert found[names.FINISH_REASONS] == ("stop",)
-            assert found[names.FIRST_CHUNK] == pytest.approx((record.first or 0) - record.start)
-        billed[record.endpoint] += sum(int(str(found.get(one, 0))) for one in (names.INPUT_TOKENS, names.OUTPUT_TOKENS))
+            assert found["gen_ai.response.finish_reasons"] == ("stop",)
+            assert found["gen_ai.response.time_to_first_chunk"] == pytest.approx((record.first or 0) - record.start)
+        billed[record.endpoint] += sum(
+            int(str(found.get(one, 0))) for one in ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
+        )
     assert not records
     assert billed == {name: usage.billed_tokens for name, usage in result.usage.items()}
 
@@ -79,12 +85,14 @@ async def test_the_span_of_a_request_has_the_facts_of_the_record(spans: Spans) -
 async def test_servers_are_named_by_address_and_port(spans: Spans) -> None:
     messages = [{"role": "user", "content": "ab"}]
     await fuse(messages, draft=chatty("http://gpu1:8080"), assistant=chatty("https://x"), ask="all", max_tokens=4)
-    places = {attributes(span)[names.ROLE]: attributes(span) for span in spans.requests}
-    assert {role: (found[names.SERVER], found[names.PORT]) for role, found in places.items()} == {
+    places = {attributes(span)["cosd.request.role"]: attributes(span) for span in spans.requests}
+    assert {role: (found["server.address"], found["server.port"]) for role, found in places.items()} == {
         "draft": ("gpu1", 8080),
         "assistant": ("x", 443),
     }
-    assert {(span.name, attributes(span)[names.PROVIDER]) for span in spans.requests} == {("chat toy", "llama.cpp")}
+    assert {(span.name, attributes(span)["gen_ai.provider.name"]) for span in spans.requests} == {
+        ("chat toy", "llama.cpp")
+    }
 
 
 def chatty(url: str) -> Provider:
@@ -99,7 +107,7 @@ async def test_every_kind_of_method_is_covered(method: str, spans: Spans) -> Non
     result = await fuse(PROMPT, draft=draft(), assistant=assistant(), method=method, max_tokens=12)
     assert len(spans.ended) == spans.started == 1 + len(result.requests)
     assert spans.fusion.name == f"invoke_workflow {result.settings.method}"
-    assert names.ACCEPTANCE not in attributes(spans.fusion)
+    assert "cosd.acceptance_rate" not in attributes(spans.fusion)
     assert {parent(span) for span in spans.requests} == {own(spans.fusion)}
 
 
@@ -120,7 +128,7 @@ async def test_a_log_likelihood_that_fails_has_its_bill_too(spans: Spans) -> Non
         with pytest.raises(BudgetError):
             await fusion.log_likelihood("a", " b a", max_requests=1)
     found = attributes(spans.fusion)
-    assert (found[names.OUTCOME], found[names.ERROR]) == ("failed", "BudgetError")
+    assert (found["cosd.outcome"], found["error.type"]) == ("failed", "BudgetError")
     assert int(str(found["cosd.usage.draft.requests"])) + int(str(found["cosd.usage.assistant.requests"])) == 1
 
 
@@ -179,10 +187,10 @@ async def test_a_stream_that_is_left_ends_its_spans(spans: Spans) -> None:
         async for _ in stream:
             break
     assert len(spans.ended) == spans.started >= 2
-    assert attributes(spans.fusion)[names.OUTCOME] == "cancelled"
+    assert attributes(spans.fusion)["cosd.outcome"] == "cancelled"
     assert attributes(spans.fusion)["cosd.usage.draft.requests"] == 1
     assert {span.status.status_code for span in spans.ended} == {StatusCode.UNSET}
-    assert {attributes(span)[names.REQUEST_OUTCOME] for span in spans.requests} <= {"cancelled", "done"}
+    assert {attributes(span)["cosd.request.outcome"] for span in spans.requests} <= {"cancelled", "done"}
 
 
 @costly(20)
@@ -206,13 +214,15 @@ async def test_an_error_is_its_type_and_status_and_no_words(spans: Spans) -> Non
     refusal = InvalidRequestError("the server said: 'Q: is a bad prompt'", status=400)
     with pytest.raises(ProviderError):
         await fuse(PROMPT, draft=draft(), assistant=assistant(faults=[Fault(refusal)]))
-    (asked,) = (span for span in spans.requests if attributes(span)[names.ROLE] == "assistant")
+    (asked,) = (span for span in spans.requests if attributes(span)["cosd.request.role"] == "assistant")
     for span in (asked, spans.fusion):
         assert span.status.status_code is StatusCode.ERROR
-        assert attributes(span)[names.ERROR] == span.status.description == "InvalidRequestError"
-        assert attributes(span)[names.STATUS] == 400
-    assert attributes(asked)[names.REQUEST_OUTCOME] == attributes(spans.fusion)[names.OUTCOME] == "failed"
-    assert attributes(spans.fusion)[names.FINISH_REASONS] == ("error",)  # what there was of the answer counts
+        assert attributes(span)["error.type"] == span.status.description == "InvalidRequestError"
+        assert attributes(span)["http.response.status_code"] == 400
+    assert attributes(asked)["cosd.request.outcome"] == attributes(spans.fusion)["cosd.outcome"] == "failed"
+    assert attributes(spans.fusion)["gen_ai.response.finish_reasons"] == (
+        "error",
+    )  # what there was of the answer counts
     assert all("bad prompt" not in span.to_json() and not span.events for span in spans.ended)
 
 
@@ -220,17 +230,17 @@ async def test_a_draft_that_failed_has_the_finish_reason_that_says_so(spans: Spa
     refusal = InvalidRequestError("no", status=422)
     with pytest.raises(ProviderError):
         await fuse(PROMPT, draft=draft(faults=[Fault(refusal, tokens=1)]), assistant=assistant())
-    (drafted,) = (span for span in spans.requests if attributes(span)[names.ROLE] == "draft")
-    assert attributes(drafted)[names.FINISH_REASONS] == ("error",)
+    (drafted,) = (span for span in spans.requests if attributes(span)["cosd.request.role"] == "draft")
+    assert attributes(drafted)["gen_ai.response.finish_reasons"] == ("error",)
 
 
 async def test_a_limit_of_the_callers_is_an_error_only_where_it_is_raised(spans: Spans) -> None:
     await fuse(PROMPT, draft=draft(), assistant=assistant(), max_requests=1, on_budget="end")
     assert spans.fusion.status.status_code is StatusCode.UNSET
-    assert attributes(spans.fusion)[names.FINISH_REASONS] == ("budget",)
+    assert attributes(spans.fusion)["gen_ai.response.finish_reasons"] == ("budget",)
     with collected() as others, pytest.raises(BudgetError):
         await fuse(PROMPT, draft=draft(), assistant=assistant(), max_requests=1)
-    assert attributes(others.fusion)[names.ERROR] == "BudgetError"
+    assert attributes(others.fusion)["error.type"] == "BudgetError"
 
 
 # ------------------------------------------------------------------------------------------------------- the text
@@ -243,7 +253,7 @@ def words_in(spans: tuple[ReadableSpan, ...]) -> str:
 @pytest.mark.parametrize("value", [None, "false", "no_content", "EVENT_ONLY"])
 async def test_no_text_is_recorded_unasked(value: str | None, spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
     if value is not None:
-        monkeypatch.setenv(names.CAPTURE, value)
+        monkeypatch.setenv(CAPTURE, value)
     await fuse(PROMPT, draft=draft(), assistant=assistant(), stop=["Really"])
     recorded = words_in(spans.ended)
     assert not any(word in recorded for word in ("capital", "Lima", "Rome", "Really", PROMPT))
@@ -253,22 +263,22 @@ async def test_no_text_is_recorded_unasked(value: str | None, spans: Spans, monk
 async def test_prompt_and_answer_are_recorded_where_asked(
     value: str, spans: Spans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(names.CAPTURE, value)
+    monkeypatch.setenv(CAPTURE, value)
     await fuse(PROMPT, draft=draft(), assistant=assistant())
     found = attributes(spans.fusion)
-    assert json.loads(str(found[names.INPUT_MESSAGES])) == [
+    assert json.loads(str(found["gen_ai.input.messages"])) == [
         {"role": "user", "parts": [{"type": "text", "content": PROMPT}]}
     ]
-    assert json.loads(str(found[names.OUTPUT_MESSAGES])) == [
+    assert json.loads(str(found["gen_ai.output.messages"])) == [
         {"role": "assistant", "parts": [{"type": "text", "content": FUSED}], "finish_reason": "stop"}
     ]
 
 
 async def test_the_messages_of_a_conversation_keep_their_roles(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(names.CAPTURE, "true")
+    monkeypatch.setenv(CAPTURE, "true")
     told = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
     await fuse(told, draft=chatty("http://gpu1:8080"), assistant=chatty("http://gpu2:8080"), max_tokens=2)
-    recorded = json.loads(str(attributes(spans.fusion)[names.INPUT_MESSAGES]))
+    recorded = json.loads(str(attributes(spans.fusion)["gen_ai.input.messages"]))
     assert [(one["role"], one["parts"][0]["content"]) for one in recorded] == [("system", "a"), ("user", "b")]
 
 

@@ -6,8 +6,8 @@ A later run can continue an unfinished batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
-from contextlib import ExitStack, aclosing
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ from cosd_api import Fusion, SettingError
 from cosd_api.apps.batch.lines import BatchLine, near_each_other, read_batch
 from cosd_api.apps.batch.output import LineIndex, OutputFile
 from cosd_api.apps.batch.reply import Reply, answer, stopped
-from cosd_api.apps.batch.summary import BatchSummary, Usages, billed_tokens, loaded, money, together_cost
-from cosd_api.apps.comparison.prices import Price, Prices, checked_prices
+from cosd_api.apps.batch.summary import BatchSummary, Usages, billed_tokens, loaded, together_cost
 from cosd_api.common.bounded_map import bounded_map
 from cosd_api.common.wording import counted
 from cosd_api.extend import SharedLimit
@@ -39,21 +38,18 @@ class BatchJob:
         source: the input file; see `cosd_api.apps.batch.lines`.
         target: the output file; input lines whose answers it already contains are not sent again.
         concurrency: the number of lines that are processed at the same time.
-        window: the number of lines that are sorted together; 1 keeps the order of the file.
         retry_failed: whether to retry lines that failed in an earlier run.
         max_billed_tokens: the limit on billed tokens for the whole batch, including earlier runs; None for no limit.
-        prices: the prices of the endpoints; None if they are unknown.
-        progress: called with the summary so far, at the start and after every line.
+        progress: called with the number of finished lines and the number of all lines, at the start and after every
+            line.
     """
 
     source: Path
     target: Path
     concurrency: int = 8
-    window: int = WINDOW
     retry_failed: bool = False
     max_billed_tokens: int | None = None
-    prices: Prices | None = None
-    progress: Callable[[BatchSummary], None] | None = None
+    progress: Callable[[int, int], None] | None = None
 
     async def run(self, fusion: Fusion) -> BatchSummary:
         """Answer the lines that have no answer yet.
@@ -66,17 +62,14 @@ class BatchJob:
             SettingError: a file is invalid, or the output was written by a different fusion. No line was sent.
             ProviderError: an endpoint failed before the first line was sent.
         """
-        with ExitStack() as stack:
-            index = stack.enter_context(LineIndex())
-            self._enter(index)
-            facts = await fusion.endpoints.discover()
-            models = {one.name: one.model for one in (facts.draft, *facts.assistants)}
-            prices = checked_prices(self.prices, models)
-            # The output is opened last, so that no file is created if an error occurs above.
-            output = stack.enter_context(OutputFile(self.target, index))
-            written_by = fusion.settings.method.name, tuple(models.values())
+        index = LineIndex()
+        self._enter(index)
+        facts = await fusion.endpoints.discover()
+        written_by = fusion.settings.method.name, tuple(one.model for one in (facts.draft, *facts.assistants))
+        # The output is opened last, so that no file is created if an error occurs above.
+        with OutputFile(self.target, index) as output:
             _check_same(self.target, output, written_by)
-            batch = _BatchRun(self, fusion, index, output, prices, written_by)
+            batch = _BatchRun(self, fusion, index, output, written_by)
             await batch.ask()
             output.compact()
             return batch.summary()
@@ -86,12 +79,11 @@ class BatchJob:
         if self.source.exists() and not self.source.is_file():
             words = "it is not a regular file, and a batch reads its input twice"
             raise SettingError(f"{self.source}: {words}. Write the lines to a file first")
-        with index.changing():
-            for line in read_batch(self.source):
-                if (first := index.enter(line.custom_id, line.number)) is not None:
-                    words = f"its custom_id is that of line {first}: give each line one of its own"
-                    raise SettingError(f"{self.source}, line {line.number}: {words}")
-        if not any(index.counts().values()):
+        for line in read_batch(self.source):
+            if (first := index.enter(line.custom_id, line.number)) is not None:
+                words = f"its custom_id is that of line {first}: give each line one of its own"
+                raise SettingError(f"{self.source}, line {line.number}: {words}")
+        if not index.counts():
             raise SettingError(f"{self.source} has no lines")
 
 
@@ -112,7 +104,6 @@ class _BatchRun:
         fusion: the open fusion that answers.
         index: the state of every line.
         output: the output file.
-        prices: the prices of the endpoints; None if they are unknown.
         written_by: the method and the models, which are recorded in every output line.
     """
 
@@ -120,12 +111,10 @@ class _BatchRun:
     fusion: Fusion
     index: LineIndex
     output: OutputFile
-    prices: Mapping[str, Price] | None
     written_by: tuple[str, tuple[str, ...]]
 
     def __post_init__(self) -> None:
         self._before = self.index.counts()
-        self._others = self.index.others()
         self._cost_before = self.output.usage
         self._started = time.monotonic()
         self._stopped: str | None = None
@@ -151,7 +140,8 @@ class _BatchRun:
 
     def _show(self) -> None:
         if self.job.progress is not None:
-            self.job.progress(self.summary())
+            found = self.summary()
+            self.job.progress(found.done, found.lines)
 
     def summary(self) -> BatchSummary:
         """Return the summary of the run so far."""
@@ -163,13 +153,11 @@ class _BatchRun:
             answered=self._answered,
             failed=failed,
             missing=lines - known - self._answered - failed,
-            others=self._others,
             seconds=time.monotonic() - self._started,
             tokens=self._tokens,
             acceptance_rate=self._kept / judged if judged else None,
             usage=together_cost([self.output.usage], self._cost_before),
             total_usage=self.output.usage,
-            money=money(self.output.usage, self.prices),
             stopped=self._stopped,
         )
 
@@ -177,7 +165,7 @@ class _BatchRun:
         """Yield the lines without any answer, then the lines that failed earlier, which may fail again."""
         job = self.job
         for again in (False, True) if job.retry_failed else (False,):
-            for line in near_each_other(self._wanted(again=again), job.window, job.concurrency):
+            for line in near_each_other(self._wanted(again=again), WINDOW, job.concurrency):
                 if self._stopped is not None:
                     return
                 yield self._answer(line)

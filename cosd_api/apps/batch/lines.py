@@ -52,7 +52,6 @@ class _PlainLine(BaseModel):
     stop: Any = None
     seed: Any = None
     temperature: Any = None
-    metadata: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,6 @@ class BatchLine:
         url: the route for the body.
         body: the body of a request to this route; the body of a plain line may lack `model`.
         plain: False if the line is in OpenAI's batch format.
-        metadata: the metadata of a plain line, which is copied to its output line.
     """
 
     number: int
@@ -73,7 +71,6 @@ class BatchLine:
     url: str
     body: Mapping[str, Any]
     plain: bool
-    metadata: Any = None
 
     @property
     def asked(self) -> str:
@@ -131,17 +128,13 @@ def plain_line(number: int, fields: Mapping[str, Any]) -> BatchLine:
         raise SettingError("give prompt or messages, and not both")
     if found.own and found.messages is None:
         raise SettingError("own has messages for one model alone, but the prompt is text: give messages")
-    try:
-        json.dumps(found.metadata, ensure_ascii=False, allow_nan=False).encode()
-    except ValueError:  # the input may contain NaN or lone surrogates, because Python's parser accepts them
-        raise SettingError("metadata is not valid JSON, or not valid Unicode") from None
     custom_id = found.custom_id
     if custom_id is None:
         content = json.dumps(fields, sort_keys=True).encode()
         custom_id = f"line-{number}-{hashlib.sha256(content).hexdigest()[:12]}"
     url = COMPLETIONS if found.messages is None else CHAT
-    body = found.model_dump(exclude_none=True, exclude={"custom_id", "metadata"})
-    return BatchLine(number, custom_id, url, body, plain=True, metadata=found.metadata)
+    body = found.model_dump(exclude_none=True, exclude={"custom_id"})
+    return BatchLine(number, custom_id, url, body, plain=True)
 
 
 def near_each_other(lines: Iterable[BatchLine], window: int, lanes: int) -> Iterator[BatchLine]:

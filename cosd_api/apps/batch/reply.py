@@ -77,10 +77,9 @@ class Reply:
     def line(self, method: str, models: Sequence[str], earlier: Sequence[Usages]) -> dict[str, Any]:
         """Return the output line. Its cost includes the costs of `earlier` attempts."""
         usage = {name: one.model_dump() for name, one in together_cost([self.usage, *earlier]).items()}
-        noted = {"metadata": self.asked.metadata} if self.asked.metadata is not None else {}
         own = {"schema_version": SCHEMA, "line": self.asked.number, "method": method, "models": [*models]}
         own |= {**self.facts, "usage": usage}
-        return {"custom_id": self.asked.custom_id, **self.content, **noted, "error": self.error, "cosd": own}
+        return {"custom_id": self.asked.custom_id, **self.content, "error": self.error, "cosd": own}
 
 
 async def answer(fusion: Fusion, line: BatchLine, allowed: int | None) -> Reply:

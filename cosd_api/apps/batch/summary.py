@@ -7,7 +7,6 @@ from typing import Self
 
 from pydantic import TypeAdapter
 
-from cosd_api.apps.comparison.prices import Price
 from cosd_api.common.wording import counted
 from cosd_api.extend import Record, Seconds
 from cosd_api.types import EndpointUsage
@@ -64,13 +63,6 @@ def billed_tokens(usages: Usages) -> int:
     return sum(one.prompt_tokens + one.completion_tokens for one in usages.values())
 
 
-def money(usages: Usages, prices: Mapping[str, Price] | None) -> float | None:
-    """Compute the price of all endpoints' tokens; None if the prices are unknown."""
-    if prices is None:
-        return None
-    return sum(prices[name].of(one.prompt_tokens, one.completion_tokens) for name, one in usages.items())
-
-
 def dumped(usages: Usages) -> str:
     """Convert costs to JSON."""
     return _FORM.dump_json(dict(usages), exclude_defaults=True).decode()
@@ -90,13 +82,11 @@ class BatchSummary(Record):
         answered: the number of lines that this run answered.
         failed: the number of lines whose output is an error, including lines of earlier runs that are not retried.
         missing: the number of lines that were not sent, or whose answers are incomplete.
-        others: the number of output lines whose ids do not occur in the input.
         seconds: the duration of this run in seconds, from the first request for an answer.
         tokens: the number of tokens in this run's answers.
         acceptance_rate: draft tokens kept / (kept + replaced), in this run; None if no draft token was judged.
         usage: the cost of this run, by endpoint.
         total_usage: the cost of all runs, by endpoint.
-        money: the price of all runs; None if the prices are unknown.
         stopped: the reason why the run ended early; None if it did not end early.
     """
 
@@ -105,13 +95,11 @@ class BatchSummary(Record):
     answered: int
     failed: int
     missing: int
-    others: int = 0
     seconds: Seconds
     tokens: int
     acceptance_rate: float | None
     usage: dict[str, LineUsage]
     total_usage: dict[str, LineUsage]
-    money: float | None = None
     stopped: str | None = None
 
     @property
@@ -145,8 +133,4 @@ class BatchSummary(Record):
             estimated = f" ({one.estimated_tokens:,} estimated)" if one.estimated_tokens else ""
             read = f"{one.prompt_tokens:,} tokens read{cached}{estimated}"
             rows.append(f"{name}: {read}, {one.completion_tokens:,} written, {counted(one.requests, 'request')}")
-        if self.money is not None:
-            rows.append(f"price: {self.money:,.4g}")
-        if self.others:
-            rows.append(f"{counted(self.others, 'line')} of the output with ids that the input does not have")
         return "\n".join(rows)

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cosd_api import Fusion
-from cosd_api.apps.batch.job import WINDOW, BatchJob
+from cosd_api.apps.batch.job import BatchJob
 from cosd_api.apps.batch.summary import BatchSummary
-from cosd_api.apps.cli.compare import MostBilled, PriceTexts, resumable
-from cosd_api.apps.cli.console import guarded, on_terminal, progress, say
+from cosd_api.apps.cli.compare import MostBilled, resumable
+from cosd_api.apps.cli.console import guarded, progress, say
 from cosd_api.apps.cli.options import SharedOptions, check_writable, with_options
-from cosd_api.apps.comparison.prices import prices_from
 from cosd_api.apps.report.phrases import visible
 from cosd_api.common.event_loop import run_async
 
 __all__ = ["batch"]
-
-_LINES = 10
-"""The number of progress lines to print if standard error is not a terminal."""
 
 
 @with_options(SharedOptions, "unit", "tie", "stop", "on_assistant_error", "on_draft_error")
@@ -45,24 +39,14 @@ def batch(
         bool, typer.Option("--retry-failed", help="Retry the lines that failed in an earlier run.")
     ] = False,
     max_billed_tokens: MostBilled = None,
-    prices: PriceTexts = None,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Lines in progress at the same time.")] = 8,
-    reorder: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Lines that are sorted together, so that the servers' prefix caches serve lines that begin alike; 1 "
-            "keeps the order of the file.",
-        ),
-    ] = WINDOW,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON document.")] = False,
 ) -> None:
     """Answer the prompts in a file, and write the answers to another file.
 
     For each input line, a line with an answer or an error is written to the output, in the order of completion. After
     an interruption, the same command resumes the batch. --max-billed-tokens limits the whole batch, including earlier
-    runs. The progress goes to standard error, and the summary to standard output. Exit codes: 0 on success; 1 if lines
+    runs. The summary is printed to standard output. Exit codes: 0 on success; 1 if lines
     failed or were not asked, or a server failed; 2 for wrong usage or an invalid file; 130 when interrupted.
     """
     with guarded():
@@ -72,10 +56,8 @@ def batch(
             source,
             out,
             concurrency=concurrency,
-            window=reorder,
             retry_failed=retry_failed,
             max_billed_tokens=max_billed_tokens,
-            prices=prices_from(prices) if prices else None,
         )
         with resumable(out):
             try:
@@ -97,40 +79,7 @@ def batch(
 
 
 async def _answer(fusion: Fusion, job: BatchJob) -> BatchSummary:
-    with _shown() as progress:
-        job.progress = progress
+    with progress("lines") as show:
+        job.progress = show
         async with fusion:
             return await job.run(fusion)
-
-
-@contextmanager
-def _shown() -> Iterator[Callable[[BatchSummary], None]]:
-    """Show the progress on standard error: a bar on a terminal, otherwise a line of text for each tenth."""
-    reached: int | None = None
-
-    def line(tally: BatchSummary) -> None:
-        nonlocal reached
-        tenth = tally.done * _LINES // tally.lines
-        if reached is not None and tenth > reached:
-            say(f"{tally.done:,} of {tally.lines:,} lines, {_words(tally)}")
-        reached = tenth
-
-    if not on_terminal():
-        yield line
-        return
-    with progress("") as bar:
-        yield lambda tally: bar(tally.done, tally.lines, _words(tally))
-
-
-def _words(tally: BatchSummary) -> str:
-    """Describe the speed, the acceptance rate and the cost so far."""
-    seconds = max(tally.seconds, 1e-9)
-    parts = [f"{tally.answered / seconds:.3g} lines/s", f"{tally.tokens / seconds:,.0f} tokens/s"]
-    if tally.acceptance_rate is not None:
-        parts.append(f"acceptance {tally.acceptance_rate:.0%}")
-    parts.append(f"{tally.billed_tokens:,} billed tokens")
-    if tally.money is not None:
-        parts.append(f"price {tally.money:,.4g}")
-    if tally.failed:
-        parts.append(f"{tally.failed:,} failed")
-    return ", ".join(parts)

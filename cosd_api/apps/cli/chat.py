@@ -32,7 +32,6 @@ __all__ = ["chat"]
 
 _HELP = """\
 /reset       begin a new conversation
-/undo        remove the last exchange
 /save FILE   write the messages as JSON
 /help        show this list
 /quit        end the session, like Ctrl-D
@@ -70,14 +69,13 @@ class _Session:
         self._fusion = fusion
         self._limits = limits
         self._system = [Message("system", system)] if system else []
-        self._exchanges: list[tuple[Message, Message]] = []
+        self._conversation = [*self._system]
         self._messages = MessageReader()
         self._screen = Console(stderr=True, highlight=False, soft_wrap=True)
         self._colour = sys.stderr.isatty() and has_colour(self._screen)
         self._answers = 0
         self._told = False
         self._warned: set[str] = set()
-        self._saved: set[Path] = set()
 
     def run(self) -> None:
         """Run the session until the end of the input or `/quit`."""
@@ -93,13 +91,9 @@ class _Session:
             else:
                 self._execute(command[0], line[command.end() :].strip())
 
-    def _conversation(self) -> list[Message]:
-        """Return the system message, if there is one, and all questions and answers in order."""
-        return [*self._system, *(message for exchange in self._exchanges for message in exchange)]
-
     def _exchange(self, question: Message) -> None:
         try:
-            result = self._answer([*self._conversation(), question])
+            result = self._answer([*self._conversation, question])
         except KeyboardInterrupt:
             if not self._messages.interactive:
                 raise
@@ -107,11 +101,11 @@ class _Session:
         except (ProviderError, SettingError) as error:
             if not self._survives(error):
                 raise
-            full = isinstance(error, ContextLengthError) and bool(self._exchanges)
-            say(f"{error}{' (/reset begins a new conversation, /undo shortens this one)' if full else ''}")
+            full = isinstance(error, ContextLengthError) and self._conversation != self._system
+            say(f"{error}{' (/reset begins a new conversation)' if full else ''}")
         else:
             self._answers += 1
-            self._exchanges.append((question, Message("assistant", result.text)))
+            self._conversation += [question, Message("assistant", result.text)]
             self._report(result)
 
     def _survives(self, error: Exception) -> bool:
@@ -179,31 +173,24 @@ class _Session:
         elif command == "/help":
             self._print(_HELP)
         elif command == "/reset":
-            self._exchanges.clear()
+            self._conversation = [*self._system]
             self._print("a new conversation")
-        elif command == "/undo" and self._exchanges:
-            self._exchanges.pop()
-            self._print(f"removed; the conversation now has {counted(len(self._exchanges), 'exchange')}")
-        elif command == "/undo":
-            self._refuse("there is no exchange to remove")
         elif command == "/save":
             self._refuse("/save needs the name of a file")
         else:
             self._refuse(f"unknown command {command}; /help lists the commands")
 
     def _save(self, path: Path) -> None:
-        messages = [asdict(message) for message in self._conversation()]
+        messages = [asdict(message) for message in self._conversation]
         text = json.dumps(messages, ensure_ascii=False, indent=2) + "\n"
         try:
-            # A file is overwritten only if this session wrote it.
-            with path.open("w" if path in self._saved else "x", encoding="utf-8", newline="\n") as file:
+            with path.open("x", encoding="utf-8", newline="\n") as file:
                 file.write(text)
         except FileExistsError:
             self._refuse(f"{path} exists already; give another name")
         except OSError as error:
             self._refuse(f"{path}: {error.strerror}")
         else:
-            self._saved.add(path)
             self._print(f"saved: {path}")
 
     def _print(self, words: str, marked: Text | None = None) -> None:

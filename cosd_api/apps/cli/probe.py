@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from cosd_api.apps.cli.console import files_of, guarded, say
 from cosd_api.apps.report.phrases import visible
-from cosd_api.apps.report.terminal import has_colour
 from cosd_api.common.event_loop import run_async
 from cosd_api.extend import Routes
 from cosd_providers import ProbeReport, ProviderError, probe
@@ -47,13 +42,10 @@ def probe_servers(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Save the report, for connect(url, report=FILE); repeat it for each URL.",
+            help="Save the report as JSON, for connect(url, report=FILE); repeat it for each URL.",
             dir_okay=False,
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the reports as one JSON document, with the evidence for each line.")
-    ] = False,
 ) -> None:
     """Find out what servers can do, from questions with known answers.
 
@@ -71,17 +63,7 @@ def probe_servers(
             for report, path in zip(reports, save or [], strict=False):
                 if report is not None:
                     report.save(path)
-        if as_json:
-            together = None
-            if len(found) > 1:
-                together = {**asdict(definition_of(found)), "routes": _routes(found).named(_names(found))}
-            document = {
-                "reports": [report.model_dump(mode="json") for report in found],
-                "unit": None if together is None else together["unit"],
-                "together": together,
-            }
-            print(json.dumps(document, ensure_ascii=False), flush=True)
-        else:
+        if found:
             _show(found)
         if len(found) < len(urls) or not all(report.can_draft or report.can_assist for report in found):
             raise typer.Exit(1)
@@ -107,28 +89,14 @@ async def _probed(
 
 
 def _show(reports: Sequence[ProbeReport]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    colour = has_colour(console)
-    for number, report in enumerate(reports):
-        good, bad = "green", "red"
-        styles = {
-            "as a draft ": good if report.can_draft else bad,
-            "as an assistant ": good if report.can_assist else bad,
-            report.endpoint: "bold",
-        }
-        if number:
-            console.print()
-        for line in visible(str(report)).split("\n"):
-            style = next((style for start, style in styles.items() if line.startswith(start)), "")
-            console.print(Text(line, style if colour else ""))
+    print("\n\n".join(visible(str(report)) for report in reports), flush=True)
     if len(reports) > 1:
         found, routes = definition_of(reports), _routes(reports)
         tie = "" if found.tie is None else f" Ties: tie={in_digits(found.tie)}."
         more = '; unit="literal" is equation 3 as printed' if (found.contexts, found.unit) == ("ids", "word") else ""
         spaces = f"; {_NO_SPACES}" if "text" in routes.assistants else ""
         words = f'{routes.in_words(_names(reports))}, because {found.reason}{spaces} (unit="{found.unit}"{more})'
-        console.print()
-        console.print(textwrap.fill(f"Together: {words}.{tie}", _WIDTH))
+        print(f"\n{textwrap.fill(f'Together: {words}.{tie}', _WIDTH)}", flush=True)
 
 
 def _routes(reports: Sequence[ProbeReport]) -> Routes:

@@ -10,7 +10,6 @@ from anyio import move_on_after
 
 from cosd_api import Fusion
 from cosd_api.apps.cli.console import say
-from cosd_api.common.wording import counted
 from cosd_api.extend import DRAFT
 from cosd_api.methods import DEFAULT_METHOD
 from cosd_api.settings import AnswerLimits
@@ -23,8 +22,6 @@ _DEAR = 10
 """A method is expensive if its longest answer is expected to bill more than this multiple of the draft's tokens."""
 _BOUND = 10
 """The limit on the billed tokens of an answer, as a multiple of the tokens expected for an answer of `max_tokens`."""
-_SHORT = 16
-"""The number of tokens of a short answer."""
 
 
 async def bounded(
@@ -36,9 +33,6 @@ async def bounded(
     announce: Callable[[str], None] = say,
 ) -> AnswerLimits:
     """Limit the billed tokens of an answer by an expensive method, and announce its expected tokens.
-
-    The length of the answer is unknown. Therefore the note gives the expected cost for each token of a short answer,
-    and for each token of the longest one.
 
     Args:
         fusion: the open fusion that will answer.
@@ -66,13 +60,10 @@ async def bounded(
             return limits
         bound = _BOUND * longest.billed_tokens.expected
         if not told:
-            short = await fusion.estimate(prompt, max_tokens=most, length=min(most, _SHORT))
-            few = f"an answer of {counted(round(short.length), 'token')}"
-            more = f", and {longest.per_token:,.0f} for each of {most} tokens" if most > short.length else ""
             announce(
-                f"note: the method {method!r} is expensive: it is expected to bill about {short.per_token:,.0f} tokens "
-                f"for each token of {few}, {_times(short):,.0f} times the draft alone{more}. An answer stops at "
-                f"{bound:,} billed tokens; --max-billed-tokens N sets another limit"
+                f"note: the method {method!r} is expensive: an answer of {most:,} tokens is expected to bill "
+                f"{_times(longest):,.0f} times the tokens of the draft alone. It stops at {bound:,} billed tokens; "
+                "--max-billed-tokens N sets another limit"
             )
         return replace(limits, max_billed_tokens=bound)
     return limits

@@ -10,15 +10,14 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Console, Group
 from rich.padding import Padding
-from rich.progress import Progress
+from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
@@ -27,26 +26,25 @@ from cosd_api.apps.demo.questions import EXAMPLE, EXAMPLE_OF_THREE, OWN_KINDS, D
 from cosd_api.apps.demo.real import BASE, SPECIALISTS, real_questions, tells_all
 from cosd_api.apps.report.phrases import visible
 from cosd_api.apps.report.terminal import fused_text, has_colour, legend, spans
-from cosd_api.types import FusedToken
 from cosd_providers import Message, connect
 
-__all__ = [
-    "MAX_TOKENS",
-    "SampleScore",
-    "Setup",
-    "console",
-    "measure",
-    "open_setups",
-    "program",
-    "show",
-    "show_real",
-]
+__all__ = ["MAX_TOKENS", "WAYS", "Setup", "console", "open_setups", "program", "right_answers", "show", "show_real"]
 
 MAX_TOKENS = 64
 """Limit on an answer's tokens; no answer of the small models is longer."""
 
 Way = tuple[str, tuple[str, ...]]
 """Name of a draft, and names of its assistants; if there are none, the draft answers alone."""
+
+WAYS: Sequence[Way] = (
+    ("sums", ()),
+    ("facts", ()),
+    ("words", ()),
+    ("sums", ("facts",)),
+    ("facts", ("sums",)),
+    ("sums", ("facts", "words")),
+)
+"""The ways to answer with the bundled models."""
 
 _WIDTH = 80
 _INDENT = (0, 0, 0, 2)
@@ -109,25 +107,20 @@ class Setup:
 
 
 @asynccontextmanager
-async def open_setups(urls: Mapping[str, str], ways: Sequence[Way] | None = None) -> AsyncIterator[list[Setup]]:
+async def open_setups(urls: Mapping[str, str], ways: Sequence[Way]) -> AsyncIterator[list[Setup]]:
     """Open a fusion for each way to answer; the fusions are closed when the `async with` block ends.
 
     Args:
-        urls: URLs of the servers, keyed by the models' names; at least two.
-        ways: the ways to answer. By default, these are each model alone, then the first two models with either as the
-            draft and, if there are more than two models, the first model with all others as assistants.
+        urls: URLs of the servers, keyed by the models' names.
+        ways: the ways to answer.
     """
     providers = {name: connect(url) for name, url in urls.items()}
-    first, second, *others = urls
-    if ways is None:
-        ways = [*((name, ()) for name in urls), (first, (second,)), (second, (first,))]
-        ways += [(first, (second, *others))] if others else []
     async with AsyncExitStack() as stack:
         setups: list[Setup] = []
         for draft, assistants in ways:
             fusion = Fusion(
                 draft=providers[draft],
-                assistant=[providers[name] for name in assistants or (first if draft != first else second,)],
+                assistant=[providers[name] for name in assistants or [other for other in urls if other != draft][:1]],
                 # With a verifier that never replaces, no assistant is asked: the answer is the model's own greedy one.
                 verifier=None if assistants else RuleVerifier(alpha=0),
             )
@@ -135,68 +128,33 @@ async def open_setups(urls: Mapping[str, str], ways: Sequence[Way] | None = None
         yield setups
 
 
-@dataclass
-class SampleScore:
-    """The answers of one setup to the questions of a sample, in its order."""
-
-    answers: list[tuple[DemoQuestion, FusionResult]] = field(default_factory=list[tuple[DemoQuestion, FusionResult]])
-
-    @property
-    def results(self) -> list[FusionResult]:
-        """The answers without their questions."""
-        return [result for _, result in self.answers]
-
-    def accuracy(self, *kinds: str) -> float:
-        """Share of right answers to questions of these kinds, from 0 to 1."""
-        right = [is_right(question, result.text) for question, result in self.answers if question.kind in kinds]
-        return sum(right) / len(right)
-
-    @property
-    def acceptance_rate(self) -> float:
-        """Share of the draft's tokens that were kept, over all answers, from 0 to 1."""
-        kept = sum(result.kept_tokens or 0 for result in self.results)
-        judged = kept + sum(result.replaced_tokens or 0 for result in self.results)
-        return kept / judged if judged else 1.0
-
-    @property
-    def requests_per_answer(self) -> float:
-        """Mean number of requests to the assistants per answer."""
-        return sum(result.assistant_requests for result in self.results) / max(1, len(self.results))
-
-
-async def measure(
-    setup: Setup, asked: Sequence[DemoQuestion], *, answered: Callable[[], object] = lambda: None
-) -> SampleScore:
-    """Ask every question, and call `answered` after each answer.
+async def right_answers(setup: Setup, asked: Sequence[DemoQuestion]) -> list[bool]:
+    """Ask every question, and return for each answer whether it is right.
 
     Raises:
         cosd_providers.ProviderError: a server failed.
     """
-    score = SampleScore()
     prompts = [question.prompt for question in asked]
     async with aclosing(setup.fusion.map(prompts, concurrency=4, max_tokens=MAX_TOKENS)) as results:
-        async for result in results:
-            score.answers.append((asked[len(score.answers)], result))
-            answered()
-    return score
+        answers = [result.text async for result in results]
+    return [is_right(question, text) for question, text in zip(asked, answers, strict=True)]
 
 
 # The two demonstrations.
 
 
-async def show(screen: Console, urls: Mapping[str, str], *, mixed: int = 20, seed: int = 0) -> None:
+async def show(screen: Console, urls: Mapping[str, str], *, mixed: int = 20) -> None:
     """Run the demonstration of the bundled models.
 
     Args:
         screen: the console to print to.
         urls: URLs of the three servers, keyed by the models' names, as `bundled_three` yields them.
         mixed: number of questions in the table that need `sums` and `facts`; there are half as many of each other kind.
-        seed: seed for drawing the questions.
 
     Raises:
         cosd_providers.ProviderError: a server failed.
     """
-    async with open_setups(urls) as setups:
+    async with open_setups(urls, WAYS) as setups:
         _show_introduction(screen, urls, _INTRODUCTION)
         for example, able in (
             (EXAMPLE, [one for one in setups if "words" not in (one.draft, *one.assistants)]),
@@ -204,18 +162,8 @@ async def show(screen: Console, urls: Mapping[str, str], *, mixed: int = 20, see
         ):
             words = example.prompt.removeprefix("Q: ").removesuffix("\nA:")
             await _show_example(screen, words, example.prompt, partial(is_right, example), able)
-        _show_marks(screen)
-        await _show_scores(screen, setups, questions(mixed, seed=seed))
-    draft, assistant, *_ = urls
-    _show_next(
-        screen,
-        "  keep the servers up (they end with this command), then ask them:",
-        f"    {program()} servers",
-        f"    {program()} fuse PROMPT --draft URL --assistant URL",
-        "  the same in Python, with any servers:",
-        "    from cosd_api import fuse_sync",
-        f'    fuse_sync(prompt, draft="{draft} URL", assistant="{assistant} URL").text',
-    )
+        await _show_scores(screen, setups, questions(mixed))
+    screen.print(f"Next: {program()} servers keeps the servers up, and says how to ask them.\n", soft_wrap=True)
 
 
 async def show_real(screen: Console, urls: Mapping[str, str], *, count: int = 6) -> None:
@@ -238,27 +186,21 @@ async def show_real(screen: Console, urls: Mapping[str, str], *, count: int = 6)
             prompt, told = [Message("user", one.question)], partial(tells_all, one.target)
             verdicts = await _show_example(screen, one.question, prompt, told, setups)
             right = [sum(pair) for pair in zip(right, verdicts, strict=True)]
-        _show_marks(screen)
     table = _table(f"right, of {count}")
     for setup, number in zip(setups, right, strict=True):
         table.add_row(setup.label, str(number))
     screen.print(table)
-    _show_next(
-        screen,
-        f"  keep the servers up: {program()} servers --real",
-        "  more questions, more ways, intervals: docs/evidence.md",
-    )
+    screen.print(f"Next: {program()} servers --real keeps the servers up. docs/evidence.md has more questions.\n")
 
 
 def _show_introduction(screen: Console, urls: Mapping[str, str], words: str) -> None:
-    """Print a title, a description of the models, and their URLs."""
-    screen.print()
-    screen.print(Text("Language models that write one answer", "bold"))
-    screen.print(words)
-    screen.print()
+    """Print a title, a description of the models, their URLs, and a legend of the marks in an answer."""
+    screen.print(Text("\nLanguage models that write one answer", "bold"))
+    screen.print(f"{words}\n")
     width = max(map(len, urls)) + 3
     for name, url in urls.items():
         screen.print(Text.assemble("  ", (f"{name:{width}}", "bold"), url), soft_wrap=True)
+    screen.print(Text.assemble(("\n  marks: ", "dim"), legend(colour=has_colour(screen))))
 
 
 async def _show_example(
@@ -268,52 +210,32 @@ async def _show_example(
     right: Callable[[str], bool],
     setups: Sequence[Setup],
 ) -> list[bool]:
-    """Stream the answers of all setups to one question to the screen; return for each answer whether it is right."""
-    colour = has_colour(screen)
-    screen.print()
-    screen.print(Padding(Text.assemble(("Q: ", "bold"), words), _INDENT))
-    screen.print()
-    answers: list[list[FusedToken]] = [[] for _ in setups]
-    verdicts: list[bool | None] = [None for _ in setups]
-    with Live(console=screen, auto_refresh=False, transient=True) as live:
-        for index, setup in enumerate(setups):
-            async with setup.fusion.stream(prompt, max_tokens=MAX_TOKENS) as stream:
-                async for token in stream:
-                    answers[index].append(token)
-                    live.update(_answers(setups, answers, verdicts, colour=colour), refresh=True)
-            verdicts[index] = right(stream.result.text)
-    screen.print(_answers(setups, answers, verdicts, colour=colour))
-    return [verdict is True for verdict in verdicts]
-
-
-def _show_marks(screen: Console) -> None:
-    """Print a legend of the marks in an answer."""
-    screen.print()
-    screen.print(Padding(Text.assemble(("marks: ", "dim"), legend(colour=has_colour(screen))), _INDENT))
-
-
-def _answers(
-    setups: Sequence[Setup], answers: Sequence[Sequence[FusedToken]], verdicts: Sequence[bool | None], *, colour: bool
-) -> RenderableType:
-    table = Table.grid(padding=(0, 2), expand=True)
-    table.add_column(width=19)
-    table.add_column(ratio=1)
-    table.add_column(width=5)
-    for setup, tokens, verdict in zip(setups, answers, verdicts, strict=True):
-        answer = fused_text(tokens, colour=colour)
-        answer = answer[len(answer.plain) - len(answer.plain.lstrip()) :]
-        words = "" if verdict is None else "right" if verdict else "wrong"
-        table.add_row(
+    """Print the answers of all setups to one question; return for each answer whether it is right."""
+    screen.print(Padding(Text.assemble(("Q: ", "bold"), words), (1, 0, 1, 2)))
+    verdicts: list[bool] = []
+    for setup in setups:
+        result = await setup.fusion.generate(prompt, max_tokens=MAX_TOKENS)
+        verdicts.append(right(result.text))
+        answer = fused_text(result.tokens, colour=has_colour(screen))
+        row = Table.grid(padding=(0, 2), expand=True)
+        row.add_column(width=19)
+        row.add_column(ratio=1)
+        row.add_column(width=5)
+        row.add_row(
             Text(setup.label, "bold"),
-            Group(answer, *(Text(why, "dim") for why in _reasons(setup, tokens))),
-            Text(words, "green" if verdict else "red"),
+            Group(
+                answer[len(answer.plain) - len(answer.plain.lstrip()) :],
+                *(Text(why, "dim") for why in _reasons(setup, result)),
+            ),
+            Text("right", "green") if verdicts[-1] else Text("wrong", "red"),
         )
-    return Padding(table, _INDENT)
+        screen.print(Padding(row, _INDENT))
+    return verdicts
 
 
-def _reasons(setup: Setup, tokens: Sequence[FusedToken]) -> list[str]:
+def _reasons(setup: Setup, result: FusionResult) -> list[str]:
     """Write a line for each of the first replacements, with the two probabilities."""
-    replaced = [span for span in spans(tokens) if span.replaced is not None]
+    replaced = [span for span in spans(result.tokens) if span.replaced is not None]
     lines = [
         f"{setup.draft} was {_percent(span.draft_prob)} sure of {_word(span.replaced or '')}, "
         f"{setup.model(span.source)} {_percent(span.assistant_prob)} of {_word(span.text)}"
@@ -332,39 +254,28 @@ def _percent(prob: float | None) -> str:
 
 
 async def _show_scores(screen: Console, setups: Sequence[Setup], asked: Sequence[DemoQuestion]) -> None:
-    screen.print()
-    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
-        task = progress.add_task("  answering", total=len(setups) * len(asked))
-        scores = [await measure(setup, asked, answered=lambda: progress.advance(task)) for setup in setups]
     count = sum(question.kind == "mixed" for question in asked)
     screen.print(
-        f"The same on {len(asked)} other questions, {count} of them mixed, with numbers that were left out of the "
+        f"\nThe same on {len(asked)} other questions, {count} of them mixed, with numbers that were left out of the "
         "training; some take all three. Right answers:"
     )
-    table = _table("mixed", "all\nthree", *OWN_KINDS, "draft's\ntokens\nkept", "asked\nper\nanswer", width=19)
-    for setup, score in zip(setups, scores, strict=True):
-        shares = [score.accuracy("mixed"), score.accuracy("mixed-all")]
-        cells = [Text(f"{share:.0%}", "green" if share > 0.5 else "red") for share in shares]
-        # Greetings are not in the sample, so each of its other kinds is known to one model only.
-        cells += [Text(f"{score.accuracy(*kinds):.0%}") for kinds in OWN_KINDS.values()]
-        if setup.assistants:
-            cells += [Text(f"{score.acceptance_rate:.0%}"), Text(f"{score.requests_per_answer:.1f}")]
+    # Greetings are not in the sample, so each kind of `OWN_KINDS` is known to one model only.
+    columns = {"mixed": ("mixed",), "all\nthree": ("mixed-all",), **OWN_KINDS}
+    table = _table(*columns)
+    for setup in track(setups, "  answering", console=screen, transient=True, disable=not screen.is_terminal):
+        right = await right_answers(setup, asked)
+        cells: list[str] = []
+        for kinds in columns.values():
+            of_kind = [one for question, one in zip(asked, right, strict=True) if question.kind in kinds]
+            cells.append(f"{sum(of_kind) / len(of_kind):.0%}")
         table.add_row(setup.label, *cells)
     screen.print(Padding(table, _INDENT))
 
 
-def _table(*titles: str, width: int | None = None) -> Table:
+def _table(*titles: str) -> Table:
     """A table whose first column has labels, and whose other columns have numbers."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
-    table.add_column("", style="bold", width=width)
+    table.add_column("", style="bold")
     for title in titles:
         table.add_column(title, justify="right")
     return table
-
-
-def _show_next(screen: Console, *lines: str) -> None:
-    """Print the next steps."""
-    screen.print(Text("Next", "bold"))
-    for line in lines:
-        screen.print(line, soft_wrap=True)
-    screen.print()

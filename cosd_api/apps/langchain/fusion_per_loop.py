@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from typing import Any
@@ -17,47 +17,27 @@ from cosd_api import Fusion
 __all__ = ["LoopFusions"]
 
 
-class _Open:
-    """A fusion that is opened and closed only once, even if several callers open or close it at the same time."""
+class _Opened:
+    """A fusion that is opened only once, even if several callers open it at the same time."""
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
-        self._holder: AsyncGenerator[None] | None = None
-        self._pin: finalize[Any, Any] | None = None
+        self.holder: AsyncGenerator[None] | None = None
         self._lock = anyio.Lock()
-        self._closed = False
 
-    async def open(self, owner: LoopFusions) -> None:
-        """Open the fusion. It stays open until its owner is garbage-collected or its loop ends."""
+    async def open(self) -> None:
+        """Open the fusion. It stays open until `holder` is closed."""
         async with self._lock:
-            if self._holder is not None:
-                return
-            await self.fusion.__aenter__()
-            self._holder = self._held()
-            await anext(self._holder)
-            # The finalizer keeps `self` alive until the owner is collected, so that the fusion is not collected first.
-            self._pin = finalize(owner, _close_in, asyncio.get_running_loop(), self)
-            self._pin.atexit = False
+            if self.holder is None:
+                holder = _held(self.fusion)
+                await anext(holder)
+                self.holder = holder
 
-    async def close(self) -> None:
-        """Close the fusion, or wait until another caller has closed it."""
-        if self._closed:
-            return
-        async with self._lock:
-            if not self._closed:
-                await self.fusion.__aexit__(None, None, None)
-                self._closed = True
-        if self._pin is not None:
-            self._pin.detach()
-        if self._holder is not None and not getattr(self._holder, "ag_running", False):
-            await self._holder.aclose()
 
-    async def _held(self) -> AsyncGenerator[None]:
-        """Close the fusion when this generator is closed, which an ending loop does with all its async generators."""
-        try:
-            yield
-        finally:
-            await self.close()
+async def _held(fusion: Fusion) -> AsyncGenerator[None]:
+    """Hold a fusion open until this generator is closed, which an ending loop does with all its async generators."""
+    async with fusion:
+        yield
 
 
 class _Closing(asyncio.Task[None]):
@@ -67,19 +47,21 @@ class _Closing(asyncio.Task[None]):
         return False
 
 
-def _close_in(loop: asyncio.AbstractEventLoop, one: _Open) -> None:
-    """Close a fusion whose owner was garbage-collected, in the fusion's loop. May be called from any thread."""
+_closing: set[_Closing] = set()
 
-    def close() -> None:
-        task = _Closing(one.close(), loop=loop)
+
+def _close_all(opened: Mapping[asyncio.AbstractEventLoop, _Opened]) -> None:
+    """Close the fusions of a model that was garbage-collected, each in its loop. May be called from any thread."""
+
+    def close(loop: asyncio.AbstractEventLoop, holder: AsyncGenerator[None]) -> None:
+        task = _Closing(holder.aclose(), loop=loop)
         _closing.add(task)
         task.add_done_callback(_closing.discard)
 
-    with suppress(RuntimeError):  # raised if the loop is closed, and with it everything that was opened in it
-        loop.call_soon_threadsafe(close)
-
-
-_closing: set[_Closing] = set()
+    for loop, one in opened.items():
+        if one.holder is not None:
+            with suppress(RuntimeError):  # raised if the loop is closed, and with it everything that was opened in it
+                loop.call_soon_threadsafe(close, loop, one.holder)
 
 
 class LoopFusions:
@@ -95,8 +77,9 @@ class LoopFusions:
 
     def __init__(self) -> None:
         self.pattern: Fusion | None = None
-        self._open: dict[asyncio.AbstractEventLoop, _Open] = {}
+        self._open: dict[asyncio.AbstractEventLoop, _Opened] = {}
         self._lock = threading.Lock()
+        finalize(self, _close_all, self._open).atexit = False
 
     def like(self, make: Callable[[], Fusion]) -> Fusion:
         """Return the pattern; the first call creates it with `make`."""
@@ -111,10 +94,8 @@ class LoopFusions:
         with self._lock:
             for ended in [other for other in self._open if other.is_closed()]:
                 del self._open[ended]
-            one = self._open.get(loop)
-            if one is None:
-                one = self._open[loop] = _Open(_copy(pattern))
-        await one.open(self)
+            one = self._open.setdefault(loop, _Opened(_copy(pattern)))
+        await one.open()
         return one.fusion
 
     def __deepcopy__(self, memo: object) -> LoopFusions:

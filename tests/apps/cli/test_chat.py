@@ -122,18 +122,17 @@ def test_a_dear_method_is_announced_before_its_first_answer_and_bounded() -> Non
 # Commands.
 
 
-def test_reset_and_undo(scripted: Scripted) -> None:
-    result = chat("Q\n/undo\nR\n/reset\nQ\nR\n", "--system", "S")
+def test_reset(scripted: Scripted) -> None:
+    result = chat("R\n/reset\nQ\nR\n", "--system", "S")
     assert result.exit_code == 0
     assert [prompt.removeprefix("system: S\n").count("user: ") for prompt in prompts(scripted)] == [1, 1, 2]
     assert all(prompt.startswith("system: S\nuser: ") for prompt in prompts(scripted))
-    assert "removed; the conversation now has 0 exchanges" in result.stderr
     assert "a new conversation" in result.stderr
 
 
 def test_save(tmp_path: Path) -> None:
     document = tmp_path / "talk 1.json"
-    assert chat(f"/save {document}\nQ\n/save {document}\n", "--system", "é").exit_code == 0
+    assert chat(f"Q\n/save {document}\n", "--system", "é").exit_code == 0
     saved = [("system", "é"), ("user", "Q"), ("assistant", "")]
     expected = [{"role": role, "content": content} for role, content in saved]
     assert json.loads(document.read_text(encoding="utf-8")) == expected
@@ -146,12 +145,11 @@ def test_save(tmp_path: Path) -> None:
 def test_help_and_quit(scripted: Scripted) -> None:
     result = chat("/help\n/quit\nQ\n")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert all(name in result.stderr for name in ("/reset", "/undo", "/save FILE", "/help", "/quit"))
+    assert all(name in result.stderr for name in ("/reset", "/save FILE", "/help", "/quit"))
     assert prompts(scripted) == []
 
 
 REFUSED = [
-    ("/undo", "there is no exchange to remove"),
     ("/save", "/save needs the name of a file"),
     ("/save {}/nowhere/x", "No such file or directory"),
     ("/rest", "unknown command /rest; /help lists the commands"),
@@ -203,7 +201,7 @@ def test_a_full_context_is_told_with_what_helps(scripted: Scripted) -> None:
     assert (result.exit_code, result.stdout) == (0, " a c.\n a c.\n")
     first, second = (line for line in result.stderr.splitlines() if "the draft takes at most" in line)
     assert first.endswith("Shorten the prompt.")
-    assert second.endswith("Shorten the prompt. (/reset begins a new conversation, /undo shortens this one)")
+    assert second.endswith("Shorten the prompt. (/reset begins a new conversation)")
 
 
 def test_an_answer_that_the_context_cuts(scripted: Scripted) -> None:

@@ -52,9 +52,8 @@ def test_a_dear_method_is_announced_and_bounded(scripted: Scripted) -> None:
     result = scripted(*dear)
     assert result.exit_code == 0
     assert result.stderr.splitlines()[0] == (
-        "cosd: note: the method 'average' is expensive: it is expected to bill about 14 tokens for each token of an "
-        "answer of 16 tokens, 13 times the draft alone, and 164 for each of 256 tokens. An answer stops at 420,480 "
-        "billed tokens; --max-billed-tokens N sets another limit"
+        "cosd: note: the method 'average' is expensive: an answer of 256 tokens is expected to bill 164 times the "
+        "tokens of the draft alone. It stops at 420,480 billed tokens; --max-billed-tokens N sets another limit"
     )
     assert FusionResult.model_validate_json(result.stdout).settings.max_billed_tokens == 420_480
     quiet = scripted(*dear, "--quiet")

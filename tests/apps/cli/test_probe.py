@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -138,21 +137,6 @@ def test_a_server_that_is_away_keeps_no_other_from_being_probed() -> None:
     assert result.stdout == f"{GOOD}\n"
 
 
-@pytest.mark.usefixtures("asked")
-@pytest.mark.parametrize(("names", "unit"), [(("good",), None), (("good", "same"), "token"), (("away",), None)])
-def test_json(names: tuple[str, ...], unit: str | None) -> None:
-    result = run(*names, options=["--json"])
-    document = json.loads(result.stdout)
-    reports = [report for name in names if isinstance(report := REPORTS[f"http://{name}"], ProbeReport)]
-    assert [ProbeReport.model_validate(report) for report in document["reports"]] == reports
-    assert document["unit"] == unit
-    reason = "both servers take and show ids and have the same ids"
-    together = {"contexts": "ids", "unit": "token", "reason": reason, "tie": 0.01}
-    together |= {"routes": {"draft": "ids", "assistant": "ids"}}
-    assert document["together"] == (together if unit else None)
-    assert result.exit_code == (0 if reports else 1)
-
-
 def test_models_prompts_and_files(asked: list[Any], tmp_path: Path) -> None:
     files = [str(tmp_path / name) for name in ("a.json", "b.json")]
     options = ["--model", "one", "--model", "two", "--prompt", "P", "--save", files[0], "--save", files[1]]
@@ -201,11 +185,9 @@ def test_on_live_servers_it_prints_what_the_readme_says(pair: Pair) -> None:
 
 @pytest.mark.live
 def test_on_live_servers_of_two_models(pair: Pair) -> None:
-    result = cosd("probe", pair.sums, pair.facts, "--json")
-    document = json.loads(result.stdout)
-    assert [report["model"] for report in document["reports"]] == ["sums", "facts"]
-    assert document["unit"] == "word"
+    result = cosd("probe", pair.sums, pair.facts)
     assert result.exit_code == 0
+    assert 'unit="word"' in words(result)
 
 
 @pytest.mark.live

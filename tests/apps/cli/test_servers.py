@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from cosd_api.apps.cli.demo import _example
-from fakes.commands import Process, gone, start
+from fakes.commands import Process, cosd, gone, start
 from support.drawn import partly
 
 pytestmark = pytest.mark.live
@@ -83,11 +83,11 @@ def test_servers_go_when_the_command_is_killed() -> None:
     assert all(map(gone, urls.values()))
 
 
-def test_no_models_there(tmp_path: Path) -> None:
-    with start("servers", "--models", str(tmp_path)) as process:
-        out, errors = process.communicate(timeout=60)
-    assert (process.returncode, out) == (1, b"")
-    assert errors.startswith(b"cosd: there is no model ")
+def test_no_models_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosd_api.apps.demo.servers.MODELS", tmp_path)
+    done = cosd("servers")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("cosd: there is no model ")
 
 
 @pytest.mark.parametrize("command", partly(["servers", "demo"]))

@@ -1,14 +1,10 @@
 """What the demonstration counts."""
 
-import itertools
-
 import pytest
 
-from cosd_api import fuse
-from cosd_api.apps.demo.questions import EXAMPLE, EXAMPLE_OF_THREE, DemoQuestion, is_held_out, questions
-from cosd_api.apps.demo.servers import Pair, Three
-from cosd_api.apps.demo.walkthrough import MAX_TOKENS, SampleScore, measure, open_setups
-from cosd_providers.testing import ScriptedProvider
+from cosd_api.apps.demo.questions import EXAMPLE, EXAMPLE_OF_THREE, is_held_out, is_right, questions
+from cosd_api.apps.demo.servers import Three
+from cosd_api.apps.demo.walkthrough import MAX_TOKENS, WAYS, open_setups, right_answers
 
 
 def test_a_sample_has_every_kind() -> None:
@@ -20,64 +16,40 @@ def test_a_sample_has_every_kind() -> None:
     assert questions(6) == questions(6) != questions(6, seed=1)
 
 
-async def test_score() -> None:
-    draft = ScriptedProvider.from_texts({"Q": [" It is", (" 3", 0.2), "."], "R": [" It is", " 7."]})
-    assistant = ScriptedProvider.from_texts({"Q": [" It is", (" 4", 0.9), "."]})
-    score = SampleScore()
-    for prompt, number in (("Q", 4), ("R", 8)):
-        result = await fuse(prompt, draft=draft, assistant=assistant, unit="token")
-        score.answers.append((DemoQuestion("sum", prompt, "It is {number}.", number), result))
-    assert score.accuracy("sum") == 0.5
-    assert score.acceptance_rate == pytest.approx(5 / 6)
-    assert score.requests_per_answer == 0.5
-
-
 @pytest.mark.live
-async def test_every_way_answers(pair: Pair, three: Three) -> None:
+async def test_every_way_answers(three: Three) -> None:
     asked = questions(2)
-    async with open_setups(pair) as setups:
+    async with open_setups(three, WAYS) as setups:
         assert [setup.label for setup in setups] == [
             "sums alone",
             "facts alone",
+            "words alone",
             "sums, asking facts",
             "facts, asking sums",
+            "sums, asking facts and words",
         ]
-    async with open_setups(three) as setups:
-        assert [(setup.draft, setup.assistants) for setup in setups] == [
-            ("sums", ()),
-            ("facts", ()),
-            ("words", ()),
-            ("sums", ("facts",)),
-            ("facts", ("sums",)),
-            ("sums", ("facts", "words")),
-        ]
-        assert setups[-1].label == "sums, asking facts and words"
         for setup in setups:
-            counter = itertools.count()
-            score = await measure(setup, asked, answered=counter.__next__)
-            assert len(score.results) == len(asked) == next(counter)
-            assert all(result.draft.model == setup.draft for result in score.results)
-            if not setup.assistants:
-                assert score.requests_per_answer == 0
-                assert score.acceptance_rate == 1
-                continue
-            for result in score.results:
+            assert len(await right_answers(setup, asked)) == len(asked)
+            result = await setup.fusion.generate(EXAMPLE.prompt, max_tokens=MAX_TOKENS)
+            assert result.draft.model == setup.draft
+            if setup.assistants:
                 names = {"draft": result.draft.model, **{one.name: one.model for one in result.assistants}}
                 assert all(setup.model(token.source) == names[token.source] for token in result.tokens)
+            else:
+                assert (result.assistant_requests, result.acceptance_rate) == (0, 1)
 
 
 @pytest.mark.live
 async def test_the_examples_take_several_models(three: Three) -> None:
-    async with open_setups(three) as setups:
+    async with open_setups(three, WAYS) as setups:
         for example, able in ((EXAMPLE, {"sums", "facts"}), (EXAMPLE_OF_THREE, {*three})):
             for setup in setups:
                 if able < {setup.draft, *setup.assistants}:
                     continue
                 answer = await setup.fusion.generate(example.prompt, max_tokens=MAX_TOKENS)
-                score = SampleScore([(example, answer)])
-                assert score.accuracy(example.kind) == (able <= {setup.draft, *setup.assistants}), setup.label
-                if score.accuracy(example.kind):
-                    assert 1 <= (score.results[0].replacements or 0) <= 6  # "words" replaces token by token
+                assert is_right(example, answer.text) == (able <= {setup.draft, *setup.assistants}), setup.label
+                if is_right(example, answer.text):
+                    assert 1 <= (answer.replacements or 0) <= 6  # "words" replaces token by token
 
 
 def test_the_example_was_not_trained_on() -> None:

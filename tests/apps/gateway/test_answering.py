@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cosd_api import AgreementVerifier, Fusion
 from cosd_api.apps.gateway import ClientKey, Gateway, answering
 from cosd_api.circuit_breaker import OPEN_SECONDS, CircuitBreaker
-from cosd_api.telemetry import names
+from cosd_api.telemetry import CAPTURE
 from cosd_providers import ConnectError, InvalidRequestError, RateLimitError, ServerError
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel, TextModel
@@ -149,7 +149,7 @@ async def test_own_messages_reach_one_model_alone(
 ) -> None:
     """They are in no answer, log, metric or span, even where spans hold conversations."""
     caplog.set_level("DEBUG")
-    monkeypatch.setenv(names.CAPTURE, "true")
+    monkeypatch.setenv(CAPTURE, "true")
     document, asked = "SECRET-4711", "user: Hi\nassistant: "
     models = scripted(DRAFT, asked), scripted(ASSISTANT, f"system: {document}\n{asked}")
     messages = [{"role": "user", "content": "Hi"}]

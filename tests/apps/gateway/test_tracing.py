@@ -10,7 +10,6 @@ import pytest
 from opentelemetry import trace
 
 from cosd_api import Fusion, connect
-from cosd_api.telemetry import names
 from cosd_providers.testing import TextModel
 from fakes.llama_cpp import FakeLlamaCpp
 from support.traced import Spans, attributes, collected, own, parent
@@ -41,7 +40,7 @@ async def test_an_answer_belongs_to_the_trace_of_its_client(stream: bool, spans:
     async with opened(fusion()) as app:
         reply = await visit(app, PATH, {**BODY, "stream": stream}, headers=traceparent(0xABC))
     assert reply.status == 200
-    assert attributes(spans.fusion)[names.REQUEST_ID] == reply.headers["x-request-id"]
+    assert attributes(spans.fusion)["cosd.request_id"] == reply.headers["x-request-id"]
     assert parent(spans.fusion) == 0xABC
     assert {parent(span) for span in spans.requests} == {own(spans.fusion)}
     assert len(of_trace(spans, 0xABC)) == len(spans.ended) == spans.started >= 3
@@ -76,7 +75,7 @@ async def test_the_span_of_a_server_that_is_instrumented_itself_stays_the_parent
         with spans.tracer.start_as_current_span("POST /v1/completions") as outer:
             await visit(app, PATH, BODY, headers=traceparent(9))
     assert parent(spans.fusion) == outer.get_span_context().span_id
-    assert names.REQUEST_ID in attributes(spans.fusion)
+    assert "cosd.request_id" in attributes(spans.fusion)
 
 
 async def test_the_models_servers_get_the_trace_of_an_answer_and_nothing_else_of_a_client(spans: Spans) -> None:
@@ -108,5 +107,5 @@ async def test_a_client_that_leaves_ends_the_spans(spans: Spans) -> None:
             await until(lambda: spans.started >= 2)
             client.gone.set()
     assert len(spans.ended) == spans.started
-    assert attributes(spans.fusion)[names.OUTCOME] == "cancelled"
+    assert attributes(spans.fusion)["cosd.outcome"] == "cancelled"
     assert not trace.get_current_span().get_span_context().is_valid
