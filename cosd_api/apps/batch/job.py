@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,12 +62,14 @@ class BatchJob:
             SettingError: a file is invalid, or the output was written by a different fusion. No line was sent.
             ProviderError: an endpoint failed before the first line was sent.
         """
-        index = LineIndex()
-        self._enter(index)
-        facts = await fusion.endpoints.discover()
-        written_by = fusion.settings.method.name, tuple(one.model for one in (facts.draft, *facts.assistants))
-        # The output is opened last, so that no file is created if an error occurs above.
-        with OutputFile(self.target, index) as output:
+        with ExitStack() as stack:
+            index = stack.enter_context(LineIndex())
+            self._enter(index)
+            facts = await fusion.endpoints.discover()
+            models = {one.name: one.model for one in (facts.draft, *facts.assistants)}
+            # The output is opened last, so that no file is created if an error occurs above.
+            output = stack.enter_context(OutputFile(self.target, index))
+            written_by = fusion.settings.method.name, tuple(models.values())
             _check_same(self.target, output, written_by)
             batch = _BatchRun(self, fusion, index, output, written_by)
             await batch.ask()
@@ -79,11 +81,12 @@ class BatchJob:
         if self.source.exists() and not self.source.is_file():
             words = "it is not a regular file, and a batch reads its input twice"
             raise SettingError(f"{self.source}: {words}. Write the lines to a file first")
-        for line in read_batch(self.source):
-            if (first := index.enter(line.custom_id, line.number)) is not None:
-                words = f"its custom_id is that of line {first}: give each line one of its own"
-                raise SettingError(f"{self.source}, line {line.number}: {words}")
-        if not index.counts():
+        with index.changing():
+            for line in read_batch(self.source):
+                if (first := index.enter(line.custom_id, line.number)) is not None:
+                    words = f"its custom_id is that of line {first}: give each line one of its own"
+                    raise SettingError(f"{self.source}, line {line.number}: {words}")
+        if not any(index.counts().values()):
             raise SettingError(f"{self.source} has no lines")
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-from collections import Counter
+import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -23,26 +23,32 @@ LineState = Literal["new", "answered", "failed", "cut"]
 """The state of a line. `"new"` means that the line is not in the output yet. `"cut"` means that the line was ended
 by the limit for the whole batch; the next run retries it."""
 
+_STATES: tuple[LineState, ...] = ("new", "answered", "failed", "cut")
+_CACHE = 8_000  # the size of SQLite's cache, in kilobytes
+_TABLES = """
+CREATE TABLE lines (id BLOB PRIMARY KEY, number INTEGER, state INTEGER NOT NULL, start INTEGER, usage TEXT)
+WITHOUT ROWID;
+"""
 
-@dataclass(slots=True)
-class IndexedLine:
-    """The state of a line.
+
+class IndexedLine(NamedTuple):
+    """The state of an input line.
 
     Attributes:
-        number: the number of the line in the input; None if the input has no line with this id.
         state: the state.
         start: the byte offset at which the output line with the same id begins; -1 if there is no such line.
-        usage: the cost of failed attempts, as JSON; None if no later attempt needs it.
+        usage: the cost of failed attempts, as JSON.
     """
 
-    number: int | None = None
-    state: LineState = "new"
-    start: int = -1
-    usage: str | None = None
+    state: LineState
+    start: int
+    usage: str | None
 
 
 class LineIndex:
-    """The state of every line, by its id.
+    """The state of every line, in a temporary database on disk, so that memory does not grow with the lines.
+
+    This context manager deletes the database when it exits.
 
     Attributes:
         any_superseded: whether a later output line has superseded another.
@@ -50,7 +56,23 @@ class LineIndex:
 
     def __init__(self) -> None:
         self.any_superseded = False
-        self._lines: dict[str, IndexedLine] = {}
+
+    def __enter__(self) -> Self:
+        self._db = sqlite3.connect("", isolation_level=None)
+        for name, value in (("journal_mode", "OFF"), ("synchronous", "OFF"), ("cache_size", -_CACHE)):
+            self._db.execute(f"PRAGMA {name} = {value}")
+        self._db.executescript(_TABLES)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._db.close()
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Combine the changes inside the block into one transaction, which is faster."""
+        self._db.execute("BEGIN")
+        yield
+        self._db.execute("COMMIT")
 
     def enter(self, custom_id: str, number: int) -> int | None:
         """Add an input line to the index, unless an earlier line has the same id.
@@ -58,11 +80,13 @@ class LineIndex:
         Returns:
             The number of the earlier line; None if this line was added.
         """
-        line = self._lines.setdefault(custom_id, IndexedLine())
-        if line.number is None:
-            line.number = number
-            return None
-        return line.number
+        key = _key(custom_id)
+        row = self._db.execute("SELECT number FROM lines WHERE id = ?", (key,)).fetchone()
+        if row is not None and row[0] is not None:
+            return int(row[0])
+        words = "INSERT INTO lines (id, number, state) VALUES (?, ?, 0) ON CONFLICT (id) DO UPDATE SET number = ?"
+        self._db.execute(words, (key, number, number))
+        return None
 
     def written(self, custom_id: str, state: LineState, start: int, usage: str | None) -> str | None:
         """Record an output line, which supersedes any earlier output line with the same id.
@@ -76,24 +100,35 @@ class LineIndex:
         Returns:
             The recorded cost of the superseded line; None if there is no such line or cost.
         """
-        line = self._lines.setdefault(custom_id, IndexedLine())
-        earlier = line.usage
-        self.any_superseded |= line.start >= 0
-        line.state, line.start, line.usage = state, start, usage
-        return earlier
+        key = _key(custom_id)
+        row = self._db.execute("SELECT start, usage FROM lines WHERE id = ?", (key,)).fetchone()
+        self.any_superseded |= row is not None and row[0] is not None
+        words = "INSERT INTO lines (id, state, start, usage) VALUES (?1, ?2, ?3, ?4) "
+        words += "ON CONFLICT (id) DO UPDATE SET state = ?2, start = ?3, usage = ?4"
+        self._db.execute(words, (key, _STATES.index(state), start, usage))
+        return None if row is None else row[1]
 
     def state(self, custom_id: str, number: int) -> IndexedLine | None:
         """Return the state of an input line; None if no line with this id and number was added."""
-        line = self._lines.get(custom_id)
-        return None if line is None or line.number != number else line
+        words = "SELECT state, start, usage FROM lines WHERE id = ? AND number = ?"
+        row: tuple[int, int | None, str | None] | None
+        row = self._db.execute(words, (_key(custom_id), number)).fetchone()
+        return None if row is None else IndexedLine(_STATES[row[0]], -1 if row[1] is None else row[1], row[2])
 
-    def counts(self) -> Counter[LineState]:
+    def counts(self) -> dict[LineState, int]:
         """Count the input lines in each state."""
-        return Counter(line.state for line in self._lines.values() if line.number is not None)
+        words = "SELECT state, count(*) FROM lines WHERE number IS NOT NULL GROUP BY state"
+        found = dict(self._db.execute(words).fetchall())
+        return {state: found.get(at, 0) for at, state in enumerate(_STATES)}
 
-    def starts(self) -> list[int]:
-        """Return the byte offsets at which the output lines begin that are not superseded, in ascending order."""
-        return sorted(line.start for line in self._lines.values() if line.start >= 0)
+    def starts(self) -> Iterator[int]:
+        """Yield the byte offsets at which the output lines begin that are not superseded, in ascending order."""
+        for row in self._db.execute("SELECT start FROM lines WHERE start IS NOT NULL ORDER BY start"):
+            yield int(row[0])
+
+
+def _key(custom_id: str) -> bytes:
+    return hashlib.blake2b(custom_id.encode(), digest_size=16).digest()
 
 
 _START = b'{"custom_id":'
@@ -199,8 +234,9 @@ class OutputFile:
 
     def _read(self) -> JsonLines:
         content = JsonLines()
-        for line in content.read(self._path, may_be_cut=True, hint=_REPAIR):
-            self._take(self._checked(line), line.start)
+        with self._index.changing():
+            for line in content.read(self._path, may_be_cut=True, hint=_REPAIR):
+                self._take(self._checked(line), line.start)
         if self.written_by is None and not content.rest.startswith(_START[: len(content.rest)]):
             raise line_error(self._path, 1, _FOREIGN)
         return content
