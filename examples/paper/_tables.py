@@ -30,7 +30,7 @@ from _layout import (
     row,
 )
 from _pairs import Pair, read_pairs
-from _tasks import TASKS, passes_tests
+from _tasks import TASKS
 
 from cosd_api import Example, SettingError
 from cosd_api.apps.comparison.comparing import ComparisonRun
@@ -83,7 +83,7 @@ async def ask(
     run = ComparisonRun(
         examples,
         Endpoints(draft, assistants, unit=setup.pair.unit, method=Alone()),
-        check_grader(about.grader),
+        check_grader(about.judge()),
         path=setup.file("answers", own),
         write=not args.dry_run,
         max_tokens=limit,
@@ -199,7 +199,7 @@ def rows_of(args: argparse.Namespace, table: Table, pair: str, found: Found) -> 
     kept: list[Row] = []
     for one in rows:
         missing = [task for task in one.tasks if not (args.data / f"{task}.jsonl").exists()]
-        programs = any(TASKS[task].grader is passes_tests for task in one.tasks) and not args.run_programs
+        programs = any(TASKS[task].grader == "command" for task in one.tasks) and not args.run_programs
         if missing:
             words = f"there is no {args.data / missing[0]}.jsonl; convert.py makes it"
         elif programs:

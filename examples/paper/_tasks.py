@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import re
+import shlex
 import string
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import anyio
-
 from cosd_api import Example
+from cosd_api.apps.comparison.graders import Grader, grader_named
 from cosd_api.apps.comparison.journal import GradedAnswer
 
-RUN_TESTS = Path(__file__).with_name("run_tests.py")
+RUN_TESTS = shlex.join([sys.executable, str(Path(__file__).with_name("run_tests.py"))])
 CODE_ENDS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 
 
 def anything(example: Example, text: str) -> bool:  # noqa: ARG001 - a grader
     """Accept every answer, for tasks that are not graded."""
     return True
-
-
-async def passes_tests(example: Example, text: str) -> bool:
-    """Run the program that a model wrote, and then its tests; see `run_tests.py`."""
-    given = json.dumps(example.model_dump(mode="json") | {"text": text})
-    done = await anyio.run_process([sys.executable, str(RUN_TESTS)], input=given.encode(), check=False)
-    return done.returncode == 0
 
 
 # Questions with a short text as the answer; each line of the target is a right answer.
@@ -119,9 +111,12 @@ class Task:
     """
 
     title: str
-    grader: str | Callable[[Example, str], bool | Awaitable[bool]]
+    grader: str | Callable[[Example, str], bool]
     max_tokens: int
     stop: tuple[str, ...] = ()
+
+    def judge(self) -> str | Grader | Callable[[Example, str], bool]:
+        return grader_named("command", command=RUN_TESTS) if self.grader == "command" else self.grader
 
 
 LANGUAGES = {"en": "English", "zh": "Chinese", "es": "Spanish", "fr": "French", "de": "German", "ru": "Russian"}
@@ -130,7 +125,7 @@ SUBJECTS = {"algebra": "Algebra", "counting_and_probability": "Count-prob", "pre
 TASKS: Mapping[str, Task] = {
     "mmlu": Task("MMLU", "choice", 64, ("\n\n",)),
     "gsm8k": Task("GSM8K", "last-number", 256, ("Question:",)),
-    "humaneval": Task("HumanEval", passes_tests, 512, CODE_ENDS),
+    "humaneval": Task("HumanEval", "command", 512, CODE_ENDS),
     "hellaswag": Task("HellaSwag", "choice", 64, ("\n\n",)),
     "truthfulqa": Task("TruthfulQA", "choice", 64, ("\n\n",)),
     "alpacaeval": Task("AlpacaEval", anything, 512),

@@ -1,7 +1,7 @@
 """Grade one HumanEval answer: run the program that a model wrote, and then its tests, here and as this user.
 
-The grader `passes_tests` starts this program for each answer: it reads the example and the answer as JSON on standard
-input, and exits with 0 if the tests pass, else with 1. There is no sandbox: use a container.
+`cosd_api`'s grader `command` starts this program for each answer: it reads the example and the answer as JSON on
+standard input, and exits with 0 if the tests pass, else with 1. There is no sandbox: use a container.
 """
 
 from __future__ import annotations

@@ -70,6 +70,13 @@ class ComparingOptions:
         ),
     ] = "exact"
     ignore_case: Annotated[bool, typer.Option("--ignore-case", help="For exact and contains.")] = False
+    command: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="For command: it gets an example and `text` as JSON."),
+    ] = None
+    time_limit: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="For command: limit for one answer; 60 by default.")
+    ] = None
     draft: DraftUrl
     assistant: AssistantUrls
     draft_model: DraftModel = None
@@ -96,11 +103,12 @@ class ComparingOptions:
         Raises:
             SettingError: a setting is invalid.
         """
+        own = {"ignore_case": self.ignore_case or None, "command": self.command, "time_limit": self.time_limit}
         names = [name.strip() for one in self.methods or [] for name in one.split(",")]
         return {
             "methods": "all" if names in ([], ["all"]) else names,
             "both_ways": not self.one_way,
-            "grader": grader_named(self.grader, **({"ignore_case": True} if self.ignore_case else {})),
+            "grader": grader_named(self.grader, **{name: one for name, one in own.items() if one is not None}),
             "max_tokens": self.max_tokens,
             "stop": self.stop,
             "seed": self.seed,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import shlex
 import sys
 import unicodedata
 from collections import Counter, deque
@@ -14,12 +16,15 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, cast
 
+import anyio
 import regex
 
 from cosd_api import Example, GradingError, SettingError
 from cosd_api.apps.training.answer_tuning import is_right
+from cosd_api.extend import check_positive
 from cosd_providers.suggestions import suggestion
 
+_SHOWN = 300  # maximum number of characters shown of what a command said
 _Verdict = Callable[[Example, str], bool | Awaitable[bool]]
 
 # Questions.
@@ -152,6 +157,38 @@ def choice() -> Grader:
     return Grader("choice", lambda example, text: reads(example, text) == wanted(example), reads, check)
 
 
+def command(*, command: str = "", time_limit: float = 60) -> Grader:
+    """A grader that runs a command of the user, as this user and without a sandbox.
+
+    The command reads a JSON object with the fields of the example and `text`, the answer, on standard input. It exits
+    with 0 if the answer is right, and with 1 if it is wrong. No shell reads the command. `time_limit` limits the
+    seconds for one answer.
+
+    Raises:
+        SettingError: the command is empty, or the limit is not above 0.
+    """
+    check_positive("time_limit", time_limit)
+    name, words = f"command {command}", shlex.split(command)
+    if not words:
+        raise SettingError("the grader command needs a command, such as command='python grade.py'")
+
+    async def judge(example: Example, text: str) -> bool:
+        given = json.dumps(example.model_dump(mode="json") | {"text": text})
+        try:
+            with anyio.fail_after(time_limit):
+                done = await anyio.run_process(words, input=given.encode(), check=False)
+        except TimeoutError:
+            raise GradingError(f"{name} takes longer than {time_limit:g} s") from None
+        except OSError as error:
+            raise GradingError(f"{name} cannot be started: {error.strerror}") from error
+        if done.returncode in (0, 1):
+            return done.returncode == 0
+        said = next(iter(done.stderr.decode(errors="replace").strip().splitlines()[-1:]), "nothing")[:_SHOWN]
+        raise GradingError(f"{name} exited with {done.returncode}, not with 0 or 1, and said: {said}")
+
+    return Grader(name, judge)
+
+
 def check_grader(given: object) -> Grader:
     """Make a grader from a name, a `Grader` or a user-defined function.
 
@@ -174,6 +211,7 @@ GRADERS: Mapping[str, Callable[..., Grader]] = {
     "contains": contains,
     "last-number": last_numbers,
     "choice": choice,
+    "command": command,
 }
 """The library's graders. `module:function` means a user-defined function."""
 
@@ -183,10 +221,11 @@ def grader_named(name: str, **settings: Any) -> Grader:
 
     Args:
         name: one of `GRADERS`, or `module:function` for a function of an example and a text.
-        settings: `ignore_case` for `exact` and `contains`.
+        settings: `ignore_case` for `exact` and `contains`; `command` and `time_limit` for `command`.
 
     Raises:
-        SettingError: the name is unknown, or the grader does not support a given setting.
+        SettingError: the name is unknown, a required setting is missing, or the grader does not support a given
+            setting.
     """
     if name not in GRADERS and ":" not in name:
         more = suggestion(name, GRADERS, f"known are {', '.join(GRADERS)}, and module:function")

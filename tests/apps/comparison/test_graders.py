@@ -91,6 +91,26 @@ async def test_choice() -> None:
     assert not await right("choice", "I do not know", "B")
 
 
+async def test_a_command_of_the_users_own(tmp_path: Path) -> None:
+    script = tmp_path / "grade.py"
+    script.write_text(
+        "import json, sys\n"
+        "given = json.load(sys.stdin)\n"
+        "if given['text'] == 'odd': sys.exit('first line\\nit is odd')\n"
+        "if given['text'] == 'slow': import time; time.sleep(60)\n"
+        "sys.exit(given['answer'] not in given['text'])\n"
+    )
+    settings: dict[str, Any] = {"command": f"{sys.executable} {script}"}
+    assert await right("command", "it is Lima", "Lima", settings)
+    assert not await right("command", "it is Quito", "Lima", settings)
+    with pytest.raises(GradingError, match=r"exited with 3, not with 0 or 1, and said: nothing"):
+        await right("command", "x", "x", {"command": f"{sys.executable} -c 'raise SystemExit(3)'"})
+    with pytest.raises(GradingError, match=r"grade.py takes longer than 0.5 s"):
+        await right("command", "slow", "x", {**settings, "time_limit": 0.5})
+    with pytest.raises(GradingError, match=r"command no_such_program cannot be started: No such file or directory"):
+        await right("command", "x", "x", {"command": "no_such_program"})
+
+
 @given(
     st.sampled_from(["exact", "contains", "last-number", "choice"]), st.text(st.characters(codec="utf-8"), max_size=30)
 )
@@ -123,7 +143,9 @@ def test_an_example_without_what_a_grader_needs(name: str, settings: Any, one: E
     [
         ("last_number", {}, "no grader is named 'last_number'; did you mean 'last-number'"),
         ("zzz", {}, "no grader is named 'zzz'; known are exact, contains, last-number, .*, and module:function"),
-        ("choice", {"ignore_case": True}, "ignore_case is a setting of the grader exact and contains, not of choice"),
+        ("exact", {"command": "a"}, "command is a setting of the grader command, not of exact"),
+        ("command", {}, "the grader command needs a command, such as command='python grade.py'"),
+        ("command", {"command": "a", "time_limit": 0}, "time_limit must be a number above 0, not 0"),
         ("nowhere_at_all:f", {}, "the grader nowhere_at_all:f cannot be imported: No module named"),
         ("math:zzz", {}, "the grader math:zzz cannot be imported: .* has no attribute 'zzz'"),
         ("math:pi", {}, "the grader math:pi is not a function of an example and a text"),
@@ -177,8 +199,11 @@ def test_the_page_about_graders() -> None:
 
 
 def test_every_grader_of_the_list_is_there() -> None:
+    needed: dict[str, dict[str, Any]] = {
+        "command": {"command": "true"},
+    }
     for name in GRADERS:
-        grader = grader_named(name)
+        grader = grader_named(name, **needed.get(name, {}))
         assert isinstance(grader, Grader) and grader.name.startswith(name)
 
 
