@@ -40,8 +40,8 @@ from cosd_api.settings import (
     Asking,
     FusionOptions,
     OnAssistantError,
-    OnDraftError,
     OnBudget,
+    OnDraftError,
     describe_verifier,
     refuse_settings,
 )
