@@ -211,7 +211,7 @@ class Calls:
                 async for item in stream:
                     yield item
                     if isinstance(item, DraftEnd):
-                        return
+                        continue  # the bill may come after it
                     given.append(item)
                     if (room := waits()) is not None:
                         follows = item.id is not None and not item.end and len(given) < command.max_tokens
