@@ -70,10 +70,11 @@ async def attack_the_door(options: Options) -> list[Table]:
         for one in (draft, assistant):
             one.kill()
     columns = ["attack", "seen", "must be", "/health, s (max)", "not answered"]
-    options.say(f"attack: {_REQUESTS} requests")
+    count = _REQUESTS // 10 if options.quick else _REQUESTS
+    options.say(f"attack: {count} requests")
     return [
         Table("Attacks on the gateway's door", columns, rows),
-        await _after_many(_REQUESTS // 10 if options.quick else _REQUESTS),
+        await _after_many(count),
     ]
 
 
