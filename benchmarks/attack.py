@@ -32,6 +32,7 @@ import anyio
 import httpx
 
 from benchmarks.attacked import KEY, Attacked, ModelServer, attacked, environment
+from benchmarks.door import attack_the_door
 from benchmarks.hostile import HOSTILE, STALLED, Met
 from benchmarks.report import Cell, Options, Table
 from cosd_api import RuleVerifier
@@ -156,6 +157,7 @@ async def run(options: Options) -> list[Table]:
             stopped = await _stop(attack)
         wrong = [one for one in attack.streams if one.outcome == "wrong"]
         tables = [_outcomes(attack), _held(before, after), _hostile(attack), _slowest(attack), disk, stopped]
+    tables += await attack_the_door(options)
     if wrong:
         options.say(
             "wrong: " + json.dumps([wrong[0].request.content, attack.expected[wrong[0].request], wrong[0].text])

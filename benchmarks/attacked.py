@@ -1,6 +1,6 @@
 """The processes that are attacked: two llama.cpp servers, each at a fixed port, and `cosd serve` in front of them.
 
-python -m benchmarks.attacked MODEL PORT      one server, until it is killed
+python -m benchmarks.attacked MODEL PORT CONTEXT      one server, until it is killed
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,10 +27,22 @@ import httpx
 from benchmarks.weights import in_full
 from cosd_api.apps.demo.servers import MODELS, PAIR
 
-__all__ = ["KEY", "SLOTS", "Attacked", "ModelServer", "attacked", "environment"]
+__all__ = [
+    "KEY",
+    "OTHER_KEY",
+    "SLOTS",
+    "Attacked",
+    "ModelServer",
+    "attacked",
+    "environment",
+    "free_port",
+    "gateway",
+    "smollm2",
+]
 
 ROOT = Path(__file__).parent.parent
 KEY = "the-key-of-the-attack"
+OTHER_KEY = "the-key-of-another-client"
 SLOTS = 8
 _LIMITS = {"drain_seconds": 2, "stop_seconds": 4, "timeout": 60}
 
@@ -36,7 +50,7 @@ _LIMITS = {"drain_seconds": 2, "stop_seconds": 4, "timeout": 60}
 def environment() -> dict[str, str]:
     """The environment variables for the processes, so that they import the packages of this checkout."""
     paths = [str(ROOT), str(ROOT / "providers"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COSD_SERVE_KEYS": KEY}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COSD_SERVE_KEYS": f"{KEY},{OTHER_KEY}"}
 
 
 @dataclass
@@ -47,11 +61,13 @@ class ModelServer:
         name: the model's name.
         model: the model's file.
         port: the server's port, the same after every start.
+        context: number of tokens in each slot.
     """
 
     name: str
     model: Path
     port: int
+    context: int = 512
     _process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -61,7 +77,7 @@ class ModelServer:
 
     async def start(self) -> None:
         """Start the server, and wait until it is healthy."""
-        command = [sys.executable, "-m", "benchmarks.attacked", str(self.model), str(self.port)]
+        command = [sys.executable, "-m", "benchmarks.attacked", str(self.model), str(self.port), str(self.context)]
         self._process = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL)  # noqa: ASYNC220 - a fork takes no time
         await self.healthy()
 
@@ -138,10 +154,18 @@ class Attacked:
         return found
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that no other program uses at the moment."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])
+
+
+async def smollm2() -> Path:
+    """The file of SmolLM2, which is fetched once."""
+    command = [sys.executable, str(ROOT / "tests" / "smollm2" / "install.py")]
+    found = await anyio.run_process(command, stderr=None)
+    return Path(found.stdout.decode().strip()) / "smollm2.gguf"
 
 
 @asynccontextmanager
@@ -152,30 +176,40 @@ async def attacked(folder: Path) -> AsyncGenerator[Attacked]:
         for name in PAIR:
             model = folder / f"{name}.gguf"
             model.write_bytes(in_full((MODELS / f"{name}.gguf").read_bytes()))
-            servers.append(ModelServer(name, model, _free_port()))
+            servers.append(ModelServer(name, model, free_port()))
             await servers[-1].start()
         draft, assistant = servers
         fusion = {"draft": {"url": draft.url}, "assistants": [{"url": assistant.url}]}
-        (folder / "gateway.json").write_text(json.dumps({"fusions": {"cosd": fusion}, "limits": _LIMITS}))
-        command = [sys.executable, "-m", "cosd_api", "serve", str(folder / "gateway.json"), "--port", "0"]
-        with (folder / "gateway.log").open("w+b") as log:
-            process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=log)  # noqa: ASYNC220
-            try:
-                assert process.stdout is not None
-                url = await anyio.to_thread.run_sync(process.stdout.readline)
-                assert url, (folder / "gateway.log").read_text()
-                yield Attacked(process, int(url.split(b":")[2].split(b"/")[0]), draft, assistant, log)
-            finally:
-                process.kill()
-                process.wait()
-                if process.stdout is not None:
-                    process.stdout.close()
+        async with gateway(folder, {"fusions": {"cosd": fusion}, "limits": _LIMITS}, draft, assistant) as found:
+            yield found
     finally:
         for one in servers:
             one.kill()
 
 
-def _serve(model: str, port: int) -> None:
+@asynccontextmanager
+async def gateway(
+    folder: Path, settings: Any, draft: ModelServer, assistant: ModelServer, log_bytes: int | None = None
+) -> AsyncGenerator[Attacked]:
+    """Run `cosd serve` during the block. If `log_bytes` is given, the disk is full when its log has so many bytes."""
+    (folder / "gateway.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "cosd_api", "serve", str(folder / "gateway.json"), "--port", "0"]
+    small = None if log_bytes is None else partial(resource.setrlimit, resource.RLIMIT_FSIZE, (log_bytes, log_bytes))
+    with (folder / "gateway.log").open("a+b") as log:
+        process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=log, preexec_fn=small)  # noqa: ASYNC220, PLW1509
+        try:
+            assert process.stdout is not None
+            url = await anyio.to_thread.run_sync(process.stdout.readline)
+            assert url, (folder / "gateway.log").read_text()
+            yield Attacked(process, int(url.split(b":")[2].split(b"/")[0]), draft, assistant, log)
+        finally:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def _serve(model: str, port: int, context: int) -> None:
     xllamacpp: Any = importlib.import_module("xllamacpp")  # the package has no type annotations
     params = xllamacpp.CommonParams()
     params.model.path = model
@@ -183,7 +217,7 @@ def _serve(model: str, port: int) -> None:
     params.verbosity = 1
     params.warmup = params.ui = params.kv_unified = False
     params.endpoint_props = params.endpoint_slots = True
-    params.cache_ram_mib, params.n_parallel, params.n_ctx = 64, SLOTS, 512 * SLOTS
+    params.cache_ram_mib, params.n_parallel, params.n_ctx = 64, SLOTS, context * SLOTS
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     server = xllamacpp.Server(params)
     print(server.listening_address, file=sys.stderr)
@@ -191,4 +225,4 @@ def _serve(model: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1], int(sys.argv[2]))
+    _serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

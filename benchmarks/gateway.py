@@ -8,7 +8,9 @@ pass-through read it, to the moment when the client received it.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import statistics
 import sys
 import time
@@ -29,6 +31,7 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from benchmarks.report import Options, Table
+from benchmarks.slots import more_answers_than_slots
 from cosd_api import Fusion, RuleVerifier
 from cosd_api.apps.gateway import Gateway
 from cosd_api.apps.gateway.server import listening, run_gateway
@@ -108,7 +111,7 @@ async def run(options: Options) -> list[Table]:
             what: {str(size): [one.cpu for one in each] for size, each in sizes.items()}
             for what, sizes in found.items()
         }
-    return [_table(rows, figures)]
+    return [_table(rows, figures), await more_answers_than_slots(options)]
 
 
 def _table(rows: Sequence[Sequence[Any]], figures: dict[str, Any]) -> Table:
@@ -149,12 +152,12 @@ async def _alone(role: str, streams: int, tokens: int) -> Observed:
 
 
 async def _gateway(streams: int, tokens: int) -> Observed:
-    async with _child("gateway", tokens) as port:
+    async with child("gateway", tokens) as port:
         return await _observed(port, streams, tokens)
 
 
 async def _relay(streams: int, tokens: int) -> Observed:
-    async with _child("gateway", tokens) as behind, _child("relay", behind) as port:
+    async with child("gateway", tokens) as behind, child("relay", behind) as port:
         return await _observed(port, streams, tokens)
 
 
@@ -223,7 +226,7 @@ def _command(*arguments: object) -> list[str]:
 
 
 @asynccontextmanager
-async def _child(*arguments: object) -> AsyncGenerator[int]:
+async def child(*arguments: object) -> AsyncGenerator[int]:
     """Run a server in a process of its own, and yield its port."""
     async with await anyio.open_process(_command(*arguments), stderr=None, cwd=Path(__file__).parent.parent) as process:
         assert process.stdout is not None
@@ -321,7 +324,8 @@ class TimedGateway(Gateway):
 
 
 def _times(times: dict[str, list[float]]) -> Response:
-    return JSONResponse({"cpu": time.process_time(), "times": times})
+    held = {"pid": os.getpid(), "tasks": len(asyncio.all_tasks())}
+    return JSONResponse({"cpu": time.process_time(), "times": times, **held})
 
 
 def _relaying(port: int) -> Router:

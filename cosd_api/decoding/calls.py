@@ -27,7 +27,7 @@ from cosd_providers.usage import Usage
 HELD_SECONDS = 2.0
 """Number of seconds after which a draft that waits for a slow reader is given up, to be continued later if possible.
 
-A server writes on while nobody reads, into the buffers of both systems: over a megabyte on one machine.
+A server writes on while the stream is not read, into the buffers of both systems: over a megabyte on one machine.
 """
 
 
