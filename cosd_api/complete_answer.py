@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from cosd_api import answer_warnings
 from cosd_api.decoding.answer_job import Run
@@ -81,15 +82,13 @@ def complete_answer(
     )
 
 
-_UNJUDGED = dict.fromkeys(
-    ("acceptance_rate", "replacements", "iterations", "kept_tokens", "replaced_tokens"),
+_UNJUDGED: dict[str, Any] = dict.fromkeys(
+    ("acceptance_rate", "replacements", "iterations", "kept_tokens", "replaced_tokens")
 )
 """The figures of an answer whose method does not judge a draft."""
 
 
-def _of_the_draft(
-    found: Preparation, report: Report, tokens: Sequence[FusedToken], drafted: int
-) -> dict[str, float | int | None]:
+def _of_the_draft(found: Preparation, report: Report, tokens: Sequence[FusedToken], drafted: int) -> dict[str, Any]:
     """The figures of an answer whose method judges a draft."""
     verified = report.kept - sum(one.source == DRAFT and not one.verified for one in tokens)
     judged = verified + report.replaced

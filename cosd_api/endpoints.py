@@ -221,9 +221,9 @@ class Endpoints:
             self._facts = None
         return False
 
-    def _can_spare(self, model: int) -> bool:
-        """Test whether an answer continues without a model; 0 is the draft."""
-        return self.spares if model else self.fails_over
+    def can_spare(self, name: str) -> bool:
+        """Test whether an answer continues without the model of this name."""
+        return self.fails_over if name == DRAFT else self.spares
 
     async def _describe(self, at: int, without: dict[int, ProviderError]) -> None:
         """Ask one assistant's server to describe itself. If it is down and can be spared, add it to `without`."""
@@ -336,7 +336,7 @@ class Endpoints:
             try:
                 turns[at] = await self.render(at, prompt, on_special_tokens=on_special_tokens, own=own)
             except ProviderError as error:
-                if not (self._can_spare(at) and error.retryable):
+                if not (self.can_spare([DRAFT, *self.names][at]) and error.retryable):
                     raise
                 without[at - 1] = error
                 self.breaker.failed(at - 1, error)
@@ -470,7 +470,7 @@ class Endpoints:
                 await check(at, name)
             except ProviderError as error:
                 long = isinstance(error, ContextLengthError)
-                if not (self._can_spare(at) and (long or error.retryable)):
+                if not (self.can_spare(name) and (long or error.retryable)):
                     raise
                 without[at - 1] = error
                 if not long:

@@ -19,7 +19,7 @@ from cosd_api import Fusion, FusionResult, FusionStream
 from cosd_api.apps.gateway.api_errors import ApiError, api_error, cause_of
 from cosd_api.apps.gateway.bodies import Asked
 from cosd_api.apps.gateway.config import GatewayLimits
-from cosd_api.apps.gateway.exchange import Exchange
+from cosd_api.apps.gateway.exchange import Exchange, shares_of
 from cosd_api.apps.gateway.shapes import AnswerShape, ChatShape, CompletionShape, TextReader, event
 from cosd_api.apps.gateway.upstreams import Upstreams
 from cosd_api.settings import AnswerOptions
@@ -437,6 +437,7 @@ def _headers(results: Sequence[FusionResult]) -> Mapping[str, str]:
     billed = sum(one.billed_tokens for result in results for one in result.usage.values())
     found = {"cosd-billed-tokens": str(billed)}
     found["cosd-unverified-tokens"] = str(sum(one.unverified_tokens for one in results))
+    found["cosd-shares"] = ", ".join(f"{name}={share:g}" for name, share in shares_of(results).items())
     judged = [one for one in results if one.judged]
     if judged:
         found["cosd-replacements"] = str(sum(one.replacements or 0 for one in judged))

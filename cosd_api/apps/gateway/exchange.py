@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -115,7 +115,18 @@ class Exchange:
             line |= {"billed": billed, "estimated": sum(one.estimated_tokens for one in self.usage.values())}
             if unverified := sum(one.unverified_tokens for one in self.results):
                 line["unverified_tokens"] = unverified
+            if any(one.seams for one in self.results):
+                line["shares"] = shares_of(self.results)
         _log.info("%s", json.dumps({name: one for name, one in line.items() if one not in ("", None)}))
+
+
+def shares_of(results: Sequence[FusionResult]) -> dict[str, float]:
+    """The share of the tokens of all answers that each model wrote, by name."""
+    written = max(1, sum(len(one.tokens) for one in results))
+    names = dict.fromkeys(name for one in results for name in one.shares)
+    return {
+        name: round(sum(one.shares.get(name, 0) * len(one.tokens) for one in results) / written, 4) for name in names
+    }
 
 
 def _add(total: dict[str, EndpointUsage], more: Mapping[str, EndpointUsage]) -> None:

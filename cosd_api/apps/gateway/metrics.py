@@ -63,6 +63,12 @@ class GatewayMetrics:
             model,
             registry=of,
         )
+        self._shares = Counter(
+            "cosd_written_tokens",
+            "Tokens of complete answers, by the model that wrote them.",
+            [*model, "endpoint"],
+            registry=of,
+        )
         self._upstream = Counter(
             "cosd_upstream_errors", "Failures of models' servers.", [*model, "endpoint", "kind"], registry=of
         )
@@ -131,6 +137,8 @@ class GatewayMetrics:
         if result.judged:
             self._kept.labels(model).inc(result.verified_kept_tokens)
         self._unverified.labels(model).inc(result.unverified_tokens)
+        for endpoint, share in result.shares.items():
+            self._shares.labels(model, endpoint).inc(round(share * len(result.tokens)))
         self._replaced.labels(model).inc(result.replaced_tokens or 0)
         self._replacements.labels(model).inc(result.replacements or 0)
         if whole and result.timings.first_token is not None:

@@ -107,7 +107,7 @@ class Readiness:
 
     def __init__(self, fusions: Mapping[str, Fusion]) -> None:
         self._watched = [
-            _Watched(name, endpoint, provider, endpoint != DRAFT and fusion.endpoints.spares)
+            _Watched(name, endpoint, provider, fusion.endpoints.can_spare(endpoint))
             for name, fusion in fusions.items()
             for endpoint, provider in _endpoints(fusion)
         ]
@@ -155,7 +155,9 @@ class Readiness:
             found[one.fusion][one.endpoint] = _UNKNOWN if stale else one.state
         lacking = [one for one in self._watched if found[one.fusion][one.endpoint] != _READY]
         ages = [one.age for one in self._watched if one.at is not None]
-        state: Ready = "ready" if not lacking else "degraded" if all(one.spared for one in lacking) else "not ready"
+        alive = {one.fusion for one in self._watched if one not in lacking}
+        spared = all(one.spared and one.fusion in alive for one in lacking)
+        state: Ready = "ready" if not lacking else "degraded" if spared else "not ready"
         return state, found, max(ages) if ages else None
 
     def _wake(self) -> None:

@@ -59,6 +59,7 @@ _EXPOSED = (
     "cosd-replacements",
     "cosd-billed-tokens",
     "cosd-unverified-tokens",
+    "cosd-shares",
     "cosd-ignored",
     *(f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset")),
 )

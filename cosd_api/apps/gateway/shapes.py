@@ -55,6 +55,7 @@ def facts(result: FusionResult) -> dict[str, Any]:
         "replacements": result.replacements,
         "tokens": len(result.tokens),
         "unverified_tokens": result.unverified_tokens,
+        "shares": {name: round(share, 4) for name, share in result.shares.items()},
         "stop_reason": result.stop_reason,
         "seconds": round(result.timings.total, 6),
         "usage": {

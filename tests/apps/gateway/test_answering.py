@@ -788,3 +788,20 @@ async def test_a_gateway_that_stops_ends_what_is_in_progress_by_an_error() -> No
         assert (await visit(app, TEXT, body(max_tokens=ENDLESS // 2))).error["code"] == "stopping"
     assert streamed.reply.error["code"] == whole.reply.error["code"] == "stopped"
     assert [one.open_requests for one in models] == [0, 0]
+
+
+async def test_an_answer_outlives_its_draft(caplog: pytest.LogCaptureFixture) -> None:
+    """The assistant writes on alone: the header, the body, the log and the metrics say what each model wrote."""
+    caplog.set_level("INFO")
+    scripts = {"Q:": [" The", " capital", " is", " Li", "ma", "!"]}
+    broken = ScriptedProvider.from_texts(scripts, faults=[Fault(BROKEN, tokens=3)])
+    fusion = Fusion(draft=broken, assistant=ScriptedProvider.from_texts(scripts), on_draft_error="assistant")
+    async with opened(fusion) as app:
+        reply = await visit(app, TEXT, body())
+        written = await metric(app, 'cosd_written_tokens_total{endpoint="assistant",model="fused"}')
+    shares = reply.json["cosd"]["shares"]
+    assert (reply.status, reply.json["choices"][0]["text"]) == (200, " The capital is Lima!")
+    assert reply.headers["cosd-shares"] == f"draft={shares['draft']:g}, assistant={shares['assistant']:g}"
+    assert shares["draft"] > 0 and written == round(7 * shares["assistant"])
+    assert f'"shares": {{"draft": {shares["draft"]}' in caplog.text
+    assert "fused: the draft failed (ServerError); answers continue without it" in caplog.text
