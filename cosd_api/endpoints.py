@@ -197,6 +197,8 @@ class Endpoints:
             self.failures = RetriedFailures()
             with self.failures.recorded():
                 without = self.breaker.left_out()
+                if len(without) > len(self.assistants):  # no model would be left, so all are tried
+                    without = {}
                 if self._facts is None or any(at not in {*without, *self._infos} for at in range(len(self.assistants))):
                     draft = self._draft_info = await _described(self.draft)
                     for at in range(len(self.assistants)):

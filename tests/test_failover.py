@@ -301,3 +301,17 @@ async def test_answers_begin_without_a_draft_that_is_down(monkeypatch: pytest.Mo
     async with Fusion(**given) as fusion:
         with pytest.raises(ServerError, match="the server said 503"):
             await fusion.generate(asked)
+
+
+async def test_the_draft_is_the_last_resort() -> None:
+    """No assistant is left, but the draft answers again: it writes on alone."""
+    given = servers(Fault(DOWN, tokens=3))
+    gone = ServerError("gone", endpoint="http://a", status=500)
+    with patch.object(Failover, "_write", side_effect=gone):
+        result = await fuse("Q:", **given, on_draft_error="assistant", on_assistant_error="draft", max_tokens=8)
+        with pytest.raises(ServerError, match="gone"):
+            await fuse("Q:", **servers(Fault(DOWN, tokens=3)), on_draft_error="assistant", max_tokens=8)
+    assert result.text == " The capital is Rome."
+    assert result.failures == {"draft": "ServerError", "assistant": "ServerError"}
+    assert [one.source for one in result.seams] == ["assistant", "draft"]
+    assert not any(one.alone for one in result.tokens) and result.unverified_tokens

@@ -213,18 +213,25 @@ class Decoder:
         model = self._survivors[0].model
         self._seams.append(Handover(len(self._answer.tokens), model - 1, error))
         reason = f"unverified: the {self._job.names[failed]} failed ({type(error).__name__})"
-        self._failover.begin(model, f"{reason}, and the {self._job.names[model]} writes alone")
+        reason = f"{reason}, and the {self._job.names[model]} writes alone"
+        self._failover.begin(model, reason, looks_at_once=error is self._job.drafts.down)
         self._answer.notify()
 
     def _follow_failover(self) -> bool:
         """Emit what an assistant has written alone. Return True after the draft has returned."""
         failover, answer = self._failover, self._answer
         if failover.error is not None:
-            judge = self._survivors.pop(0)
-            self._lost[judge.model - 1] = Loss(len(answer.tokens), failover.error)
-            if not self._survivors:
-                raise failover.error
-            self._begin_seam(failover.error, judge.model)
+            error, failed = failover.error, self._survivors[:1]
+            if not failed:
+                raise error
+            del self._survivors[0]
+            self._lost[failed[0].model - 1] = Loss(len(answer.tokens), error)
+            if self._survivors:
+                self._begin_seam(error, failed[0].model)
+            elif self._job.survives(error):
+                failover.resort_to_draft(error)
+            else:
+                raise error
         elif failover.returned:
             self._return()
             return True

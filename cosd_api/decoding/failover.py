@@ -58,20 +58,37 @@ class Failover:
         self._tokenwise = tokenwise
         self._is_back = False
 
-    def begin(self, model: int, reason: str) -> None:
-        """Let an assistant continue the path; `reason` is recorded with each of its tokens."""
+    def begin(self, model: int, reason: str, *, looks_at_once: bool = False) -> None:
+        """Let an assistant continue the path.
+
+        Args:
+            model: index of the assistant.
+            reason: the reason, which is recorded with each token.
+            looks_at_once: whether the draft may be back already, because it failed in an earlier answer.
+        """
         self.active, self.returned, self._is_back, self.end, self.error = True, False, False, None, None
-        self._start(self._run, model, reason)
+        self._start(self._run, model, reason, 0.0 if looks_at_once else RETURN_SECONDS)
+
+    def resort_to_draft(self, error: Exception) -> None:
+        """Let the draft continue if it answers again, because no assistant is left; otherwise, `error` remains."""
+        self.error = None
+        self._start(self._resort, error)
 
     def leave(self) -> None:
         """Let the draft continue."""
         self.active = self.returned = False
 
-    async def _run(self, model: int, reason: str) -> None:
+    async def _resort(self, error: Exception) -> None:
+        if await self._answer.job.drafts.draft_is_back():
+            await self._make_ready()
+        self.error = None if self.returned else error
+        self._answer.notify()
+
+    async def _run(self, model: int, reason: str, wait: float) -> None:
         """Write until the answer ends, the assistant fails, or the draft has returned."""
         answer = self._answer
         looking = anyio.CancelScope()
-        self._start(self._look, looking)
+        self._start(self._look, looking, wait)
         try:
             while not (self.returned or self.end or answer.is_end(len(answer.tokens))):
                 await self._write(model, reason)
@@ -112,6 +129,8 @@ class Failover:
         for token in characters.flush():
             append(token)
         if due and not answer.is_end(len(answer.tokens)):
+            if not self._tokenwise:
+                answer.cut_back(len(answer.tokens) - 1)
             await self._make_ready()
 
     async def _encoded(self, encoder: Encoder | None, text: bytes) -> Ids | None:
@@ -130,8 +149,6 @@ class Failover:
     async def _make_ready(self) -> None:
         """Put the draft's own ids of the text into the path."""
         answer = self._answer
-        if not self._tokenwise:
-            answer.cut_back(len(answer.tokens) - 1)
         if answer.encoder is not None:
             ids = await self._encoded(answer.encoder, bytes(answer.text))
             if ids is None:
@@ -139,9 +156,10 @@ class Failover:
             answer.encode_again(ids)
         self.returned = True
 
-    async def _look(self, scope: anyio.CancelScope) -> None:
+    async def _look(self, scope: anyio.CancelScope, wait: float) -> None:
         """Ask the draft's server, from time to time, whether it serves the same model again."""
         with scope:
             while not self._is_back:
-                await anyio.sleep(RETURN_SECONDS)
+                await anyio.sleep(wait)
                 self._is_back = await self._answer.job.drafts.draft_is_back()
+                wait = RETURN_SECONDS

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import signal
-import socket
+from collections import Counter
 from collections.abc import AsyncIterator
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx
+import openai
 import pytest
 
-from benchmarks.attacked import ModelServer
+from benchmarks.attacked import KEY, ModelServer, free_port, gateway
+from benchmarks.weights import in_full
 from cosd_api import Fusion, FusionResult, fuse
+from cosd_api.apps.demo.questions import sample
 from cosd_api.apps.demo.servers import MODELS, Three
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
@@ -23,9 +28,7 @@ PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and th
 @pytest.fixture
 async def mortal() -> AsyncIterator[ModelServer]:
     """A server of the model that adds."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    server = ModelServer("sums", MODELS / "sums.gguf", port)
+    server = ModelServer("sums", MODELS / "sums.gguf", free_port())
     await server.start()
     yield server
     server.kill()
@@ -85,3 +88,56 @@ async def test_the_draft_takes_over_again_after_its_restart(mortal: ModelServer,
         await killed(fusion, mortal, 3, again=True)
         result = await fusion.generate(PROMPT)  # the next answer needs no failover
     assert not result.seams and result.text == (await fuse(PROMPT, draft=mortal.url, assistant=three.facts)).text
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(300)
+async def test_sixty_four_streams_outlive_three_deaths_of_each_server(tmp_path: Path) -> None:
+    """Both servers have one model, so that every text is known, whoever writes it: nothing is repeated or lost."""
+    model = tmp_path / "sums.gguf"
+    model.write_bytes(in_full((MODELS / "sums.gguf").read_bytes()))  # in full precision, slots do not change a text
+    servers = [ModelServer("sums", model, free_port()) for _ in range(2)]
+    settings = {
+        "fusions": {
+            "cosd": {
+                "draft": {"url": servers[0].url},
+                "assistants": [{"url": servers[1].url}],
+                "on_draft_error": "assistant",
+                "on_assistant_error": "draft",
+            }
+        }
+    }
+    prompts = [question.prompt for question in sample("sum", 16, seed=3)]
+    over, texts, told = anyio.Event(), dict[str, str](), Counter[str]()
+
+    async def ask(client: openai.AsyncOpenAI, number: int) -> None:
+        for at in count(number):
+            prompt, text, reasons = prompts[at % len(prompts)], "", list[str]()
+            async for one in await client.completions.create(model="cosd", prompt=prompt, stream=True, max_tokens=40):
+                text += one.choices[0].text
+                reasons += [one.choices[0].finish_reason] if one.choices[0].finish_reason else []
+            assert text == texts[prompt] and reasons == ["stop"], (text, texts[prompt], reasons)
+            told["streams"] += 1
+            if over.is_set():
+                return
+
+    try:
+        for one in servers:
+            await one.start()
+        async with Fusion(draft=servers[0].url, assistant=servers[1].url) as fusion:
+            texts = {prompt: (await fusion.generate(prompt, max_tokens=40)).text for prompt in prompts}
+        async with gateway(tmp_path, settings, servers[0], servers[1]) as attacked:
+            key: dict[str, Any] = {"base_url": f"{attacked.url}/v1", "api_key": KEY, "max_retries": 0, "timeout": 60}
+            async with openai.AsyncOpenAI(**key) as client, anyio.create_task_group() as group:
+                for number in range(64):
+                    group.start_soon(ask, client, number)
+                for server in servers * 3:
+                    await anyio.sleep(1.5)
+                    server.signal(signal.SIGKILL)
+                    await anyio.sleep(1.5)
+                    await server.start()
+                over.set()
+    finally:
+        for one in servers:
+            one.kill()
+    assert told["streams"] >= 64
