@@ -97,7 +97,7 @@ def _time(one: Measured) -> Table:
     columns += ["CPU us a token", "memory MB", "ms late"]
     floor, best, alone = one.floor(), one.best_of_rounds(), one.seconds("d: draft alone")
     rows: list[list[Cell]] = [
-        [what, _spread(took, 1), *(_ratio(took, other) for other in (alone, floor, best)), *[None] * 3]
+        [what, _spread(took, 1), *(_ratio(took, other) for other in (alone, floor, best)), *[None] * 4]
         for what, took in (("floor", floor), (IN_FULL, one.floor(twice=True)))
     ]
     for name, runs in _listed(one):

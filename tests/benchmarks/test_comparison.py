@@ -73,9 +73,8 @@ def measured(case: Case) -> Measured:
     found = Measured(case, Speeds())
     for place, method in enumerate(METHODS):
         seconds = 8.6 if method.alone else 16.0 + place
-        told: dict[str, int] = {}
         replaced = 0 if method.alone else 5
-        answer = Answer("text", case.length, replaced, 0.1, seconds, 600, told)
+        answer = Answer("text", case.length, replaced, 0.1, seconds, 600, {})
         run = Run(
             answer, Counts(10, 5000, 600), Counts() if method.alone else Counts(20, 9000, 80), 0.2, 50 << 20, 0.001
         )
@@ -119,7 +118,6 @@ def test_tables_show_every_method_and_whether_targets_are_reached() -> None:
         names = [row[0] for row in table.rows]
         assert [method.name for method in METHODS if method.name in names] == [method.name for method in METHODS]
     assert {row[3] for row in shown[1].rows} <= {"yes", "no"}
-    assert "3 of 5" not in shown[-1].markdown() and "9 of 15 (60%), 27 started" in shown[-1].markdown()
 
 
 def test_a_table_is_markdown_and_rows_have_all_columns() -> None:
