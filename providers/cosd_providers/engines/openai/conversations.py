@@ -107,11 +107,11 @@ class ChatRouteRenderer(ChatRenderer):
         """Find the white space before the model's answers, and find out whether the server writes it.
 
         If the server writes it, a partial answer that is sent without the white space continues exactly like the
-        model's own. Servers that return no tokens are assumed to strip their answers.
+        model's own.
         """
-        if not self._client.facts.probs:
-            return "", False
         try:
+            if not self._client.facts.probs:
+                return await self._space_of_text()
             own, text = await self._answer("", _FEW), b""
             for position, after in pairwise(own):
                 text += position.pick.token.data
@@ -123,6 +123,29 @@ class ChatRouteRenderer(ChatRenderer):
         except (StatusError, ResponseError):
             return "", False
         return "", False
+
+    async def _space_of_text(self) -> tuple[str, bool]:
+        """Like `_leading_space`, for servers that return no tokens: compare the texts of three answers.
+
+        The first answer is the model's own. The other two continue its first word, once with and once without the
+        leading space. The server is assumed to write the space if only the answer without the space continues like the
+        model's own.
+        """
+        if not self._client.partial:
+            return "", False
+        own = await self._text("")
+        said = own.lstrip()
+        lead = own[: len(own) - len(said)] if said else ""
+        if not lead:
+            return "", False
+        first = said.split()[0]
+        rest = said[len(first) :]
+        with_it, without = await self._text(lead + first), await self._text(first)
+        return lead, not _same(with_it, rest) and _same(without, rest)
+
+    async def _text(self, started: str) -> str:
+        [choice] = (await self._one(Conversation(), _GREETING, started, _FEW)).choices
+        return choice.written
 
     async def _answer(self, started: str, limit: int) -> list[Position]:
         answer = await self._one(Conversation(), _GREETING, started, limit)
@@ -137,6 +160,11 @@ def no_partial(endpoint: str) -> UnsupportedError:
     """Create the error for a partial answer over a route that does not continue answers."""
     words = "with api='messages' a partial answer is not continued"
     return UnsupportedError(words, endpoint=endpoint, hint="End the conversation with a user message.")
+
+
+def _same(one: str, other: str) -> bool:
+    """True if neither text is empty, and both are equal up to the end of the shorter text."""
+    return bool(one) and bool(other) and one[: len(other)] == other[: len(one)]
 
 
 def _alike(one: Token, other: Token) -> bool:
