@@ -73,7 +73,7 @@ async def attack_the_door(options: Options) -> list[Table]:
     count = _REQUESTS // 10 if options.quick else _REQUESTS
     options.say(f"attack: {count} requests")
     return [
-        Table("Attacks on the gateway's door", columns, rows),
+        Table("Attacks on the gateway's door", columns, rows, [], {"failures": [row[0] for row in rows if row[-1]]}),
         await _after_many(count),
     ]
 
@@ -226,9 +226,14 @@ async def _limited(behind: int) -> AsyncGenerator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
+_HELD = ("descriptors", "tasks", "memory, MB")
+_MOST = (20, 5, 20)
+"""How much more of each a gateway may hold after many answers."""
+
+
 async def _after_many(count: int) -> Table:
     """What a gateway holds before and after many short answers of scripted models."""
-    rows: list[list[Cell]] = []
+    counts: list[list[float]] = []
     async with (
         child("gateway", 8) as port,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
@@ -247,5 +252,8 @@ async def _after_many(count: int) -> Table:
             held = (await client.get("/times")).json()
             about = Path(f"/proc/{held['pid']}")
             status = dict(re.findall(r"^(\w+):\s+(\d+)", (about / "status").read_text(), re.MULTILINE))
-            rows.append([f"after {done}", len([*(about / "fd").iterdir()]), held["tasks"], int(status["VmRSS"]) / 1e3])
-    return Table("Held after many answers", ["answers", "descriptors", "tasks", "memory, MB"], rows)
+            counts.append([len([*(about / "fd").iterdir()]), held["tasks"], int(status["VmRSS"]) / 1e3])
+    first, last = counts
+    leaked = [what for what, most, one, other in zip(_HELD, _MOST, first, last, strict=True) if other > one + most]
+    rows: list[list[Cell]] = [["after 500", *first], [f"after another {count}", *last]]
+    return Table("Held after many answers", ["answers", *_HELD], rows, [], {"failures": leaked})
