@@ -247,8 +247,9 @@ class FusionStream:
                     self._silent[names[at]] = info.endpoint
         finally:
             breaker, lost, seams = self._endpoints.breaker, run.report().lost, run.report().seams
-            if seams and -1 not in found.facts.without and seams[0].error is not None and _may_pass(seams[0].error):
-                breaker.failed(-1, seams[0].error)
+            down = seams[0].error if seams and seams[-1].error is not None else None  # it may have returned since
+            if -1 not in found.facts.without and down is not None and _may_pass(down):
+                breaker.failed(-1, down)
             for at, name in enumerate(names):
                 loss = lost.get(at)
                 if loss is None and self._ledgers[name].first_token_seconds is not None:
