@@ -155,14 +155,16 @@ async def test_ties_hardly_change_how_much_a_genuine_pair_replaces(shorter: str,
 
 
 async def test_emoji_take_no_more_drafts_than_words(draft: str, assistant: str) -> None:
-    """Characters of several tokens restart nothing."""
+    """Characters of several tokens restart nothing: the draft is one stream, where it may run ahead."""
     message = [{"role": "user", "content": "Write a row of party emoji."}, {"role": "assistant", "content": "🎉" * 8}]
-    async with Fusion(draft=draft, assistant=assistant) as fusion:
+    async with Fusion(
+        draft=draft, assistant=assistant, max_ahead=96
+    ) as fusion:  # how long drafts are depends on speeds
         result = await fusion.generate(message, max_tokens=96)
     parts = [token for token in result.tokens if token.raw is not None]
     assert len(parts) > 60, result.text
     assert result.replacements == 0
-    assert result.draft_requests <= 12  # short ones: nothing is known yet about this pair; 32 characters restart none
+    assert result.draft_requests <= 2
     assert "".join(token.text for token in result.tokens) == result.text
 
 
