@@ -228,11 +228,11 @@ async def _limited(behind: int) -> AsyncGenerator[int]:
 
 _HELD = ("descriptors", "tasks", "memory, MB")
 _MOST = (20, 5, 20)
-"""How much more of each a gateway may hold after many answers."""
+"""The greatest increase of each after many answers."""
 
 
 async def _after_many(count: int) -> Table:
-    """What a gateway holds before and after many short answers of scripted models."""
+    """Measure the resources of a gateway before and after many short answers of scripted models."""
     counts: list[list[float]] = []
     async with (
         child("gateway", 8) as port,

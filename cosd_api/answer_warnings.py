@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 
-from cosd_api.decoding.commands import DRAFT as DRAFTS
 from cosd_api.decoding.commands import Handover, Loss
 from cosd_api.records import DRAFT, EndpointUsage, FusedToken
 from cosd_api.verification import Verifier
@@ -66,10 +65,10 @@ def seams(found: Sequence[Handover], names: Sequence[str], tokens: Sequence[Fuse
     before = names[0]
     for seam, following in zip_longest(found, found[1:]):
         name = names[seam.source + 1]
-        if seam.source != DRAFTS:
+        if seam.error is not None:
             end = len(tokens) if following is None else following.token
             count = f"{max(0, end - seam.token)} tokens"
-            back = f", until the draft returned at token {end + 1}" if following and following.source == DRAFTS else ""
+            back = f", until the draft returned at token {end + 1}" if following and following.error is None else ""
             words = f"{before} failed at token {seam.token + 1}, and the {name} wrote {count} alone{back}"
             notes.append(f"the {words}; they are unverified: {seam.error}")
         before = name

@@ -164,6 +164,30 @@ def test_the_draft_returns(seed: int) -> None:
         # Otherwise the reference would encode the text before the seam again, and the library never does.
 
 
+@pytest.mark.parametrize("seed", seeds(SOME))
+def test_a_draft_that_returns_but_cannot_encode_leaves_the_answer_to_the_assistant(seed: int) -> None:
+    chance = random.Random(f"cannot encode {seed}")
+    task = replace(drawn(f"cannot encode {seed}"), room=None)
+    error, first = ServerError("the draft is down", status=500), chance.randrange(3)
+
+    async def is_back(_: Endpoints) -> bool:
+        return True
+
+    servers = task.servers(f"{seed}")
+    failed = list[bool]()
+
+    def broken(method: str, before: int) -> Exception | None:
+        failed.extend([True] * (method == "generate" and before >= first))
+        return error if failed and method in ("generate", "encode") else None
+
+    servers["draft"].broken = broken
+    with patch.object(Endpoints, "draft_is_back", is_back), patch.object(failover, "RETURN_SECONDS", 0.1):
+        result = virtual_time.run(partial(task.survived, servers, on_draft_error="assistant"))
+    assert result.trace.replay(task.verifier) == result.text
+    if len(result.seams) == 1 and result.tokens[-1:] and result.tokens[-1].alone:
+        check_alone(result, task, result.seams[0].token, len(result.tokens), 0)
+
+
 def is_down(draft: Any, error: Exception, first: int, method: str, before: int) -> Exception | None:
     """The error of every draft from a number on."""
     return error if method == "generate" and before >= first else None

@@ -98,7 +98,7 @@ APPS = [one for one in MODULES if one.startswith("cosd_api/apps/")]
 OPEN = re.compile(
     r"cosd_api(\.(types|extend|settings|checks|common\.\w+|config|forcing|methods|telemetry|verification))?|cosd_providers.*"
 )
-"""What applications may import from: public modules, helpers, packages as such, and `cosd_providers`."""
+"""The modules from which applications may import: public modules, helpers, packages as such, and `cosd_providers`."""
 
 
 @pytest.mark.parametrize("module", APPS)

@@ -7,6 +7,7 @@ has returned, the fusion continues as after a replacement by that assistant.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import anyio
@@ -19,6 +20,7 @@ from cosd_api.decoding.said import Ids
 from cosd_api.paths.cuts import is_safe_cut
 from cosd_api.paths.encoding import Encoder
 from cosd_providers.contract import DraftEnd, Token
+from cosd_providers.errors import ProviderError, ResponseError
 from cosd_providers.text import sendable
 
 RETURN_SECONDS = 2.0
@@ -56,7 +58,7 @@ class Failover:
         self.error: Exception | None = None
         self._answer, self._calls, self._encoders, self._start = answer, calls, encoders, start
         self._tokenwise = tokenwise
-        self._is_back = False
+        self._is_back, self._may_return = False, True
 
     def begin(self, model: int, reason: str, *, looks_at_once: bool = False) -> None:
         """Let an assistant continue the path.
@@ -80,7 +82,7 @@ class Failover:
 
     async def _resort(self, error: Exception) -> None:
         if await self._answer.job.drafts.draft_is_back():
-            await self._make_ready()
+            await self._make_ready(len(self._answer.tokens))
         self.error = None if self.returned else error
         self._answer.notify()
 
@@ -121,7 +123,7 @@ class Failover:
                 return True
             for token in characters.feed(item) if joins else [item]:
                 append(token)
-            due = self._is_back and self._can_return()
+            due = self._is_back and self._may_return and self._can_return()
             return due or answer.is_end(len(answer.tokens))
 
         command = StartDraft(next(answer.asks), text, answer.bound - count, None, (), ids=ids)
@@ -129,9 +131,11 @@ class Failover:
         for token in characters.flush():
             append(token)
         if due and not answer.is_end(len(answer.tokens)):
-            if not self._tokenwise:
-                answer.cut_back(len(answer.tokens) - 1)
-            await self._make_ready()
+            await self._make_ready(len(answer.tokens) - (not self._tokenwise))
+        if len(answer.tokens) == count and not (self.returned or self.end):
+            raise ResponseError(
+                "the server wrote nothing, and gave no reason", endpoint=answer.job.turns[model].provider.name
+            )
 
     async def _encoded(self, encoder: Encoder | None, text: bytes) -> Ids | None:
         """A model's own encoding of the text; None if it takes text."""
@@ -146,13 +150,20 @@ class Failover:
             return True
         return len(answer.tokens) > 1 and is_safe_cut(bytes(answer.text), answer.ends[-2])
 
-    async def _make_ready(self) -> None:
-        """Put the draft's own ids of the text into the path."""
-        answer = self._answer
+    async def _make_ready(self, count: int) -> None:
+        """Let the draft continue after the first `count` tokens, with its own ids of their text.
+
+        If it cannot encode the text, the assistant writes on, and the draft does not return in this answer.
+        """
+        answer, ids = self._answer, None
         if answer.encoder is not None:
-            ids = await self._encoded(answer.encoder, bytes(answer.text))
+            with suppress(ProviderError):  # the draft has failed again
+                ids = await self._encoded(answer.encoder, bytes(answer.text[: answer.offset(count)]))
             if ids is None:
+                self._may_return = False
                 return
+        answer.cut_back(count)
+        if ids is not None:
             answer.encode_again(ids)
         self.returned = True
 

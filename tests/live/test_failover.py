@@ -35,7 +35,7 @@ async def mortal() -> AsyncIterator[ModelServer]:
 
 
 async def written(url: str, text: str, count: int) -> str:
-    """What a model writes after a text, by its server alone."""
+    """The continuation of a text by a model's server alone."""
     async with httpx.AsyncClient(timeout=60) as client:
         body = {
             "prompt": text,

@@ -1,4 +1,4 @@
-"""What the demonstration counts."""
+"""The counts of the demonstration."""
 
 import pytest
 
