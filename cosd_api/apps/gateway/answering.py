@@ -32,9 +32,7 @@ __all__ = ["Answering", "StopSignal"]
 _log = logging.getLogger("cosd_api.apps.gateway")
 
 _TOGETHER = 8  # maximum number of answers to one request that are written at the same time
-_GRACE_SECONDS = (
-    2.0  # time to send an error after the time limit; then the answer ends, even if the client read nothing
-)
+_GRACE_SECONDS = 2.0  # to send an error after the time limit; then the answer ends, even if the client read nothing
 _LEAST_SECONDS = 0.001
 _WRITE_BYTES = 16_384  # size, in bytes, at which collected events are sent even if more tokens are ready
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", "x-accel-buffering": "no"}
