@@ -101,7 +101,7 @@ def tossed(task: Task, verifier: RandomVerifier, **more: Any) -> reference.Fused
 
     if "fails" in more:
         more["contestable"] = lambda p, start: coin(verifier.seed, prompt, start) < verifier.rate
-    return task.expected(placed=placed, **more)
+    return replace(task, verifier=verifier).expected(placed=placed, **more)
 
 
 TOSSING = st.builds(RandomVerifier, rate=RATES, seed=SEEDS)
