@@ -7,7 +7,7 @@ from typing import Any
 
 from cosd_api import answer_warnings
 from cosd_api.decoding.answer_job import Run
-from cosd_api.decoding.commands import Report
+from cosd_api.decoding.commands import Finish, Report
 from cosd_api.decoding.timeline import Timeline
 from cosd_api.estimate import prompt_tokens
 from cosd_api.preparation import Preparation
@@ -48,9 +48,11 @@ def complete_answer(
     assert run.finished is not None
     report, calls, names = run.report(), run.calls, [*ledgers]
     usage = {name: EndpointUsage.of(ledger) for name, ledger in ledgers.items()}
+    text = sendable(report.text) if found.parts else readable(report.text)
+    parsed, invalid = _parsed(text, run.finished, limits)
     judged = _of_the_draft(found, report, tokens, calls.drafted_tokens) if report.judged else _UNJUDGED
     return FusionResult(
-        text=sendable(report.text) if found.parts else readable(report.text),
+        text=text,
         finish_reason=run.finished.finish_reason,
         stop_reason=run.finished.stop_reason,
         tokens=tuple(tokens),
@@ -62,7 +64,7 @@ def complete_answer(
         assistant_requests=calls.assistant_requests,
         usage=usage,
         timings=timings,
-        warnings=(*_warnings(found, run, tokens, settings, ledgers, usage, silent), *notes),
+        warnings=(*_warnings(found, run, tokens, settings, ledgers, usage, silent), *invalid, *notes),
         draft=found.facts.draft,
         assistants=found.facts.assistants,
         settings=Settings.of(settings, limits, found.facts.unit, routes=found.named, ties=found.ties),
@@ -79,7 +81,19 @@ def complete_answer(
         },
         weights=None if report.weights is None else {names[at]: one for at, one in report.weights.items()},
         requests=tuple(Request.of(span, names) for span in timeline.spans),
+        parsed=parsed,
     )
+
+
+def _parsed(text: str, finish: Finish, limits: AnswerLimits) -> tuple[Any, Sequence[str]]:
+    """The value of an answer that has a format and ended by itself, and a warning if it is not valid."""
+    chosen = limits.response_format
+    if chosen is None or finish.finish_reason != "stop" or finish.stop_reason in limits.stop:
+        return None, ()
+    try:
+        return chosen.parse(text), ()
+    except ValueError as error:
+        return None, (f"the answer is not valid: {error}",)
 
 
 _UNJUDGED: dict[str, Any] = dict.fromkeys(

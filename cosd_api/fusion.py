@@ -232,6 +232,10 @@ class Fusion:
             alternatives: number of other tokens to list with each token of the answer (`FusedToken.alternatives`), from
                 0 to 20. The models must have the same token ids, and the method must be `cosd` or `defer`. The list
                 affects neither the text nor the decisions.
+            response_format: the format of the answer: a JSON schema, a pydantic model, a compiled regular expression, a
+                list of choices, or a `response_format` of OpenAI's API. All models are restricted to it, and text
+                without a choice is written without asking them; see docs/exact.md. The value is `FusionResult.parsed`.
+                Requires the method `cosd` and the extra `structured`.
 
         Raises:
             SettingError: a limit is invalid, or has no meaning for the method.

@@ -13,6 +13,7 @@ from cosd_api.decoding.watches import watched
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.records import DRAFT
 from cosd_api.settings import AnswerLimits, FusionSettings
+from cosd_api.structured.constrained import constrained
 from cosd_providers.contract import ServerInfo
 from cosd_providers.errors import BudgetError, ProviderError, UnsupportedError
 from cosd_providers.messages import Message, RenderedPrompt
@@ -85,6 +86,9 @@ async def prepare(
     routes = facts.routes(method, infos)
     named = routes.named([DRAFT, *endpoints.names], {*facts.without} - {-1})
     judges_ids = method.asks_by_ids and not routes.literal
+    if limits.response_format is not None:
+        language, cuts = limits.response_format.language, facts.cuts or [False] * len(turns)
+        turns = [constrained(turn, language, cuts=one) for turn, one in zip(turns, cuts, strict=True)]
     if limits.alternatives and not (judges_ids and routes.same_ids):
         raise UnsupportedError(_no_alternatives({} if method.own_paths else named))
     return Preparation(

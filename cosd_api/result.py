@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SerializeAsAny, ValidationError
 
 from cosd_api.decoding.commands import FinishReason
 from cosd_api.errors import TraceError
@@ -76,6 +76,9 @@ class FusionResult(Record):
             `{"assistant": "ConnectError"}`.
         weights: the models' weights, by name, if the method determined them for this prompt (`weights="route"`).
         requests: all requests of the answer, in the order in which they were started. Depends on timing.
+        parsed: the value of an answer with a `response_format`: an object of the pydantic model, the value of the JSON
+            text, or the text itself. None if the answer has no format, was cut short, or is not valid; a warning then
+            says why. After a round trip, an object of a model is a dictionary.
         library_version: version of cosd-api that generated the answer.
     """
 
@@ -109,6 +112,7 @@ class FusionResult(Record):
     failures: dict[str, str] = Field(default_factory=dict[str, str])
     weights: dict[str, float] | None = None
     requests: tuple[Request, ...] = ()
+    parsed: SerializeAsAny[Any] = None
     library_version: str = __version__
 
     @property

@@ -36,6 +36,7 @@ from cosd_api.decoding.route import BY_IDS, Route, in_words
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DEFAULT_IS_GREEDY, DEFAULT_METHOD, Method, method_class, method_named
 from cosd_api.records import Record
+from cosd_api.structured.response_format import ResponseFormat
 from cosd_api.verification import KnownVerifier, RuleVerifier, Verifier
 from cosd_providers import connect
 from cosd_providers.messages import Message, OnSpecialTokens
@@ -161,6 +162,7 @@ class AnswerOptions(SpendingOptions, total=False):
     seed: int | None
     own: OwnMessages | None
     alternatives: int
+    response_format: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +182,7 @@ class AnswerLimits(SpendingLimits):
     alternatives: Annotated[
         int, Setting("Other tokens to list with each token of the answer.", least=0, most=MOST_ALTERNATIVES)
     ] = 0
+    response_format: ResponseFormat | None = None
 
     @classmethod
     def checked(cls, **given: Unpack[AnswerOptions]) -> Self:
@@ -189,6 +192,7 @@ class AnswerLimits(SpendingLimits):
             SettingError: a setting is invalid.
         """
         chosen: dict[str, Any] = {**given, "stop": check_stop(given.get("stop")), "own": check_own(given.get("own"))}
+        chosen["response_format"] = ResponseFormat.of(given.get("response_format"))
         limits = cls(**chosen)
         check_declared(limits)
         if limits.alternatives > MOST_ALTERNATIVES:
@@ -196,12 +200,20 @@ class AnswerLimits(SpendingLimits):
             raise SettingError(f"{words}: at most {MOST_ALTERNATIVES} other tokens are listed with each")
         return limits
 
+    def options(self) -> dict[str, Any]:
+        """The limits as keyword arguments."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
     def seeded(self, method: Method) -> Self:
         """Return the limits for one answer, with a random seed if the method draws and no seed is given.
 
         Raises:
-            SettingError: a seed is given, but the method does not draw.
+            SettingError: a seed is given, but the method does not draw; or a format, which the method cannot keep.
         """
+        if self.response_format is not None and ("response_format" not in method.accepts or method.temperature):
+            why = "it draws its tokens" if method.temperature else f"it decides by {method.decides}"
+            words = f"response_format is not accepted by the method {method.name!r}, because {why}"
+            raise SettingError(f"{words}. Leave it out, or use method='cosd' without a temperature")
         if method.temperature:
             return self if self.seed is not None else replace(self, seed=secrets.randbits(31))
         if self.seed is not None:
@@ -423,6 +435,7 @@ class Settings(Record):
             `"own"` (its own encoding), `"text"` (up to a safe cut) or `"literal"` (equation 3 of the paper as printed).
             Models that were left out from the beginning are missing. Empty in answers from earlier versions.
         tie: largest difference of log probabilities at which an assistant's two most probable ids counted as equal.
+        response_format: the format of the answer, in the form of OpenAI's API as far as it has one; None for any text.
     """
 
     method: str = DEFAULT_METHOD
@@ -446,6 +459,7 @@ class Settings(Record):
     contexts: Literal["ids", "text"] = "text"
     routes: dict[str, Route] = Field(default_factory=dict[str, Route])
     tie: float = 0.0
+    response_format: dict[str, Any] | None = None
 
     @property
     def route(self) -> str:
@@ -475,6 +489,8 @@ class Settings(Record):
         values: dict[str, Any] = {one.name: getattr(part, one.name) for part in parts for one in fields(part)}
         del values["own"]  # messages are private, like the prompt
         del values["alternatives"]  # the tokens contain them, and they do not affect the answer
+        chosen = limits.response_format
+        values["response_format"] = None if chosen is None else chosen.record
         method = settings.method
         values |= {
             "method": method.name,

@@ -6,7 +6,7 @@ import asyncio
 import codecs
 import time
 from collections.abc import Sequence
-from typing import Self, TypeGuard
+from typing import Any, Self, TypeGuard
 
 import anyio
 
@@ -132,6 +132,12 @@ class FusionStream:
     def unread(self) -> int:
         """The number of tokens that can be read without waiting."""
         return len(self._all) - self._read
+
+    @property
+    def partial(self) -> Any:
+        """The value of the text read so far, if the answer has a `response_format`; see `ResponseFormat.partial`."""
+        chosen = self._limits.response_format
+        return None if chosen is None else chosen.partial("".join(one.text for one in self._all[: self._read]))
 
     def _room(self) -> asyncio.Event | None:
         """An event that is set as soon as the reader has caught up, if too many tokens are unread; else None."""

@@ -44,7 +44,13 @@ class CoSD(DraftFirst):
     """
 
     name: ClassVar[str] = "cosd"
-    accepts: ClassVar[frozenset[str]] = DraftFirst.accepts | {"verifier", "unit", "tie", "on_draft_error"}
+    accepts: ClassVar[frozenset[str]] = DraftFirst.accepts | {
+        "verifier",
+        "unit",
+        "tie",
+        "on_draft_error",
+        "response_format",
+    }
     hoisted: ClassVar[tuple[str, ...]] = ("verifier", "unit", "temperature")
     decides: ClassVar[str] = "the probability of one token of the draft and one of the assistant"
     compares_tokenizers: ClassVar[bool] = True

@@ -125,7 +125,7 @@ class _Session:
 
         async def work(emit: Callable[[FusedToken | FusionResult], None]) -> None:
             limits = await bounded(self._fusion, messages, self._limits, told=self._told, announce=announce)
-            async with self._fusion.stream(messages, **asdict(limits)) as stream:
+            async with self._fusion.stream(messages, **limits.options()) as stream:
                 async for token in stream:
                     emit(token)
             emit(stream.result)

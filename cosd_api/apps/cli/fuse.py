@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -122,7 +121,7 @@ async def _answer(
     try:
         async with fusion:
             limits = await bounded(fusion, prompt, limits, told=quiet)
-            async with fusion.stream(prompt, **asdict(limits)) as stream:
+            async with fusion.stream(prompt, **limits.options()) as stream:
                 async for token in stream:
                     writer.write(token)
                 return stream.result

@@ -7,7 +7,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, cast, get_origin
@@ -297,7 +297,7 @@ class SharedOptions:
         """
         fusion = self.fusion()
         limits = self.limits(fusion)
-        shared: Any = {name: one for name, one in asdict(limits).items() if self.given(name) and one is not None}
+        shared: Any = {name: one for name, one in limits.options().items() if self.given(name) and one is not None}
         fusion.limits.update(shared)
         if limits.own:
             fusion.limits["own"] = limits.own
