@@ -15,6 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 from cosd_api.errors import SettingError
+from cosd_api.structured.schemas import SupportedSchema
 from cosd_providers.text import whole
 
 if TYPE_CHECKING:
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Language", "Position"]
 
-_SEPARATORS = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
-"""One spelling of white space, the one of `json.dumps`: with a choice of white space, hardly a byte would be forced."""
-
-_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
-r"""No `\uXXXX`: each character has one spelling, so that no key can occur twice under two spellings."""
+_SPELLING = {
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "whitespace_flexible": False,  # with a choice of white space, hardly a byte would be forced
+    "json_allowed_escapes": 'nrbtf\\"',  # with `\\u`, an object could have one key twice, in two spellings
+}
 
 _CURSORS = 64
 """Maximum number of places that a language remembers: about one for each answer in progress."""
@@ -69,18 +71,31 @@ class Language:
 
     @classmethod
     def json_schema(cls, schema: object) -> Self:
-        """Create the language of the JSON texts that conform to a JSON Schema, in the spelling of `json.dumps`.
+        r"""Create the language of JSON texts that conform to a JSON Schema, in the spelling of `json.dumps`.
 
-        Keys occur in the schema's order. White space is `", "` and `": "`.
+        Keys occur in the order of the schema. White space is `", "` and `": "`. Characters are written as they are, so
+        `\u` does not occur. An object with `properties` has no other keys, unless `additionalProperties` allows them.
+
+        Args:
+            schema: the schema, a dictionary or a boolean. References must be local.
 
         Raises:
             SettingError: the schema is invalid, unsatisfiable or not supported; the message says where.
         """
-        options: dict[str, Any] = {**_SEPARATORS, **_ESCAPES}  # a TypedDict of llguidance
         try:
-            grammar = _llguidance().LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
-        except ValueError as error:
-            raise SettingError(f"schema: {_first_line(str(error))}") from None
+            text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+            supported = SupportedSchema(json.loads(_unicode(text, "schema")))
+        except SettingError:
+            raise
+        except (TypeError, ValueError, RecursionError) as error:
+            why = "it is nested too deep" if isinstance(error, RecursionError) else error
+            raise SettingError(f"schema: not a JSON Schema: {why}") from None
+        grammar = _json_grammar(supported.whole)
+        if whole := _automaton(grammar).error:
+            for where, part in supported.parts:  # the innermost that has the error
+                inside = _automaton(_json_grammar(supported.with_definitions(part))).error
+                if inside and ("Unsatisfiable" in whole or _first_line(inside) == _first_line(whole)):
+                    raise SettingError(f"{where}: {_first_line(inside)}")
         return cls._checked(grammar, "schema")
 
     @classmethod
@@ -95,21 +110,21 @@ class Language:
         Raises:
             SettingError: the expression is invalid, or uses look-around, word boundaries or back-references.
         """
-        return cls._checked(_llguidance().LLMatcher.grammar_from_regex(pattern), "regex")
+        without_classes = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]", "_", pattern)
+        if re.search(r"[*+?}]\+", without_classes):  # llguidance would take it for a repetition of a repetition
+            raise SettingError("regex: possessive quantifiers, such as 'a++', are not supported; remove the second '+'")
+        return cls._checked(_llguidance().LLMatcher.grammar_from_regex(_unicode(pattern, "regex")), "regex")
 
     @classmethod
     def choices(cls, texts: Sequence[str]) -> Self:
         """Create the language of these texts.
 
         Raises:
-            SettingError: there is no text, or a text is empty or not Unicode.
+            SettingError: there is no text, or a text is empty.
         """
         if not texts or not all(isinstance(one, str) and one for one in texts):
             raise SettingError("choices: give at least one text, and no empty text")
-        try:
-            "".join(texts).encode()
-        except UnicodeEncodeError:
-            raise SettingError("choices: a text contains half a surrogate pair, which is not a character") from None
+        _unicode("".join(texts), "choices")
         return cls.regex("|".join("".join(f"\\x{{{ord(one):x}}}" for one in text) for text in texts))
 
     @classmethod
@@ -119,7 +134,7 @@ class Language:
         Raises:
             SettingError: the grammar is invalid.
         """
-        return cls._checked(_llguidance().LLMatcher.grammar_from_lark(text), "lark")
+        return cls._checked(_llguidance().LLMatcher.grammar_from_lark(_unicode(text, "lark")), "lark")
 
     @classmethod
     def _checked(cls, grammar: str, name: str) -> Self:
@@ -214,6 +229,11 @@ class _Bytes:
         return list(text)
 
 
+def _json_grammar(schema: object) -> str:
+    made: str = _llguidance().LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_SPELLING)
+    return made
+
+
 @lru_cache(maxsize=1)
 def _tokenizer() -> llguidance.LLTokenizer:
     library = _llguidance()
@@ -238,7 +258,17 @@ def _llguidance() -> Any:  # a module
     return llguidance
 
 
+def _unicode(text: str, name: str) -> str:
+    """The text, which must have an encoding."""
+    if any("\ud800" <= one <= "\udfff" for one in text):
+        raise SettingError(f"{name}: half a surrogate pair is not a character; remove it")
+    return text
+
+
 def _first_line(error: str) -> str:
-    """An error of llguidance in one line: the last line that begins with `error: `, or the first line."""
+    """An error of llguidance in one line, without names that users do not know."""
+    if "lookarounds not supported" in error:
+        return "word boundaries, and anchors inside an expression, are not supported"
     found = re.findall(r"^error: (.*)", error, re.MULTILINE)
-    return found[-1] if found else error.strip().partition("\n")[0]
+    line = str(found[-1]) if found else error.strip().partition("\n")[0]
+    return re.sub(r": json-schema:///.*", "", line).replace("Unsatisfiable schema:", "no value conforms:")
