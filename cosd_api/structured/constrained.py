@@ -16,7 +16,7 @@ models is therefore defined, batched and judged like any other.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 LISTED = 20
 """Number of tokens among which an accepted one is looked for first, if the server lists that many."""
+
+_ASKED: dict[str, Any] = {"continuation": None, "alternatives": 0}
 
 
 def constrained(turn: RenderedPrompt, language: Language, *, cuts: bool = False, forces: bool = True) -> RenderedPrompt:
@@ -86,39 +88,28 @@ class Constrained(ForwardingProvider):
         able = replace(info.capabilities, hidden_states=0, sampling=False, draws=False)
         return replace(info, capabilities=able)
 
-    async def generate(
-        self,
-        context: Context,
-        *,
-        max_tokens: int,
-        continuation: Any = None,
-        alternatives: int = 0,
-        temperature: float = 0,
-        seed: int | None = None,  # noqa: ARG002 - nothing is drawn
-        usage: Usage,
-    ) -> AsyncGenerator[Token | DraftEnd, None]:
+    async def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream the most probable text that the language accepts; see `contract.Provider`."""
-        if temperature:
+        if options.get("temperature"):
             raise UnsupportedError("a restricted model draws no tokens", endpoint=self.name)
-        left, token = max_tokens, None
+        left, token = options["max_tokens"], None
+        asked: dict[str, Any] = {name: options.get(name, default) for name, default in _ASKED.items()}
         while left:
-            position = self._language.after(context.text)
-            token, open_ = await self._forced(context, position)
-            if token is None:
-                options: dict[str, Any] = {"continuation": continuation, "alternatives": alternatives, "usage": usage}
-                async with aclosing(self._asked(context, open_, left, **options)) as items:
+            token, open_ = await self._forced(context, self._language.after(context.text))
+            if token is not None:
+                yield token
+                left, context = left - 1, _after(context, token)
+            else:
+                async with aclosing(self._asked(context, open_, left, usage=options["usage"], **asked)) as items:
                     async for item in items:
                         yield item
                         if isinstance(item, DraftEnd):
                             return
                         token, left, context = item, left - 1, _after(context, item)
-            else:
-                yield token
-                left, context = left - 1, _after(context, token)
             if token is not None and token.end:
                 yield DraftEnd("end")
                 return
-            continuation = None
+            asked["continuation"] = None
         yield DraftEnd("limit")
 
     async def _asked(
@@ -165,19 +156,18 @@ class Constrained(ForwardingProvider):
         return found
 
     async def propose(
-        self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
+        self, context: Context, questions: Sequence[Question] | None, **options: Any
     ) -> list[Proposal | None]:
         """Return the restricted model's text at each place; see `contract.Provider`."""
         if questions is None:
             raise UnsupportedError("a restricted model is asked at given places only", endpoint=self.name)
-        return [await self._written(context, one, alternatives, usage) for one in questions]
+        return [await self._written(context, one, options) for one in questions]
 
-    async def _written(self, context: Context, question: Question, alternatives: int, usage: Usage) -> Proposal | None:
+    async def _written(self, context: Context, question: Question, options: Mapping[str, Any]) -> Proposal | None:
         """Let the model write from a place, until its text answers the question."""
         written, here = Continuation(question), replace(context, text=context.text[: question.start])
         while not written.enough:
-            options: dict[str, Any] = {"max_tokens": written.wanted, "alternatives": alternatives}
-            async with aclosing(self.generate(here, usage=usage, **options)) as items:
+            async with aclosing(self.generate(here, max_tokens=written.wanted, **options)) as items:
                 async for item in items:
                     if isinstance(item, DraftEnd):
                         if item.reason != "limit":
@@ -188,10 +178,6 @@ class Constrained(ForwardingProvider):
                     if written.enough:
                         break
         return written.proposal()
-
-    async def score_ids(self, context: Context, first: int, **options: Any) -> list[Token]:
-        """Score ids without any restriction; see `contract.IdScores`."""
-        return await super().score_ids(context, first, **options)
 
     # ------------------------------------------------------------------------------------------------- the next token
 

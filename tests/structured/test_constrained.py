@@ -170,10 +170,10 @@ async def test_different_ids(
         one.top_k = LISTED - 1
     result = await own_paths.fused(task, servers, **way, response_format=texts)
     language = Texts(tuple(one.encode() for one in texts))
-    draft, *assistants = (  # type: Any
+    made: list[Any] = [
         RestrictedModel(one, language, task.prompt.encode(), LISTED) for one in (task.draft, *task.assistants)
-    )
-    wanted = replace(task, draft=draft, assistants=tuple(assistants)).expected()
+    ]
+    wanted = replace(task, draft=made[0], assistants=tuple(made[1:])).expected()
     assert result.text == sendable(wanted.text)
     assert result.finish_reason == wanted.finish_reason
     assert any(one.startswith(result.text) for one in texts)
