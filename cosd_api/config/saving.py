@@ -50,6 +50,9 @@ def config_of(
     if limits.get("own"):
         words = "a settings file has no messages for single answers (own)"
         raise SettingError(f"{words}: give them to connect(url, system=..., messages=...)")
+    if limits.get("response_format"):
+        words = "a settings file has no format of answers (response_format)"
+        raise SettingError(f"{words}: give it to generate, stream or fuse")
     own: dict[str, Any] = {"name": known}
     for name, hint in method_hints(type(method)).items():
         if (value := getattr(method, name)) is not None:
