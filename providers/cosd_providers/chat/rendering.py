@@ -180,7 +180,8 @@ def folded(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Fold a conversation into a form that every template accepts: user and assistant alternate, the user first."""
     said = [one.content for one in messages if one.role == "system"]
     turns = groupby((one for one in messages if one.role != "system"), lambda one: one.role)
-    first, *others = [Message(role, joined(one.content for one in several)) for role, several in turns]
+    several = [[*turn] for _, turn in turns]
+    first, *others = [replace(turn[0], content=joined(one.content for one in turn)) for turn in several]
     if first.role == "assistant":  # some templates require that the first message is the user's
         first, others = Message("user", ""), [first, *others]
     return replace(first, content=joined([*said, first.content])), *others
