@@ -416,10 +416,11 @@ class Endpoints:
     async def check_messages(self, prompt: str | Sequence[Message], facts: Facts, own: OwnByName = _NOBODYS) -> Facts:
         """Refuse a conversation that is far too long for a model, before any template renders it.
 
-        This method checks only conversations that are many times longer than a model's limit, and counts only the
-        tokens at their start. `check_length` checks all other conversations after they are rendered. System and user
-        messages are counted, because every rendered prompt contains them (a template that leaves one out is an error).
-        The assistant's messages are not counted, because templates may leave out its reasoning.
+        This method refuses conversations of more messages than a model takes tokens. Of other conversations, it checks
+        only those that are many times longer than a model's limit, and counts only the tokens at their start.
+        `check_length` checks the rest after they are rendered. System and user messages are counted, because every
+        rendered prompt contains them (a template that leaves one out is an error). The assistant's messages are not
+        counted, because templates may leave out its reasoning.
 
         Args:
             prompt: see `turns`; a text prompt is not checked here.
@@ -434,12 +435,9 @@ class Endpoints:
         """
         if isinstance(prompt, str):
             return facts
-        said = [one.content.strip() for one in prompt if one.role != "assistant"]
 
         async def check(at: int, name: str) -> None:
-            provider = [self.draft, *self.assistants][at]
-            others = [one.content.strip() for one in own.get(name, ()) if one.role != "assistant"]
-            await _check_start(name, provider, [*others, *said])
+            await _check_start(name, [self.draft, *self.assistants][at], [*own.get(name, ()), *prompt])
 
         return await self._checked(check, facts)
 
@@ -530,12 +528,16 @@ async def _check_length(name: str, turn: RenderedPrompt, counts: _Counts) -> Non
             raise _too_long(name, info, str(count), room)
 
 
-async def _check_start(name: str, provider: Provider, contents: Sequence[str]) -> None:
+async def _check_start(name: str, provider: Provider, messages: Sequence[Message]) -> None:
     """Refuse a conversation that is far too long, after counting the start of the text that every template renders."""
     info = await provider.describe()
     room = _room(info)
-    size = sum(map(len, contents))
-    if room is None or size <= _start_of(room) or not info.capabilities.tokenize:
+    if room is None:
+        return
+    if len(messages) > room:  # a template writes at least one token for each message, such as its role
+        raise _too_long(name, info, f"more than {room}", room)
+    contents = [one.content.strip() for one in messages if one.role != "assistant"]
+    if sum(map(len, contents)) <= _start_of(room) or not info.capabilities.tokenize:
         return
     with suppress(UnsupportedError):
         # A template does not separate messages by these new lines, so a token may be cut at each message.

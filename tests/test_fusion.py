@@ -512,14 +512,15 @@ async def test_a_conversation_that_is_far_too_long_is_not_rendered() -> None:
     model = TextModel({"user: Q": ["a"]})
     long = talk("Q" * 500_000, "", "Q" * 500_000)
     room = 16 * 8 + 1024 + 16 * 24  # characters that are counted: by the room, and by two messages' ends
-    for prompt in (long, [Message("system", "Q" * 1_000_000), *talk("Q")]):
+    short = [Message("user", "Q"), *[Message("assistant", "")] * 8]  # nine messages, and the model takes 8 tokens
+    for prompt, count in ((long, room), ([Message("system", "Q" * 1_000_000), *talk("Q")], room), (short, 0)):
         writer, asked = Rendering(model, context=9), Rendering(model)
         with pytest.raises(
             ContextLengthError, match="the prompt has more than 8 tokens, and the draft takes at most 8"
         ):
             await fuse(prompt, draft=writer, assistant=asked)
         assert (writer.rendered, asked.rendered) == (0, 0)
-        assert writer.counted == room
+        assert writer.counted == count
     own = {"draft": [Message("user", "Q" * 1_000_000)]}
     writer, asked = Rendering(model, context=9), Rendering(model)
     with pytest.raises(ContextLengthError, match="more than 8 tokens, and the draft"):

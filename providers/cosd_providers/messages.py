@@ -16,6 +16,8 @@ Role = Literal["system", "user", "assistant"]
 OnSpecialTokens = Literal["warn", "refuse"]
 """The reaction if a message contains the text of a special token and the endpoint accepts only text."""
 
+_ROLES = get_args(Role)
+
 _SAME = {"developer": "system"}
 """Newer names of roles, and the names that this library uses instead."""
 
@@ -155,8 +157,8 @@ def _checked(given: object, at: int) -> Message:
         words = f"not {type(given).__name__}"
         raise ValueError(f'messages[{at}] must be a Message or {{"role": ..., "content": ...}}, {words}')
     role = _SAME.get(role, role) if isinstance(role, str) else role
-    if role not in get_args(Role):
-        known = ", ".join(map(repr, get_args(Role)))
+    if role not in _ROLES:
+        known = ", ".join(map(repr, _ROLES))
         raise ValueError(f"messages[{at}] has the role {_shown(role)}; known are {known}")
     text = _text(content, at)
     try:

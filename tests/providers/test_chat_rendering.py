@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import anyio
@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from cosd_providers import DraftEnd, Message, Question, Token, UnsupportedError, Usage, connect
+from cosd_providers.chat import rendering
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.templates import TemplateRefusal, load_template
 from cosd_providers.contract import Context
@@ -145,6 +146,21 @@ async def test_one_request_renders_a_conversation() -> None:
     await provider.render_prompt(talk("Is <x> in [1]?"))
     assert [path for path, _ in server.requests[4:]] == ["/tokenize", "/apply-template"]
     assert server.asked("/completion") == provider.sent == 0
+
+
+def test_folding_reads_each_message_a_constant_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, joined = 0, rendering.joined
+
+    def counting(contents: Iterable[str]) -> str:
+        nonlocal read
+        several = [*contents]
+        read += sum(map(len, several))
+        return joined(several)
+
+    monkeypatch.setattr(rendering, "joined", counting)
+    said = "\n\n".join(["hello"] * 1000)
+    assert rendering.folded([Message("user", "hello")] * 1000) == (Message("user", said),)
+    assert read <= 3 * len(said)
 
 
 async def test_what_a_template_refuses_is_remembered_for_its_kind_alone() -> None:

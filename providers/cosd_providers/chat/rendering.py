@@ -15,7 +15,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Protocol, TypeVar
 
 from anyio import to_thread
@@ -110,10 +110,7 @@ class ChatRenderer:
             self._lead = await leading_space(adapter.render)
         special = await self._special(adapter, messages)
         asked = await _in_thread(messages, lambda: [_cut(one, special) for one in messages])
-        started = list[str]()  # the parts of a partial answer, which the model should continue
-        while asked[-1].role == "assistant":
-            started.insert(0, asked.pop().content)
-        answer = joined(started)
+        asked, answer = begun_answer(asked)
         shape = _shape(asked)
         text, refused = await rendered(adapter.render, asked, fold=shape in self._refused, endpoint=self._endpoint)
         if refused:
@@ -182,19 +179,18 @@ async def rendered(render: Render, messages: Sequence[Message], *, fold: bool, e
 def folded(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Fold a conversation into a form that every template accepts: user and assistant alternate, the user first."""
     said = [one.content for one in messages if one.role == "system"]
-    result: list[Message] = []
-    for one in messages:
-        if one.role == "system":
-            continue
-        if not result and one.role == "assistant":
-            result.append(Message("user", ""))  # some templates require that the first message is the user's
-        if result and result[-1].role == one.role:
-            result[-1] = replace(one, content=joined([result[-1].content, one.content]))
-        else:
-            result.append(one)
-    first = next(at for at, one in enumerate(result) if one.role == "user")
-    result[first] = replace(result[first], content=joined([*said, result[first].content]))
-    return tuple(result)
+    turns = groupby((one for one in messages if one.role != "system"), lambda one: one.role)
+    several = [[*turn] for _, turn in turns]
+    first, *others = [replace(turn[0], content=joined(one.content for one in turn)) for turn in several]
+    if first.role == "assistant":  # some templates require that the first message is the user's
+        first, others = Message("user", ""), [first, *others]
+    return replace(first, content=joined([*said, first.content])), *others
+
+
+def begun_answer(messages: Sequence[Message]) -> tuple[list[Message], str]:
+    """Split a conversation into its messages up to the last that is not the assistant's, and the answer begun there."""
+    end = next(at for at in range(len(messages), 0, -1) if messages[at - 1].role != "assistant")
+    return [*messages[:end]], joined(one.content for one in messages[end:])
 
 
 def joined(contents: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Literal
 
-from cosd_providers.chat.rendering import ChatAdapter, ChatRenderer, folded, joined
+from cosd_providers.chat.rendering import ChatAdapter, ChatRenderer, begun_answer, folded
 from cosd_providers.contract import Token
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.wire import Conversation, WireAnswer
@@ -61,11 +61,7 @@ class ChatRouteRenderer(ChatRenderer):
             raise no_partial(self._client.endpoint)
         special = await self._special(adapter, messages)
         warnings = (self._warn(special, on_special_tokens),) if special else ()
-        begun: list[str] = []
-        while messages[-1].role == "assistant":
-            *messages, last = messages
-            begun.insert(0, last.content)
-        started = joined(begun)
+        messages, started = begun_answer(messages)
         for kind in _kinds(messages):
             if kind not in self._accepted:
                 self._accepted[kind] = await self._accepts(_PROBES[kind])
