@@ -164,6 +164,8 @@ class Capabilities:
             means that restarting a draft is cheap; otherwise a fusion should restart a draft as seldom as possible.
             None if it is unknown.
         words: the endpoint knows how its model splits a text into words before encoding it (`WordSplitter`).
+        finds_allowed: however improbable it is, the endpoint finds the most probable token that a caller allows
+            (`AllowedTokens`).
         texts: the endpoint shows the text of each token. False once it has sent an answer whose tokens all had empty
             strings; such an answer cannot be divided into tokens, so an assistant cannot answer.
     """
@@ -185,6 +187,7 @@ class Capabilities:
     watch: bool | None = None
     reread: int | None = None
     words: bool = False
+    finds_allowed: bool = False
     texts: bool = True
 
 
@@ -428,6 +431,31 @@ class IdScores(Protocol):
 
         Raises:
             UnsupportedError: the endpoint cannot score ids.
+        """
+        ...
+
+
+@runtime_checkable
+class AllowedTokens(Protocol):
+    """An optional protocol of providers that list tokens far beyond `Capabilities.top_k`, e.g. for a grammar."""
+
+    async def list_allowed(self, context: Context, allowed: Callable[[bytes], bool], *, usage: Usage) -> list[Token]:
+        """Return next tokens after a context, the most probable first; the most probable allowed token is one of them.
+
+        All tokens are unchanged, and may be parts of characters, whether the context has ids or is a text. Tokens that
+        are not allowed may be in the list, too. Probabilities are raw, so tokens outside the list have the rest of the
+        probability. Each token has its id, if the server shows ids.
+
+        Args:
+            context: the prompt and the response so far.
+            allowed: a function that receives the bytes of a token, or no bytes for the end of sequence.
+            usage: the ledger of requests and tokens.
+
+        Returns:
+            The tokens; an empty list if no possible token is allowed, or if the context is full.
+
+        Raises:
+            UnsupportedError: the server cannot list enough tokens; the hint says which option of the server would help.
         """
         ...
 

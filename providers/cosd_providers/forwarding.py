@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
+from cosd_providers.allowed import by_allowed
 from cosd_providers.contract import (
     Alive,
     Context,
@@ -193,6 +194,10 @@ class ForwardingProvider(Forwarding):
     ) -> list[Token | None]:
         """See `contract.IdContexts`."""
         return await by_ids(await self._wrapped()).next_tokens(contexts, alternatives=alternatives, usage=usage)
+
+    async def list_allowed(self, context: Context, allowed: Callable[[bytes], bool], *, usage: Usage) -> list[Token]:
+        """See `contract.AllowedTokens`."""
+        return await by_allowed(await self._wrapped()).list_allowed(context, allowed, usage=usage)
 
     async def encode(self, text: str) -> list[Piece]:
         """See `contract.IdContexts`."""

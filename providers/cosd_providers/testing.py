@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol, Self, TypeAlias, cast
 
 import anyio
 
+from cosd_providers.allowed import none_allowed, search
 from cosd_providers.contract import (
     Capabilities,
     Context,
@@ -61,7 +62,18 @@ ScriptToken: TypeAlias = str | bytes | tuple[str | bytes, float]
 """A token in a script: a text, or a text and its probability (1 by default). An empty text ends the sequence."""
 
 
-_ABILITIES = ("token_ids", "end_prob", "probs", "sampling", "draws", "continues", "ids", "places", "watch")
+_ABILITIES = (
+    "token_ids",
+    "end_prob",
+    "probs",
+    "sampling",
+    "draws",
+    "continues",
+    "ids",
+    "places",
+    "watch",
+    "finds_allowed",
+)
 """Attributes of a `ScriptedProvider` that are also `Capabilities`."""
 
 _DRAFT_OPTIONS = ("continuation", "alternatives", "temperature", "seed", "states")
@@ -194,9 +206,9 @@ class Call:
         prompt: the prompt.
         text: the response so far.
         questions: the argument of `propose`.
-        contexts: the contexts of `next_tokens` and `score_ids`. In these calls, `prompt` is from the first context and
-            `text` from the last.
-        ids: the ids in the context of `generate` and `score_ids`; None if the context is a text.
+        contexts: the contexts of `next_tokens`, `score_ids` and `list_allowed`. In these calls, `prompt` is from the
+            first context and `text` from the last.
+        ids: the ids in the context of `generate`, `score_ids` and `list_allowed`; None if the context is a text.
         max_tokens: the argument of `generate`.
         continuation: the argument of `generate`.
         alternatives: the number of alternatives.
@@ -206,7 +218,7 @@ class Call:
         states: whether hidden states were requested.
     """
 
-    kind: Literal["generate", "propose", "score", "score_ids", "hidden_states", "next_tokens"]
+    kind: Literal["generate", "propose", "score", "score_ids", "hidden_states", "next_tokens", "list_allowed"]
     prompt: str
     text: bytes
     questions: tuple[Question, ...] | None = None
@@ -245,6 +257,7 @@ class ScriptedProvider:
         ids: whether the provider accepts contexts by ids; see `contract.IdContexts`.
         places: the largest number of contexts by ids in one request.
         watch: as in `contract.Capabilities`.
+        finds_allowed: whether `list_allowed` lists the whole vocabulary; otherwise it raises an error.
         hides_parts: whether a draft after a context by ids leaves out the probability and the alternatives of a token
             that leaves a character unfinished, as llama.cpp does.
         request_delay: seconds before each request is answered.
@@ -272,6 +285,7 @@ class ScriptedProvider:
     ids: bool = False
     places: int = 64
     watch: bool | None = None
+    finds_allowed: bool = True
     hides_parts: bool = False
     request_delay: float = 0.0
     token_delay: float = 0.0
@@ -535,6 +549,24 @@ class ScriptedProvider:
         usage.prompt_tokens += len(path)
         usage.completion_tokens += 1
         return with_listed(self._position(path, alternatives), alternatives)
+
+    async def list_allowed(self, context: Context, allowed: Callable[[bytes], bool], *, usage: Usage) -> list[Token]:
+        """List the possible tokens up to the first allowed one; see `contract.AllowedTokens`."""
+        self.calls.append(Call("list_allowed", context.prompt, context.text, contexts=(context,), ids=context.ids))
+        if not self.finds_allowed:
+            raise none_allowed("scripted:", hint="finds_allowed=True")
+        path = self._start(context, None)
+
+        async def ask(count: int) -> Token | None:
+            async with self._request(usage) as number:
+                await self._fault(number, 0)
+                if self._full(path, (), grown=bool(context.ids or context.text)):
+                    return None
+                usage.prompt_tokens += len(path)
+                usage.completion_tokens += 1
+                return with_listed(self._position(path, count), count - 1)
+
+        return await search(ask, allowed, len(self.model.tokens))
 
     async def encode(self, text: str) -> list[Piece]:
         """Encode the beginning of a response. The model has no special tokens to parse. See `contract.IdContexts`."""

@@ -16,6 +16,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
+from cosd_providers.allowed import by_allowed
 from cosd_providers.contract import (
     Context,
     DraftEnd,
@@ -180,6 +181,17 @@ class WithoutLeadingSpace(Forwarding):
         scored = await self._provider.score(whole, alternatives=alternatives, end=end, usage=usage)
         return [token for one in scored for token in strip.feed(one)]
 
+    async def list_allowed(self, context: Context, allowed: Callable[[bytes], bool], *, usage: Usage) -> list[Token]:
+        """See `contract.AllowedTokens`. The space is removed before `allowed` receives the bytes of a token."""
+        left = await self._left(context)
+
+        def own(data: bytes) -> bool:
+            rest = _cut(Token(data, None), left).data
+            return bool(rest or not data) and allowed(rest)
+
+        found = await by_allowed(self._provider).list_allowed(self._sent(context, left), own, usage=usage)
+        return [_cut(token, left) for token in found] if left else found
+
     async def tokenize(self, text: str) -> list[Piece]:
         """See `contract.Provider`.
 
@@ -195,6 +207,14 @@ class WithoutLeadingSpace(Forwarding):
             pieces.append(replace(piece, data=piece.data[:start] + piece.data[max(start, stop) :]))
             at += len(piece.data)
         return pieces
+
+    async def _left(self, context: Context) -> bytes:
+        """Return the bytes of the space that the model's own text does not yet contain."""
+        return b"" if context.text else self._space
+
+    def _sent(self, context: Context, left: bytes) -> Context:
+        """Put the space, without its last bytes `left`, before the text of a context."""
+        return replace(context, text=self._space[: len(self._space) - len(left)] + context.text)
 
 
 class AfterLead(WithoutLeadingSpace):
@@ -263,10 +283,6 @@ class AfterLead(WithoutLeadingSpace):
         """See `contract.IdContexts`. The text includes the space."""
         return await self._model.decode(ids)
 
-    def _sent(self, context: Context, left: bytes) -> Context:
-        """Put the space, without its last bytes `left`, before the text of a context."""
-        return replace(context, text=self._space[: len(self._space) - len(left)] + context.text)
-
     def _without_space(self, token: Token, left: bytes) -> Token:
         """Remove the remaining bytes of the space, `left`, from a token and its alternatives."""
         if not left:
@@ -278,7 +294,7 @@ class AfterLead(WithoutLeadingSpace):
 
     async def _left(self, context: Context) -> bytes:
         """Return the bytes of the space that the path of a context does not yet contain."""
-        left = b"" if context.text else self._space
+        left = await super()._left(context)
         for token_id in context.ids or ():
             if not left:
                 break

@@ -29,7 +29,7 @@ These facts were observed on running servers, from b4798 to 2026.10:
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
 from dataclasses import replace
@@ -42,6 +42,7 @@ from urllib.parse import quote
 from anyio import to_thread
 from pydantic import BaseModel, Field, RootModel
 
+from cosd_providers.allowed import search
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import (
@@ -438,6 +439,16 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         usage.answered_by(strategy, len(found))
         return found
 
+    async def list_allowed(self, context: Context, allowed: Callable[[bytes], bool], *, usage: Usage) -> list[Token]:
+        """Request longer and longer lists, up to the whole vocabulary; see `contract.AllowedTokens`."""
+        client = self._client(await self.facts())
+
+        async def ask(count: int) -> Token | None:
+            [found] = await client.after([self._path(context)], count, usage, singly=True)
+            return found
+
+        return await search(ask, allowed, 1 + client.facts.info.capabilities.top_k)
+
     async def encode(self, text: str) -> list[Piece]:
         """Encode the beginning of a response with `/tokenize`; see `contract.IdContexts`."""
         pieces = await self._encode(text, special=False)
@@ -581,6 +592,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
                 hidden_states=await self._width(visible[-1].id),
                 ids=True,
                 places=LIST if self._strategy == "list" else 1,
+                finds_allowed=True,
             ),
             answer_cue=await self._answer_cue(),
         )
