@@ -386,7 +386,8 @@ def with_listed(position: Position, count: int) -> Token:
     own = position.pick
     listed = {choice.id: choice for choice in position.top if choice.id != own.id and choice.token.prob}
     best = sorted(listed.values(), key=lambda choice: -(choice.token.prob or 0))[: max(count, 0)]
-    return replace(own.token, id=own.id, alternatives=tuple(replace(one.token, id=one.id) for one in best))
+    others = tuple(Token(one.token.data, one.token.prob, one.token.end, one.token.name, id=one.id) for one in best)
+    return replace(own.token, id=own.id, alternatives=others)
 
 
 def _says_something(choice: Choice) -> bool:

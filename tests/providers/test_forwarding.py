@@ -50,6 +50,21 @@ async def test_what_is_optional_is_handed_on_where_it_is_there() -> None:
     assert noted.used == ["ready", "splitter", "tokens"]
 
 
+async def test_allowed_tokens_are_handed_on() -> None:
+    """A provider without them is refused in words."""
+    provider = ScriptedProvider.from_texts({"Q": [(" a", 0.6)]})
+    found = await ForwardingProvider(provider).list_allowed(Context("Q"), b" a".__eq__, usage=Usage())
+    assert found == await provider.list_allowed(Context("Q"), b" a".__eq__, usage=Usage()) != []
+    noted: Any = Noted()
+    noted.name = "mine"
+    words = (
+        "^mine: none of the tokens that the server lists is allowed here, and it cannot list more. "
+        r"Use a server that finds allowed tokens \(docs/servers.md\).$"
+    )
+    with pytest.raises(UnsupportedError, match=words):
+        await ForwardingProvider(noted).list_allowed(Context("Q"), b" a".__eq__, usage=Usage())
+
+
 class Counted(ForwardingProvider):
     """A wrapper of a user's own."""
 

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cosd_providers import BudgetError, DraftEnd, Proposal, Provider, Question, Token, Usage
-from cosd_providers.chat.leading_space import WithoutLeadingSpace
+from cosd_providers.chat.leading_space import AfterLead, WithoutLeadingSpace
+from cosd_providers.chat.leading_space import led as led_by
 from cosd_providers.contract import Context, Piece, Ready
 from cosd_providers.sampling import other_seed
 from cosd_providers.strategies import counted
@@ -349,6 +351,24 @@ async def test_alternatives_to_a_beginning_without_the_lead() -> None:
     one = WithoutLeadingSpace(ScriptedProvider(TableModel(texts, following, end_ids=(0,))), b"\n")
     first, *_ = await draft(one, alternatives=6)
     assert [(token.data, token.prob) for token in first.alternatives] == [(b"A", 0.15), (b"", 0.1)]
+
+
+async def test_an_allowed_token_is_one_behind_the_lead() -> None:
+    """A token that is the lead alone has no bytes to allow; behind the lead, tokens are the model's own."""
+    texts = [b"", b"Q", b"The", b"\nThe", b"\nA", b"An", b"\n"]
+    probs = [0.1, 0.0, 0.4, 0.2, 0.15, 0.1, 0.05]
+    provider = ScriptedProvider(TableModel(texts, lambda _: probs, end_ids=(0,)), ids=True)
+    view = led_by(provider, "\n", "Q")
+    assert isinstance(view.provider, WithoutLeadingSpace) and isinstance(view.led, AfterLead)
+    for one, start in ((view.provider, None), (view.led, ())):
+        refuse = Mock(return_value=False)
+        assert await one.list_allowed(Context("Q", b"", start), refuse, usage=Usage()) == []
+        assert [asked.args[0] for asked in refuse.call_args_list] == [b"The", b"The", b"A", b"", b"An"]
+        found = await one.list_allowed(Context("Q", b"", start), b"A".__eq__, usage=Usage())
+        assert [(token.data, token.prob) for token in found][:3] == [(b"The", 0.4), (b"The", 0.2), (b"A", 0.15)]
+        later = Context("Q", b"The", None if start is None else (3,))
+        assert await one.list_allowed(later, b"A".__eq__, usage=Usage()) == []
+        assert provider.calls[-1].text == b"\nThe"
 
 
 async def test_an_answer_that_is_its_end() -> None:

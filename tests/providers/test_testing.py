@@ -253,7 +253,7 @@ async def test_a_provider_lists_as_many_alternatives_as_it_can() -> None:
 
 async def test_abilities() -> None:
     size = len(TextModel(SCRIPT).tokens)
-    able = Capabilities(True, True, True, True, top_k=size - 1, score_top_k=size - 1, sampling=True)
+    able = Capabilities(True, True, True, True, top_k=size - 1, score_top_k=size - 1, sampling=True, finds_allowed=True)
     assert (await scripted().describe()).capabilities == able
     able = Capabilities(True, True, True, True, top_k=2, score_top_k=2, sampling=False)
     assert (await scripted(top_k=2, sampling=False).describe()).capabilities == able

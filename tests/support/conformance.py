@@ -34,7 +34,7 @@ from cosd_providers import (
     Usage,
 )
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Context, HiddenStates, IdScores
+from cosd_providers.contract import AllowedTokens, Context, HiddenStates, IdScores
 from fakes.breaking import waiting
 from naive.plain_http import Plain, Raw, merged
 from support.drawn import partly
@@ -537,6 +537,35 @@ class Conformance(Proposals):
             special = len(one.plain.ids(text)) - len(pieces)
             assert special in (0, 1)
             assert [piece.id for piece in pieces] == one.plain.ids(text)[special:]
+
+    @pytest.mark.parametrize("model", partly(["facts", "reciter"]))
+    async def test_allowed_tokens(self, subject: Callable[[str], Subject], model: str) -> None:
+        """By ids and by text, a token with the probability that the server lists; also one that it does not list."""
+        one = subject(model)
+        provider, prompt = one.make(), MIXED if model == "facts" else "Recite 1:"
+        able = (await provider.describe()).capabilities
+        assert able.finds_allowed == isinstance(provider, AllowedTokens) or not able.finds_allowed
+        if not (able.finds_allowed and isinstance(provider, AllowedTokens)):
+            return
+        [listed] = one.plain.choices(prompt, 1)
+        known = {raw.data: raw.prob for raw in listed if raw.data}
+        least = min((raw.prob or 0 for raw in listed), default=0)
+        for context in (Context(prompt), *([Context(prompt, b"", ())] if able.ids else [])):
+            for data, prob in known.items():
+                found = await provider.list_allowed(context, data.__eq__, usage=Usage())
+                assert max(token.prob or 0 for token in found if token.data == data) == pytest.approx(
+                    prob, abs=self.tolerance
+                )
+                assert [token.prob for token in found] == sorted((token.prob or 0 for token in found), reverse=True)
+            found = await provider.list_allowed(
+                context, lambda data: data.isalpha() and data not in known, usage=Usage()
+            )
+            best = next(token for token in found if token.data.isalpha() and token.data not in known)
+            assert 0 < (best.prob or 0) <= least + self.tolerance
+            assert sum(token.prob or 0 for token in found) < 1 + self.tolerance
+            ends = await provider.list_allowed(context, lambda data: not data, usage=Usage())
+            assert any(token.end for token in ends)
+            assert await provider.list_allowed(context, lambda _: False, usage=Usage()) == []
 
     # A fusion over it.
 
