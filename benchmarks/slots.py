@@ -16,6 +16,7 @@ from benchmarks.report import Cell, Options, Table
 __all__ = ["more_answers_than_slots"]
 
 _TOKENS = 32
+_LONG, _READ = 24, "The sun rose over the hills. " * 56
 
 
 async def more_answers_than_slots(options: Options) -> Table:
@@ -37,6 +38,9 @@ async def more_answers_than_slots(options: Options) -> Table:
                         assistant.signal(signal.SIGKILL)
                         await assistant.start()
                     rows.append([count, *await _rate(on.url, count), (await _rate(draft.url, count))[0]])
+                options.say(f"gateway: {_LONG} answers to long prompts")
+                rates = [await _rate(url, _LONG, _READ) for url in (on.url, draft.url)]
+                rows.append([f"{_LONG}, to prompts of 400 tokens", *rates[0], rates[1][0]])
     finally:
         draft.kill()
         assistant.kill()
@@ -45,13 +49,18 @@ async def more_answers_than_slots(options: Options) -> Table:
     return Table("More answers than slots", columns, rows, [note])
 
 
-async def _rate(url: str, count: int) -> tuple[float, int]:
+async def _rate(url: str, count: int, before: str = "") -> tuple[float, int]:
     """Tokens per second of `count` answers at once, and the number of answers that failed."""
     tokens = failed = 0
 
     async def one(number: int) -> None:
         nonlocal tokens, failed
-        body = {"model": "cosd", "prompt": f"{number}. Once upon a time", "max_tokens": _TOKENS, "temperature": 0}
+        body = {
+            "model": "cosd",
+            "prompt": f"{number}. {before}Once upon a time",
+            "max_tokens": _TOKENS,
+            "temperature": 0,
+        }
         found = await client.post("/v1/completions", json=body)
         failed += not found.is_success
         tokens += found.json()["usage"]["completion_tokens"] if found.is_success else 0
