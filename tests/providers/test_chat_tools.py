@@ -145,6 +145,12 @@ async def test_arguments_that_a_template_expects_as_text() -> None:
         assert '<｜tool▁sep｜>{"city": "Lima"}<｜tool▁call▁end｜>' in await prompt(provider, TALK[1:])
 
 
+async def test_arguments_that_were_cut_remain_text() -> None:
+    said = Message("assistant", "", (ToolCall("a", "weather", '{"city": "Li'),))
+    text = await prompt(served(Server(HERMES)), [ASKED, said, Message("tool", "invalid", tool_call_id="a")])
+    assert '"arguments": "{\\"city\\": \\"Li"}' in text
+
+
 async def test_results_and_messages_with_calls_are_not_joined() -> None:
     """This template refuses system messages, so the conversation is folded."""
     refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + HERMES

@@ -14,7 +14,6 @@ USER: Mapping[str, Any] = {"role": "user", "content": "Hello"}
 RESULT: Mapping[str, Any] = {"role": "tool", "content": "sunny", "tool_call_id": "call_1"}
 ROLES = "known are 'system', 'user', 'assistant', 'tool'"
 CALL_FORM = 'must be {"id": ..., "type": "function", "function": {"name": ..., "arguments": "{...}"}}'
-NO_OBJECT = "has arguments that are not the text of a JSON object"
 CALL_ID = "a message of the role 'tool', and no other, has a text as its tool_call_id"
 
 
@@ -102,8 +101,6 @@ def test_white_space_stays() -> None:
         ([USER, {"role": "assistant", "tool_calls": "a"}], f"messages[1].tool_calls[0] {CALL_FORM}"),
         ([USER, calling(call(name=""))], f"messages[1].tool_calls[0] {CALL_FORM}"),
         ([USER, calling(call(), call(arguments=7))], f"messages[1].tool_calls[1] {CALL_FORM}"),
-        ([USER, calling(call(arguments="{"))], f"messages[1].tool_calls[0] {NO_OBJECT}"),
-        ([USER, calling(call(arguments="[]"))], f"messages[1].tool_calls[0] {NO_OBJECT}"),
         ([USER, calling(call(arguments='{"a": "\ud800"}'))], "messages[1] is not valid Unicode text at character 7"),
         (
             [{**calling(call()), "role": "user"}],

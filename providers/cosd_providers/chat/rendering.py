@@ -288,7 +288,7 @@ def _dictionaries(messages: Sequence[Message], *, parsed: bool = False) -> list[
             fields["tool_calls"] = []
         for call in one.tool_calls:
             number = numbers[call.id] = f"call{next(fresh):05}"
-            arguments: object = json.loads(call.arguments) if parsed else call.arguments
+            arguments = _parsed(call.arguments) if parsed else call.arguments
             function = {"name": call.name, "arguments": arguments}
             fields["tool_calls"].append({"id": number, "type": "function", "function": function})
         if one.role == "tool":
@@ -321,6 +321,14 @@ def _holds(text: str, messages: Sequence[Message]) -> bool:
                 return False
             at = at if one.role == "system" else found  # some templates put a system message before the last message
     return True
+
+
+def _parsed(arguments: str) -> object:
+    """Parse the arguments of a call; those of a call that was cut remain text."""
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
 
 
 async def _marks_appear(render: Render, messages: Sequence[Message], *, parsed: bool = False) -> bool:
