@@ -23,6 +23,7 @@ from cosd_api.decoding.speeds import Speeds
 from cosd_api.errors import FusionClosedError, SettingError
 from cosd_api.methods.base import DEFAULT_METHOD, Method, method_named
 from cosd_api.records import DRAFT, Endpoint
+from cosd_api.tools.prompting import as_model_reads
 from cosd_providers import connect
 from cosd_providers.concurrency import concurrently
 from cosd_providers.connect import Snapshot
@@ -378,7 +379,8 @@ class Endpoints:
             UnsupportedError: the model accepts no messages, or does not accept these messages.
         """
         whole = after_own(own.get([DRAFT, *self.names][at], ()), messages)
-        return await _turn([self.draft, *self.assistants][at], whole, on_special_tokens)
+        provider = [self.draft, *self.assistants][at]
+        return await _turn(provider, await as_model_reads(provider, whole), on_special_tokens)
 
     def named(self, endpoint: str) -> str:
         """The name of the first model that runs on the server `endpoint`; `"unknown"` if no model runs there."""

@@ -247,7 +247,7 @@ async def test_limits_count_each_models_own_prompt() -> None:
     ("prompt", "words"),
     [
         ([], "the conversation is empty"),
-        ([{"role": "tool", "content": "a"}], r"messages\[0\] has the role 'tool'"),
+        ([{"role": "function", "content": "a"}], r"messages\[0\] has the role 'function'"),
         ([Message("system", "a")], "the conversation has no user message"),
         (["Hello"], r"messages\[0\] must be a Message or .*, not str"),
         (Message("user", "a"), "a string or a list of messages, not Message; one message is a list, too"),

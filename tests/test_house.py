@@ -96,7 +96,7 @@ def test_docstrings_begin_with_a_noun_or_a_verb(module: str) -> None:
 
 APPS = [one for one in MODULES if one.startswith("cosd_api/apps/")]
 OPEN = re.compile(
-    r"cosd_api(\.(types|extend|settings|checks|common\.\w+|config|forcing|methods|telemetry|verification))?|cosd_providers.*"
+    r"cosd_api(\.(types|extend|settings|checks|common\.\w+|config|forcing|methods|structured|telemetry|tools|verification))?|cosd_providers.*"
 )
 """The modules from which applications may import: public modules, helpers, packages as such, and `cosd_providers`."""
 

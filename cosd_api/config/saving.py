@@ -103,7 +103,7 @@ def _server(role: str, provider: Provider) -> Any:
             text = isinstance(value, str) and name == "chat_template" and is_template(value)
             found[name] = value if text else _path(str(value))
         elif name == "messages":
-            found[name] = [asdict(one) for one in checked_own(None, value)]
+            found[name] = [{"role": one.role, "content": one.content} for one in checked_own(None, value)]
         elif isinstance(value, str | int | float | Mapping):
             found[name] = value
         else:

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, TypeAdapter, ValidationError
 
 from cosd_providers.chat.rendering import ChatRenderer
-from cosd_providers.chat.templates import Template, TemplateRefusal
+from cosd_providers.chat.templates import JinjaTemplate, Template, TemplateRefusal
 from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import Context, DraftEnd, Piece, Provider, Question, ServerInfo, Token, WordEnds
 from cosd_providers.drafting import DraftRequests, streamed
@@ -42,7 +42,7 @@ from cosd_providers.errors import (
 from cosd_providers.greedy import boundaries
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import FEW_IDLE, HttpClient, Timeout, Transport
-from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt, after_own
+from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt, ToolSample, after_own
 from cosd_providers.parsing import parse
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy, checked_strategy
@@ -316,29 +316,42 @@ class Engine(Generic[_F]):
         self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
     ) -> RenderedPrompt:
         """Return the prompt that makes the model answer a conversation; see `messages.ChatProvider`."""
+        view, renderer = await self._chat()
+        return await renderer.render_prompt(view, after_own(self.own_messages, messages), on_special_tokens)
+
+    async def tool_sample(self) -> ToolSample:
+        """Render a short conversation with a tool call; see `messages.ToolTemplate`."""
+        view, renderer = await self._chat()
+        return await renderer.tool_sample(view)
+
+    async def _chat(self) -> tuple[Engine[Any], ChatRenderer]:
+        """Return the view that answers conversations, and its renderer."""
         view = self._chats
         if view is None:
             made = await self._for_chat()
             view = self._chats = self._chats or made  # another caller may have created a view meanwhile
         if view._talk is None:
             view._talk = ChatRenderer(self._transport.endpoint)
-        return await view._talk.render_prompt(view, after_own(self.own_messages, messages), on_special_tokens)
+        return view, view._talk
 
     async def _for_chat(self) -> Self:
         """Return the view that continues texts rendered by a chat template; `self` if no separate view is needed."""
         return self
 
-    async def render(self, messages: list[dict[str, str]]) -> str:
-        """Render a conversation in the form that the model reads, up to the start of its answer.
+    async def render(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """Render a conversation, with tools in OpenAI's format, as the model reads it, up to the start of its answer.
+
+        A template that does not know tools leaves them out.
 
         Raises:
             TemplateRefusal: the template refuses the conversation.
             UnsupportedError: there is no template.
         """
         if self._template is None:
-            return await self._render(messages)
+            return await self._render(messages, tools)
         try:
-            text: object = self._template(messages)
+            render = self._template
+            text: object = render(messages, tools) if isinstance(render, JinjaTemplate) else render(messages)
         except (ProviderError, TemplateRefusal):
             raise
         except Exception as error:  # a user's function may raise any error, for example one from a tokenizer
@@ -347,7 +360,11 @@ class Engine(Generic[_F]):
             raise self._unsupported(f"the function given as chat_template must return text, not {type(text).__name__}")
         return text
 
-    async def _render(self, messages: list[dict[str, str]]) -> str:  # noqa: ARG002 - a hook
+    async def _render(
+        self,
+        messages: list[dict[str, Any]],  # noqa: ARG002 - a hook
+        tools: Sequence[Mapping[str, Any]] = (),  # noqa: ARG002
+    ) -> str:
         """Render a conversation with the server's template. Raises the same errors as `render`."""
         raise self._unsupported("the server does not render its chat template", NO_TEMPLATE)
 

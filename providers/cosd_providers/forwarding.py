@@ -30,7 +30,15 @@ from cosd_providers.contract import (
     token_count,
 )
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, OwnMessages, RenderedPrompt
+from cosd_providers.messages import (
+    ChatProvider,
+    Message,
+    OnSpecialTokens,
+    OwnMessages,
+    RenderedPrompt,
+    ToolSample,
+    ToolTemplate,
+)
 from cosd_providers.usage import Usage
 
 
@@ -168,6 +176,11 @@ class ForwardingProvider(Forwarding):
         turn = await self._provider.render_prompt(messages, on_special_tokens=on_special_tokens)
         led = None if turn.led is None else self.around(turn.led)
         return replace(turn, provider=self.around(turn.provider), led=led)
+
+    async def tool_sample(self) -> ToolSample:
+        """See `messages.ToolTemplate`."""
+        provider = await self._wrapped()
+        return await provider.tool_sample() if isinstance(provider, ToolTemplate) else ToolSample()
 
     async def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.Provider`."""

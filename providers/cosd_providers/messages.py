@@ -1,20 +1,24 @@
-"""Conversations: messages, and the protocol of providers that accept messages.
+"""Conversations: messages, and the protocols of providers that accept messages.
 
 Each model reads a conversation through its own chat template. The models share nothing but the answer.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol, cast, get_args, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 
 from cosd_providers.contract import Provider
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
 
 OnSpecialTokens = Literal["warn", "refuse"]
 """The reaction if a message contains the text of a special token and the endpoint accepts only text."""
+
+SAMPLE_NAME = "sample_580317"
+"""Name of the tool in a `ToolSample`."""
 
 _ROLES = get_args(Role)
 
@@ -25,16 +29,76 @@ _LONGEST = 20  # length in characters of the longest name that an error message 
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool call in an assistant's message.
+
+    Attributes:
+        id: name of the call, to which a message with the tool's result refers.
+        name: name of the tool.
+        arguments: the arguments: a JSON object as text.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that a model may call.
+
+    Attributes:
+        name: name of the tool.
+        description: text for the model.
+        parameters: JSON schema of the arguments, as text.
+    """
+
+    name: str
+    description: str = ""
+    parameters: str = '{"type": "object", "properties": {}}'
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """The tool in the format of OpenAI's API."""
+        about = {"name": self.name, "description": self.description, "parameters": json.loads(self.parameters)}
+        return {"type": "function", "function": about}
+
+
+@dataclass(frozen=True, slots=True)
+class Toolset:
+    """The tools of a conversation.
+
+    Attributes:
+        tools: the tools.
+        call_format: name of the format in which the answer calls a tool; see `cosd_api.tools`.
+    """
+
+    tools: tuple[Tool, ...]
+    call_format: str
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One message of a conversation.
 
     Attributes:
-        role: the author of the message: `"system"`, `"user"` or `"assistant"`.
+        role: the author of the message: `"system"`, `"user"`, `"assistant"` or `"tool"`.
         content: the text.
+        tool_calls: the calls in a message of the assistant, in addition to the text.
+        tool_call_id: for the role `"tool"`, the id of the call whose result the message contains.
+        toolset: for a system message at the start, the tools that the model may call.
     """
 
     role: Role
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    toolset: Toolset | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """All texts of the message: its content, and the arguments of its calls."""
+        return [self.content, *(call.arguments for call in self.tool_calls)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +155,30 @@ class OwnMessages(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ToolSample:
+    """A chat template's rendering of a conversation with a tool call, which shows the format of the model's calls.
+
+    Attributes:
+        text: the text; empty if the template leaves out calls or results. The tool's name is `SAMPLE_NAME`.
+        defines: whether the text contains the definition of the tool.
+        parsed: whether the template expects the arguments of a call as an object instead of its text.
+    """
+
+    text: str = ""
+    defines: bool = False
+    parsed: bool = False
+
+
+@runtime_checkable
+class ToolTemplate(Protocol):
+    """An optional protocol of chat providers whose chat template may render tools."""
+
+    async def tool_sample(self) -> ToolSample:
+        """Render a short conversation with a tool call and its result."""
+        ...
+
+
 def after_own(own: Sequence[Message], messages: Sequence[Message]) -> Sequence[Message]:
     """Put a model's own messages before a conversation.
 
@@ -101,7 +189,8 @@ def after_own(own: Sequence[Message], messages: Sequence[Message]) -> Sequence[M
         return [*own, *messages]
     first, *rest = messages
     if own[0].role == "system":
-        own, first = own[1:], Message("system", f"{own[0].content}\n\n{first.content}")
+        both = "\n\n".join(text for text in (own[0].content, first.content) if text)
+        own, first = own[1:], replace(first, content=both)
     return [first, *own, *rest]
 
 
@@ -122,6 +211,8 @@ def checked_own(system: object, messages: object) -> tuple[Message, ...]:
         found += [_checked(one, at) for at, one in enumerate(cast("Sequence[object]", messages))]
     if any(one.role == "system" for one in found[1:]):
         raise ValueError("only the first of a model's own messages may be a system message")
+    if any(one.role == "tool" or one.tool_calls for one in found):
+        raise ValueError("a model's own messages contain text only, without tool calls and their results")
     return tuple(found)
 
 
@@ -131,7 +222,7 @@ def checked_messages(given: object) -> tuple[Message, ...]:
     The content may be a list of text parts. The role `"developer"` becomes `"system"`.
 
     Raises:
-        ValueError: a message is invalid, or the conversation has no user message.
+        ValueError: a message is invalid, the conversation has no user message, or the result of a call is missing.
     """
     if isinstance(given, str | bytes | bytearray) or not isinstance(given, Sequence):
         raise ValueError(f"a conversation is a list of messages, not {type(given).__name__}")
@@ -141,18 +232,41 @@ def checked_messages(given: object) -> tuple[Message, ...]:
         raise ValueError("the conversation is empty: there is nothing to answer")
     if all(message.role != "user" for message in messages):
         raise ValueError("the conversation has no user message: there is nothing to answer")
+    _check_results(messages)
     return messages
 
 
+def _check_results(messages: Sequence[Message]) -> None:
+    """Check that each result follows its call, and that the last message does not wait for results.
+
+    Raises:
+        ValueError: a message is out of place.
+    """
+    made = set[str]()
+    for at, one in enumerate(messages):
+        made |= {call.id for call in one.tool_calls}
+        if one.role == "tool" and one.tool_call_id not in made:
+            raise ValueError(f"messages[{at}] is the result of a tool call that no earlier message makes")
+    if messages[-1].tool_calls:
+        words = "the last message calls tools: append their results"
+        raise ValueError(f'{words}, {{"role": "tool", "tool_call_id": ..., "content": ...}}')
+
+
 def _checked(given: object, at: int) -> Message:
+    calls: tuple[ToolCall, ...] = ()
+    call_id: object = ""
+    toolset = None
     if isinstance(given, Message):
         role, content = cast("object", given.role), cast("object", given.content)
+        calls, call_id, toolset = given.tool_calls, given.tool_call_id, given.toolset
     elif isinstance(given, Mapping):
         fields = cast("Mapping[str, object]", given)
-        role, content = fields.get("role"), fields.get("content")
-        for name in ("tool_calls", "tool_call_id", "function_call"):
-            if fields.get(name):
-                raise ValueError(f"messages[{at}] has {name}: a fusion takes no tools")
+        role, content, call_id = fields.get("role"), fields.get("content"), fields.get("tool_call_id") or ""
+        if fields.get("function_call"):
+            raise ValueError(f"messages[{at}] has function_call, which is obsolete: give tool_calls")
+        if several := fields.get("tool_calls"):
+            calls = _calls(several, at)
+            content = content or ""
     else:
         words = f"not {type(given).__name__}"
         raise ValueError(f'messages[{at}] must be a Message or {{"role": ..., "content": ...}}, {words}')
@@ -160,12 +274,43 @@ def _checked(given: object, at: int) -> Message:
     if role not in _ROLES:
         known = ", ".join(map(repr, _ROLES))
         raise ValueError(f"messages[{at}] has the role {_shown(role)}; known are {known}")
-    text = _text(content, at)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"messages[{at}] is not valid Unicode text at character {error.start}") from None
-    return Message(cast("Role", role), text)
+    if calls and role != "assistant":
+        raise ValueError(f"messages[{at}] has tool_calls, which only messages of the assistant have")
+    if (role == "tool") != bool(call_id) or not isinstance(call_id, str):
+        raise ValueError(f"messages[{at}]: a message of the role 'tool', and no other, has a text as its tool_call_id")
+    message = Message(cast("Role", role), _text(content, at), calls, call_id, toolset)
+    for text in message.texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"messages[{at}] is not valid Unicode text at character {error.start}") from None
+    return message
+
+
+def members(value: object) -> Mapping[str, object]:
+    """Return a JSON object that a user gives; an empty one for any other value."""
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+
+
+def _calls(given: object, at: int) -> tuple[ToolCall, ...]:
+    """Check the tool calls of a message in OpenAI's format. Empty arguments become `{}`."""
+    found: list[ToolCall] = []
+    for n, one in enumerate(cast("Sequence[object]", given) if isinstance(given, list | tuple) else [None]):
+        call = members(one)
+        fields = members(call.get("function"))
+        parts = (call.get("id"), fields.get("name"), fields.get("arguments") or "{}")
+        texts = [part for part in parts if isinstance(part, str) and part]
+        if len(texts) < len(parts):
+            words = 'must be {"id": ..., "type": "function", "function": {"name": ..., "arguments": "{...}"}}'
+            raise ValueError(f"messages[{at}].tool_calls[{n}] {words}")
+        try:
+            valid = isinstance(json.loads(texts[2]), dict)
+        except ValueError:
+            valid = False
+        if not valid:
+            raise ValueError(f"messages[{at}].tool_calls[{n}] has arguments that are not the text of a JSON object")
+        found.append(ToolCall(*texts))
+    return tuple(found)
 
 
 def _text(content: object, at: int) -> str:

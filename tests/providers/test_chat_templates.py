@@ -109,7 +109,7 @@ ORDERED = [(S, "Be brief."), *SAID]
 
 
 def jinja(source: str, **tokens: object) -> Template:
-    return templates._Jinja(source, {**TOKENS, **tokens})  # type: ignore[dict-item]
+    return templates.JinjaTemplate(source, {**TOKENS, **tokens})  # type: ignore[dict-item]
 
 
 def talk(said: Sequence[tuple[str, str]]) -> list[Message]:

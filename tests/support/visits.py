@@ -146,11 +146,13 @@ async def opened(
     keys: Mapping[str, ClientKey] | None = None,
     cors: tuple[str, ...] = (),
     ignore: tuple[str, ...] = (),
+    call_format: str | None = None,
     **limits: Any,
 ) -> AsyncGenerator[Gateway]:
     """A gateway whose lifespan has begun."""
     several = {"fused": fusions} if isinstance(fusions, Fusion) else fusions
-    app = Gateway(several, keys=keys, cors=cors, ignore=ignore, limits=GatewayLimits(**limits))
+    more: Any = {"cors": cors, "ignore": ignore, "call_format": call_format}
+    app = Gateway(several, keys=keys, limits=GatewayLimits(**limits), **more)
     sent_in, receive = anyio.create_memory_object_stream[Any](1)
     sent_out, answers = anyio.create_memory_object_stream[Any](1)
     async with anyio.create_task_group() as group, sent_in, receive, sent_out, answers:

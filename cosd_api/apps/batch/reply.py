@@ -17,6 +17,7 @@ from cosd_api.apps.gateway.bodies import Asked, read_chat, read_completion
 from cosd_api.apps.gateway.config import GatewayLimits
 from cosd_api.apps.gateway.shapes import AnswerShape, ChatShape, CompletionShape, facts
 from cosd_api.settings import AnswerOptions
+from cosd_api.tools import CallReader
 from cosd_providers import (
     BudgetError,
     BudgetTimeoutError,
@@ -95,9 +96,11 @@ async def answer(fusion: Fusion, line: BatchLine, allowed: int | None) -> Reply:
     try:
         asked = _asked(line)
         options = asked.options_for(fusion, _UNLIMITED)
-        for prompt in asked.prompts:
+        calls = None
+        for index in range(len(asked.prompts)):
             left = None if allowed is None else allowed - sum(map(_billed, done))
             options, own_limit = _within(options, left)
+            prompt, calls = await asked.prepared(index, fusion, options)
             done.append(await fusion.generate(prompt, **options))
     except ApiError as error:
         return _refused(line, done, error, {"code": _INVALID, "message": str(error), "param": error.param})
@@ -114,7 +117,7 @@ async def answer(fusion: Fusion, line: BatchLine, allowed: int | None) -> Reply:
     if nothing := next((one for one in done if one.finish_reason == "budget" and not one.tokens), None):
         words = f"the limit {nothing.stop_reason} of one answer ended it before its first token: allow more"
         return _failed(line, done, {"code": BudgetError.__name__, "message": words, "retryable": False})
-    return _answered(line, asked, done)
+    return _answered(line, asked, done, calls)
 
 
 def stopped(line: BatchLine, words: str) -> Reply:
@@ -181,7 +184,7 @@ def _usage(done: Sequence[FusionResult]) -> dict[str, LineUsage]:
     return together_cost([{name: LineUsage.of(one) for name, one in result.usage.items()} for result in done])
 
 
-def _answered(line: BatchLine, asked: Asked, done: Sequence[FusionResult]) -> Reply:
+def _answered(line: BatchLine, asked: Asked, done: Sequence[FusionResult], calls: CallReader | None) -> Reply:
     counted: dict[str, Any] = {
         "usage": _usage(done),
         "tokens": sum(len(one.tokens) for one in done),
@@ -193,6 +196,7 @@ def _answered(line: BatchLine, asked: Asked, done: Sequence[FusionResult]) -> Re
         content = {"text": one.text, "finish_reason": one.finish_reason}
         return Reply(asked=line, content=content, facts=facts(one), **counted)
     shape, unique = ChatShape if asked.chat else CompletionShape, uuid4().hex
-    form: AnswerShape = shape(f"req_{unique}", asked.model, int(time.time()), logprobs=asked.logprobs)
+    options: dict[str, Any] = {"logprobs": asked.logprobs, "calls": calls}
+    form: AnswerShape = shape(f"req_{unique}", asked.model, int(time.time()), **options)
     response = {"status_code": 200, "request_id": form.request_id, "body": form.whole(done)}
     return Reply(asked=line, content={"id": f"batch_req_{unique}", "response": response}, **counted)

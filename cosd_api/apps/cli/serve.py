@@ -86,7 +86,14 @@ def serve(
         at = stack.enter_context(listening(host, port))
         fusions = stack.enter_context(_fusions(config, options, name))
         ignored = {*config.ignore, *(ignore or ())}
-        gateway = Gateway(fusions, keys=keys, limits=config.limits, cors=config.cors, ignore=ignored)
+        gateway = Gateway(
+            fusions,
+            keys=keys,
+            limits=config.limits,
+            cors=config.cors,
+            ignore=ignored,
+            call_format=config.call_format,
+        )
         url = f"http://{f'[{host}]' if ':' in host else host}:{at.getsockname()[1]}/v1"
 
         def ready() -> None:

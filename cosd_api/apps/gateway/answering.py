@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import TypeAlias
 
 import anyio
@@ -125,6 +126,7 @@ class Answering:
         upstreams: the record of models' servers that have failed.
         complete: function that is called before the last part of the answer is sent, so that the client can send its
             next request at once.
+        call_format: name of the format of tool calls; None for the format of the models' chat templates.
     """
 
     def __init__(
@@ -136,6 +138,7 @@ class Answering:
         stop: StopSignal,
         upstreams: Upstreams,
         complete: Callable[[], None] = lambda: None,
+        call_format: str | None = None,
     ) -> None:
         self._fusion = fusion
         self._asked = asked
@@ -144,6 +147,7 @@ class Answering:
         self._stop = stop
         self._upstreams = upstreams
         self._complete = complete
+        self._call_format = call_format
         self._options: AnswerOptions = asked.options_for(fusion, limits)
         kind, created = ChatShape if asked.chat else CompletionShape, int(time.time())
         self._shape: AnswerShape = kind(
@@ -318,11 +322,11 @@ class Answering:
     async def _events(self, send: Send) -> None:
         readers: dict[int, TextReader] = {}
         sent: dict[int, int] = {}
-        shape, exchange = self._shape, self._exchange
+        exchange = self._exchange
         waiting = b""
         async with self._answers() as answers:
             async for index, item in answers:
-                data = b""
+                data, shape = b"", self._shape
                 if index not in readers:
                     readers[index], sent[index] = TextReader(), 0
                     data = shape.opening(index)
@@ -346,7 +350,7 @@ class Answering:
                     waiting = b""
                 self._silence.heard()
         self._silence.pause()
-        end = self._form.events(shape.ending(exchange.results))
+        end = self._form.events(self._shape.ending(exchange.results))
         self._over()
         await self._write(send, end, last=True)
 
@@ -422,7 +426,10 @@ class Answering:
         left = self._limits.timeout - (time.perf_counter() - self._exchange.began)
         given = options.get("timeout")
         options["timeout"] = max(_LEAST_SECONDS, left if given is None else min(given, left))
-        stream = self._fusion.stream(self._asked.prompts[index], **options)
+        prompt, calls = await self._asked.prepared(index, self._fusion, options, self._call_format)
+        if calls is not None:
+            self._shape = replace(self._shape, calls=calls)
+        stream = self._fusion.stream(prompt, **options)
         self._streams.append(stream)
         if self._asked.stream:
             stream.most_unread = self._limits.unread_tokens

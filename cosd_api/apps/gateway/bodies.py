@@ -21,8 +21,11 @@ from cosd_api.apps.gateway.body_sizes import count_values
 from cosd_api.apps.gateway.config import GatewayLimits
 from cosd_api.apps.gateway.fields import FIELDS, OF_METHOD, changes_nothing, is_ignorable
 from cosd_api.apps.gateway.responses import ResponsesBody, chat_fields, in_terms_of_responses
+from cosd_api.apps.gateway.tool_requests import ToolRequest, read_format, read_tools
 from cosd_api.checks import OwnMessages, check_own, check_stop
 from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerOptions
+from cosd_api.structured import ResponseFormat
+from cosd_api.tools import CallReader
 from cosd_providers import Message
 from cosd_providers.messages import after_own, checked_messages
 from cosd_providers.suggestions import suggestion
@@ -99,6 +102,10 @@ class ChatBody(RequestBody):
     own: Any = None
     logprobs: bool | None = None
     top_logprobs: _UpToTwenty | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    response_format: Any = None
 
 
 class CompletionBody(RequestBody):
@@ -131,6 +138,7 @@ class Asked:
         of_method: the fields of the request that must fit the fusion's method, such as the temperature.
         passed_over: values of ignored fields, by name, except for values that change nothing.
         strict: whether the request comes from a batch. Batches have no setting that makes them ignore fields.
+        tools: the tools; None if there are none.
         responses: the body of a request to `/v1/responses`, whose answers have a form of their own; otherwise None.
     """
 
@@ -145,6 +153,7 @@ class Asked:
     of_method: Mapping[str, float | bool]
     passed_over: Mapping[str, object] = field(default_factory=dict[str, object])
     strict: bool = True
+    tools: ToolRequest | None = None
     responses: Mapping[str, Any] | None = None
 
     @classmethod
@@ -156,6 +165,8 @@ class Asked:
         logprobs: bool,
         listed: int = 0,
         own: Mapping[str, tuple[Message, ...]] | None = None,
+        response_format: ResponseFormat | None = None,
+        tools: ToolRequest | None = None,
         passed_over: Mapping[str, object],
         strict: bool,
     ) -> Self:
@@ -164,6 +175,8 @@ class Asked:
         options = body.options()
         if own:
             options["own"] = own
+        if response_format is not None:
+            options["response_format"] = response_format
         if logprobs and listed > 1:
             options["alternatives"] = listed - 1  # the written token itself is the first in the list
         return cls(
@@ -178,7 +191,31 @@ class Asked:
             of_method=body.model_dump(include={*OF_METHOD}, exclude_none=True),
             passed_over=passed_over,
             strict=strict,
+            tools=tools,
         )
+
+    async def prepared(
+        self, index: int, fusion: Fusion, options: AnswerOptions, call_format: str | None = None
+    ) -> tuple[str | tuple[Message, ...], CallReader | None]:
+        """Prepare an answer, and add its format to `options` if it may call tools.
+
+        Args:
+            index: index of the prompt.
+            fusion: the fusion that answers.
+            options: the arguments for `Fusion.stream`.
+            call_format: name of the format of calls; None for the format of the models' chat templates.
+
+        Returns:
+            The prompt with its tools, and the reader of the answer's calls; None if it may call none.
+        """
+        prompt = self.prompts[index]
+        settings, calls = fusion.settings, self.tools is not None and self.tools.choice.mode != "none"
+        restricts = "response_format" in settings.method.accepts and not settings.method.temperature
+        if self.tools is None or isinstance(prompt, str) or not (calls or restricts):
+            return prompt, None
+        form = await self.tools.call_format(fusion, call_format)
+        prompt, options["response_format"] = self.tools.asked(prompt, form)
+        return prompt, CallReader(form) if calls else None
 
     def ignored(self, fusion: Fusion) -> list[str]:
         """Return the names of ignored fields that would have changed the answer."""
@@ -270,7 +307,10 @@ def _of_chat(fields: Mapping[str, object], limits: GatewayLimits, ignore: Collec
     listed = body.top_logprobs or 0
     if listed > 1 and not logprobs:
         raise ApiError("top_logprobs is refused: give logprobs: true, too", param="top_logprobs")
-    return Asked.of(body, [messages], logprobs=logprobs, listed=listed, own=own, passed_over=passed_over, strict=strict)
+    chosen = read_format(body.response_format)
+    tools = read_tools(body.tools, body.tool_choice, messages, parallel=body.parallel_tool_calls, content=chosen)
+    more: dict[str, Any] = {"own": own, "tools": tools, "response_format": chosen if tools is None else None}
+    return Asked.of(body, [messages], logprobs=logprobs, listed=listed, passed_over=passed_over, strict=strict, **more)
 
 
 def read_completion(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None = None) -> Asked:

@@ -132,6 +132,8 @@ class GatewayConfig(BaseModel):
         cors: origins of web pages that may call the gateway, such as `https://app.example.com`; none by default.
         ignore: request fields to ignore, such as `temperature`; by default, a request with such a field is refused.
             Each answer names the ignored fields of its request.
+        call_format: format in which answers call tools; by default, the format of the chat template of each fusion's
+            draft.
     """
 
     model_config = _STRICT
@@ -142,6 +144,9 @@ class GatewayConfig(BaseModel):
     limits: GatewayLimits = GatewayLimits()
     cors: list[Annotated[str, StringConstraints(pattern=r"^https?://[^/\s*]+$")]] = []
     ignore: list[_Ignorable] = []
+    call_format: Literal["hermes", "deepseek-v3", "deepseek-v3.1", "mistral", "mistral-v11", "llama", "json"] | None = (
+        None
+    )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

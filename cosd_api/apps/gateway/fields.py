@@ -54,6 +54,10 @@ def _continues(body: Mapping[str, object]) -> bool:
     return isinstance(last, dict) and cast("dict[str, object]", last).get("role") == "assistant"
 
 
+def _no_tools(body: Mapping[str, object]) -> object:
+    return None if body.get("tools") else "none"
+
+
 _FEATURES = dict.fromkeys(("web_search", "image_generation", "code_interpreter", "memory", "voice"), False)
 _UNUSED = "it is not sent to the models of a fusion"
 
@@ -64,6 +68,8 @@ GROUPS = (
     FieldGroup("used", "", {
         "model": [], "messages": [], "prompt": [], "own": [{}], "max_tokens": [-1], "max_completion_tokens": [-1],
         "stop": [[]], "stream": [], "stream_options": [], "seed": [], "logprobs": [False], "top_logprobs": [0],
+        "response_format": [{"type": "text"}], "tools": [[]], "parallel_tool_calls": [True],
+        "tool_choice": ["auto", Fitting('`"none"` without `tools`', _no_tools)],
         "input": [], "instructions": [], "max_output_tokens": [], "text": [], "include": [],
     }, ignorable=False),
     FieldGroup("used: they must fit the method; usually, 0 and false do", "", dict.fromkeys(OF_METHOD, ())),
@@ -76,7 +82,7 @@ GROUPS = (
         "variables",
     ))),
     FieldGroup("details of another field, without effect of their own", "", dict.fromkeys((
-        "parallel_tool_calls", "mirostat_tau", "mirostat_eta", "dynatemp_exponent", "dry_base", "dry_allowed_length",
+        "mirostat_tau", "mirostat_eta", "dynatemp_exponent", "dry_base", "dry_allowed_length",
         "dry_penalty_last_n", "dry_sequence_breakers", "xtc_threshold", "repeat_last_n", "penalize_nl",
         "adaptive_decay", "min_keep", "samplers", "post_sampling_probs", "n_keep", "n_discard", "length_penalty",
         "early_stopping", "truncation_side", "spaces_between_special_tokens", "routed_experts_prompt_start",
@@ -115,11 +121,11 @@ GROUPS = (
         "vllm_xargs": [{}], "kv_transfer_params": [{}], "ec_transfer_params": [{}],
         "context_management": [[]], "access_programs": [], "image": [],
     }),
-    FieldGroup("tools", "a fusion writes text and calls no tools", {
-        "tools": [[]], "tool_choice": ["none", "auto"], "functions": [[]], "function_call": ["none", "auto"],
+    FieldGroup("tools, in an obsolete form", "give tools and tool_choice", {
+        "functions": [[]], "function_call": ["none", "auto"],
     }, ignorable=False),
-    FieldGroup("structured output", "structured output is not supported: only the type text is", {
-        "response_format": [{"type": "text"}], "json_schema": [], "grammar": [""], "structured_outputs": [],
+    FieldGroup("structured output in the form of other servers", "give response_format", {
+        "json_schema": [], "grammar": [""], "structured_outputs": [],
         "guided_json": [], "guided_regex": [], "guided_choice": [], "guided_grammar": [],
     }, ignorable=False),
     FieldGroup("earlier answers", "the gateway keeps no answers: send the whole conversation, and wait", {

@@ -33,6 +33,7 @@ from cosd_api.apps.gateway.metrics import GatewayMetrics
 from cosd_api.apps.gateway.readiness import Readiness
 from cosd_api.apps.gateway.upstreams import Upstreams
 from cosd_api.telemetry import callers_context
+from cosd_api.tools import format_named
 
 __all__ = ["Gateway"]
 
@@ -80,13 +81,15 @@ class Gateway:
         cors: origins of web pages that may call the gateway.
         ignore: request fields to ignore, such as `temperature`; by default, a request with such a field is refused.
             Each answer names the ignored fields of its request in `cosd.ignored` and in the header `cosd-ignored`.
+        call_format: name of the format in which answers call tools; by default, the format of the chat template of each
+            fusion's draft. See `cosd_api.tools.FORMATS`.
 
     Attributes:
         limits: limits on requests.
         ignore: names of the request fields to ignore.
 
     Raises:
-        SettingError: `ignore` contains a field that cannot be ignored.
+        SettingError: `ignore` contains a field that cannot be ignored, or `call_format` is unknown.
     """
 
     def __init__(
@@ -97,10 +100,12 @@ class Gateway:
         limits: GatewayLimits | None = None,
         cors: Sequence[str] = (),
         ignore: Collection[str] = (),
+        call_format: str | None = None,
     ) -> None:
         self._fusions = dict(fusions)
         self.ignore = check_ignored(ignore)
         self.limits = limits or GatewayLimits()
+        self._call_format = None if call_format is None else format_named(call_format).name
         self._clients = Clients(keys or {}, self.limits.concurrency)
         self._readiness = Readiness(self._fusions)
         self._metrics = GatewayMetrics()
@@ -257,7 +262,8 @@ class Gateway:
             fusion, asked = self._fusions[name], replace(asked, model=name)
             exchange.model, exchange.stream = name, asked.stream
             place = ExitStack()  # closed before the end of the answer is sent, to be free for the client's next request
-            answering = Answering(fusion, asked, self.limits, exchange, self._stop, self._upstreams, place.close)
+            more = (self._stop, self._upstreams, place.close, self._call_format)
+            answering = Answering(fusion, asked, self.limits, exchange, *more)
             place.push(admitted.pop_all())
             place.callback(
                 lambda: client.bill(exchange.billed, sum(one.cached_tokens for one in exchange.usage.values()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from cosd_api import FusionResult
 from cosd_api.extend import DRAFT
+from cosd_api.tools import CallBegun, CallReader, Part, read_answer
 from cosd_api.types import FusedToken
 
 __all__ = ["DONE", "AnswerShape", "ChatShape", "CompletionShape", "TextReader", "event", "facts", "usage"]
@@ -116,6 +117,7 @@ class AnswerShape:
         usage: whether the client requested the usage at the end of a stream.
         id: id of the answer; by default, a new id in OpenAI's format.
         ignored: fields of the request that were ignored.
+        calls: the reader of an answer that may call tools.
     """
 
     request_id: str
@@ -125,6 +127,7 @@ class AnswerShape:
     usage: bool = False
     id: str = ""
     ignored: Sequence[str] = ()
+    calls: CallReader | None = None
 
     id_prefix = ""
     whole_object = ""
@@ -158,12 +161,12 @@ class AnswerShape:
             start, middle, end = self._frame
             return f"{start}{index}{middle}{_json(text)}{end}".encode()
         tokens = [] if token is None or token.end else [token]
-        return self._chunk(index, text, self._logprobs(tokens, offset))
+        return self._chunk(index, self._written(text), self._logprobs(tokens, offset))
 
     def closing(self, index: int, result: FusionResult) -> bytes:
         """Return the last event of an answer."""
-        chunk = json.loads(self._chunk(index, None, None)[6:])
-        chunk["choices"][0]["finish_reason"] = _finish(result)
+        chunk = json.loads(self._chunk(index, self._written(None), None)[6:])
+        chunk["choices"][0]["finish_reason"] = self._finish(result, complete=bool(self.calls and self.calls.complete))
         chunk["cosd"] = {"request_id": self.request_id, **facts(result), **self._ignored}
         return event(chunk)
 
@@ -180,9 +183,9 @@ class AnswerShape:
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
-    def _chunk(self, index: int, text: str | None, logprobs: object) -> bytes:
+    def _chunk(self, index: int, written: Mapping[str, Any], logprobs: object) -> bytes:
         null: dict[str, Any] = {"usage": None} if self.usage else {}
-        choice = {"index": index, **self._written(text), "logprobs": logprobs, "finish_reason": None}
+        choice = {"index": index, **written, "logprobs": logprobs, "finish_reason": None}
         return event({**self._head(self.chunk_object), "choices": [choice], **null})
 
     @cached_property
@@ -197,10 +200,21 @@ class AnswerShape:
 
     def _whole_choice(self, index: int, result: FusionResult) -> dict[str, Any]:
         logprobs = self._logprobs([one for one in result.tokens if not one.end], 0) if self.logprobs else None
-        return {"index": index, **self._answer(result.text), "logprobs": logprobs, "finish_reason": _finish(result)}
+        answer, complete = self._answer(result.text)
+        return {
+            "index": index,
+            **answer,
+            "logprobs": logprobs,
+            "finish_reason": self._finish(result, complete=complete),
+        }
 
-    def _answer(self, text: str) -> dict[str, Any]:
-        """Return the fields of a choice that contain the whole text of an answer."""
+    def _finish(self, result: FusionResult, *, complete: bool) -> str:
+        """Return the reason for which the answer ended; `complete` means that it ends with complete calls."""
+        reason = _FINISH.get(result.finish_reason, result.finish_reason)
+        return "tool_calls" if complete and reason == "stop" else reason
+
+    def _answer(self, text: str) -> tuple[dict[str, Any], bool]:
+        """Return the fields of a choice that contain a whole answer, and whether it ends with complete calls."""
         raise NotImplementedError
 
     def _written(self, text: str | None) -> dict[str, Any]:
@@ -221,12 +235,35 @@ class ChatShape(AnswerShape):
     def opening(self, index: int) -> bytes:
         """Return the event that names the role of the answer's author."""
         null: dict[str, Any] = {"usage": None} if self.usage else {}
-        delta = {"role": "assistant", "content": "", "refusal": None}
+        delta = {"role": "assistant", "content": "" if self.calls is None else None, "refusal": None}
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         return event({**self._head(self.chunk_object), "choices": [choice], **null})
 
-    def _answer(self, text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+    def piece(self, index: int, text: str, token: FusedToken | None, offset: int) -> bytes:
+        """Return the events for one token. A token of a call may have none, and one that ends a marker has several."""
+        if self.calls is None:
+            return super().piece(index, text, token, offset)
+        deltas = [_delta(part) for part in self.calls.read(text)]
+        logprobs = self._logprobs([token], offset) if self.logprobs and token and not token.end else None
+        written = deltas or ([{}] if logprobs else [])
+        several = zip(written, [logprobs, *[None] * len(written)], strict=False)
+        return b"".join(self._chunk(index, {"delta": delta}, found) for delta, found in several)
+
+    def closing(self, index: int, result: FusionResult) -> bytes:
+        """Return the last events of an answer, with text that was held back because a call might have begun there."""
+        rest = self.calls.rest() if self.calls else ""
+        held = self._chunk(index, self._written(rest), None) if rest else b""
+        return held + super().closing(index, result)
+
+    def _answer(self, text: str) -> tuple[dict[str, Any], bool]:
+        if self.calls is None:
+            return {"message": {"role": "assistant", "content": text, "refusal": None}}, False
+        content, calls, complete = read_answer(text, self.calls.form)
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if calls:
+            made = [_call(call.id, call.name, call.arguments) for call in calls]
+            message |= {"content": content if content.strip() else None, "tool_calls": made}
+        return {"message": message}, complete
 
     def _written(self, text: str | None) -> dict[str, Any]:
         return {"delta": {} if text is None else {"content": text}}
@@ -247,8 +284,8 @@ class CompletionShape(AnswerShape):
     whole_object = "text_completion"
     chunk_object = "text_completion"
 
-    def _answer(self, text: str) -> dict[str, Any]:
-        return {"text": text}
+    def _answer(self, text: str) -> tuple[dict[str, Any], bool]:
+        return {"text": text}, False
 
     def _written(self, text: str | None) -> dict[str, Any]:
         return {"text": text or ""}
@@ -266,5 +303,14 @@ class CompletionShape(AnswerShape):
         return {"tokens": texts, "token_logprobs": logs, "top_logprobs": top, "text_offset": starts}
 
 
-def _finish(result: FusionResult) -> str:
-    return _FINISH.get(result.finish_reason, result.finish_reason)
+def _delta(part: Part) -> dict[str, Any]:
+    """Return the delta for a part of an answer that may call tools."""
+    if isinstance(part, str):
+        return {"content": part}
+    if isinstance(part, CallBegun):
+        return {"tool_calls": [{"index": part.index, **_call(part.id, part.name, "")}]}
+    return {"tool_calls": [{"index": part.index, "function": {"arguments": part.text}}]}
+
+
+def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}

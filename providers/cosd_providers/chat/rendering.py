@@ -4,6 +4,10 @@ Not every template accepts every conversation. Some refuse a system message or s
 silently drop a system message. In such cases, the conversation is folded into a form that every template accepts:
 system messages are moved to the start of the user's first message, and successive messages of one role are joined.
 
+Many templates render tools, calls and results, but templates and servers that do not know them often drop them in
+silence. So a sample conversation with marks is rendered first. Ids of calls are replaced by numbers with nine
+characters, the only form that some templates accept. A text that depends on random ids would also never be in a cache.
+
 A user's message may contain the text of a special token, such as `<|im_end|>`, which the model would read as that
 token. So this text is cut in two and, if the endpoint accepts ids, the pieces are encoded separately. The tags around
 thoughts in the model's own messages remain unchanged, because templates look for them.
@@ -11,24 +15,33 @@ thoughts in the model's own messages remain unchanged, because templates look fo
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby, pairwise
-from typing import Protocol, TypeVar
+from itertools import count, groupby, pairwise, product
+from typing import Any, Protocol, TypeVar
 
 from anyio import to_thread
 
 from cosd_providers.chat.leading_space import led
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.contract import Piece, Provider
-from cosd_providers.errors import UnsupportedError
-from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
+from cosd_providers.errors import ResponseError, StatusError, UnsupportedError
+from cosd_providers.messages import (
+    SAMPLE_NAME,
+    Message,
+    OnSpecialTokens,
+    RenderedPrompt,
+    Tool,
+    ToolCall,
+    ToolSample,
+)
 
 _T = TypeVar("_T")
 
-Render = Callable[[list[dict[str, str]]], Awaitable[str]]
+Render = Callable[[list[dict[str, Any]]], Awaitable[str]]
 """Function that renders messages up to the start of the answer, or raises `TemplateRefusal`."""
 
 _CUT = "\U000f1a7c"
@@ -36,6 +49,19 @@ _CUT = "\U000f1a7c"
 
 _MARKS = ("580317", "740126")
 """Placeholders for a user's message and an answer, to find out what a template writes around them."""
+
+_TOOL_MARKS = ("398201", "771045", "640972")
+"""Placeholders for the description of a tool, the argument of a call, and its result."""
+
+_SAMPLE_TOOL = Tool(
+    SAMPLE_NAME, _TOOL_MARKS[0], '{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}'
+)
+_SAMPLE = (
+    Message("user", "a"),
+    Message("assistant", "", (ToolCall("b", SAMPLE_NAME, json.dumps({"a": _TOOL_MARKS[1]})),)),
+    Message("tool", _TOOL_MARKS[2], tool_call_id="b"),
+)
+_SAMPLE_ARGUMENTS = re.compile(r'\{\s*"a"\s*:\s*"' + _TOOL_MARKS[1] + r'"\s*\}')
 
 _POSSIBLE = (re.compile(r"<[^<>]{1,60}>"), re.compile(r"\[[^\[\]\s]{1,60}\]"))
 """Patterns that match nearly all special tokens. A match for one pattern may contain a match for the other."""
@@ -73,8 +99,8 @@ _WHOLE = 4  # an error does not quote a whole message, unless the message has fe
 class ChatAdapter(Protocol):
     """The methods of an adapter that a renderer uses."""
 
-    async def render(self, messages: list[dict[str, str]]) -> str:
-        """Render messages; see `Render`."""
+    async def render(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """Render messages; see `Render`. `tools` are the tools in the format of OpenAI's API."""
         ...
 
     async def begun(self, prompt: str) -> str:
@@ -100,6 +126,13 @@ class ChatRenderer:
         self._endpoint = endpoint
         self._refused: set[tuple[bool, bool, bool]] = set()  # shapes of the conversations that the template refused
         self._lead: str | None = None
+        self._tool_sample: ToolSample | None = None
+
+    async def tool_sample(self, adapter: ChatAdapter) -> ToolSample:
+        """Render a sample conversation with a tool; the sample is rendered only once."""
+        if self._tool_sample is None:
+            self._tool_sample = await _tool_sample(adapter)
+        return self._tool_sample
 
     async def render_prompt(
         self, adapter: ChatAdapter, messages: Sequence[Message], on_special_tokens: OnSpecialTokens
@@ -111,8 +144,15 @@ class ChatRenderer:
         special = await self._special(adapter, messages)
         asked = await _in_thread(messages, lambda: [_cut(one, special) for one in messages])
         asked, answer = begun_answer(asked)
-        shape = _shape(asked)
-        text, refused = await rendered(adapter.render, asked, fold=shape in self._refused, endpoint=self._endpoint)
+        tools = asked[0].toolset.tools if asked[0].toolset else ()
+        asked = asked[1:] if tools and not asked[0].content else asked
+        render: Render = adapter.render
+        parsed = False
+        if tools or any(one.role == "tool" for one in asked):
+            parsed = (await self.tool_sample(adapter)).parsed
+            render = partial(adapter.render, tools=[tool.definition for tool in tools])
+        shape, fold = _shape(asked), _shape(asked) in self._refused
+        text, refused = await rendered(render, asked, fold=fold, endpoint=self._endpoint, parsed=parsed)
         if refused:
             self._refused.add(shape)
         if answer:
@@ -148,7 +188,9 @@ class ChatRenderer:
         return f"{self._endpoint}: {words} (this server takes no token ids)"
 
 
-async def rendered(render: Render, messages: Sequence[Message], *, fold: bool, endpoint: str) -> tuple[str, bool]:
+async def rendered(
+    render: Render, messages: Sequence[Message], *, fold: bool, endpoint: str, parsed: bool = False
+) -> tuple[str, bool]:
     """Render a conversation up to the start of the answer.
 
     Args:
@@ -156,6 +198,7 @@ async def rendered(render: Render, messages: Sequence[Message], *, fold: bool, e
         messages: the conversation, whose last message is not the assistant's.
         fold: whether the template is known to accept only the folded form.
         endpoint: the server's URL, for error messages.
+        parsed: see `messages.ToolSample`.
 
     Returns:
         The text, and whether the template refused the conversation and accepted only its folded form.
@@ -167,8 +210,8 @@ async def rendered(render: Render, messages: Sequence[Message], *, fold: bool, e
     first = folded(messages) if fold else tuple(messages)
     for form in dict.fromkeys((first, folded(messages))):
         try:
-            text = await render(_dictionaries(form))
-            if _holds(text, form) or await _marks_appear(render, form):
+            text = await render(_dictionaries(form, parsed=parsed))
+            if _holds(text, form) or await _marks_appear(render, form, parsed=parsed):
                 return text, form is not first
         except TemplateRefusal as error:
             refusal = await _in_thread(messages, partial(_discreet, str(error)[:200], messages))
@@ -179,12 +222,17 @@ async def rendered(render: Render, messages: Sequence[Message], *, fold: bool, e
 def folded(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Fold a conversation into a form that every template accepts: user and assistant alternate, the user first."""
     said = [one.content for one in messages if one.role == "system"]
-    turns = groupby((one for one in messages if one.role != "system"), lambda one: one.role)
+    turns = groupby((one for one in messages if one.role != "system"), _turn)
     several = [[*turn] for _, turn in turns]
     first, *others = [replace(turn[0], content=joined(one.content for one in turn)) for turn in several]
     if first.role == "assistant":  # some templates require that the first message is the user's
         first, others = Message("user", ""), [first, *others]
     return replace(first, content=joined([*said, first.content])), *others
+
+
+def _turn(message: Message) -> tuple[str, int]:
+    """A key that is equal for successive messages that may be joined: not for calls and their results."""
+    return message.role, id(message) if message.tool_calls or message.role == "tool" else 0
 
 
 def begun_answer(messages: Sequence[Message]) -> tuple[list[Message], str]:
@@ -216,8 +264,37 @@ async def leading_space(render: Render) -> str:
     return space if before + space == start and not space.strip() else ""
 
 
-def _dictionaries(messages: Sequence[Message]) -> list[dict[str, str]]:
-    return [{"role": one.role, "content": one.content} for one in messages]
+async def _tool_sample(adapter: ChatAdapter) -> ToolSample:
+    """Render the sample, with its arguments as an object or as text. Some templates show only one of them as JSON."""
+    for parsed in (True, False):
+        try:
+            text = await adapter.render(_dictionaries(_SAMPLE, parsed=parsed), [_SAMPLE_TOOL.definition])
+        except (TemplateRefusal, UnsupportedError, StatusError, ResponseError):
+            continue
+        call = _SAMPLE_ARGUMENTS.search(text)
+        if call and _TOOL_MARKS[2] in text[call.end() :]:
+            return ToolSample(text, _TOOL_MARKS[0] in text, parsed)
+    return ToolSample()
+
+
+def _dictionaries(messages: Sequence[Message], *, parsed: bool = False) -> list[dict[str, Any]]:
+    """Convert messages to the format of OpenAI's API, but with `parsed` arguments and other ids; see the module."""
+    numbers, fresh = dict[str, str](), count()
+    found: list[dict[str, Any]] = []
+    for one in messages:
+        fields: dict[str, Any] = {"role": one.role, "content": one.content}
+        if one.tool_calls:
+            fields["content"] = one.content or None
+            fields["tool_calls"] = []
+        for call in one.tool_calls:
+            number = numbers[call.id] = f"call{next(fresh):05}"
+            arguments: object = json.loads(call.arguments) if parsed else call.arguments
+            function = {"name": call.name, "arguments": arguments}
+            fields["tool_calls"].append({"id": number, "type": "function", "function": function})
+        if one.role == "tool":
+            fields["tool_call_id"] = numbers[one.tool_call_id]
+        found.append(fields)
+    return found
 
 
 def _shape(messages: Sequence[Message]) -> tuple[bool, bool, bool]:
@@ -246,16 +323,16 @@ def _holds(text: str, messages: Sequence[Message]) -> bool:
     return True
 
 
-async def _marks_appear(render: Render, messages: Sequence[Message]) -> bool:
+async def _marks_appear(render: Render, messages: Sequence[Message], *, parsed: bool = False) -> bool:
     """Test whether the template keeps all messages, even if rewritten: a mark at the end of each must still appear."""
     marked = [replace(one, content=f"{one.content} {_MARKS[0]}{at}.") for at, one in enumerate(messages)]
-    text = await render(_dictionaries(marked))
+    text = await render(_dictionaries(marked, parsed=parsed))
     return all(f"{_MARKS[0]}{at}." in text for at, one in enumerate(messages) if one.role != "assistant")
 
 
 async def _in_thread(messages: Sequence[Message], work: Callable[[], _T]) -> _T:
     """Call `work`. If the conversation is long, do so in a thread, so that the event loop is not blocked."""
-    long = sum(len(one.content) for one in messages) > _LONG
+    long = sum(len(text) for one in messages for text in one.texts) > _LONG
     return await to_thread.run_sync(work) if long else work()
 
 
@@ -263,16 +340,16 @@ def _possible(messages: Sequence[Message]) -> list[str]:
     """Find all distinct texts in the messages that may be special tokens."""
     found = set[str]()
     for message in messages:
-        for kind in _POSSIBLE:
-            for at in range(0, len(message.content), _SLICE):
-                part = {*kind.findall(message.content, at, at + _SLICE + _LONGEST)}
+        for kind, text in product(_POSSIBLE, message.texts):
+            for at in range(0, len(text), _SLICE):
+                part = {*kind.findall(text, at, at + _SLICE + _LONGEST)}
                 found |= {one for one in part - found if not _is_thought(one, message)}
     return sorted(one for one in found if not _HTML.fullmatch(one))
 
 
 def _discreet(words: str, messages: Sequence[Message]) -> str:
     """Cut off a template's error message before it quotes a message of the conversation."""
-    said = [text for one in messages if len(text := one.content.strip()) >= _WHOLE]
+    said = [text for one in messages for said in one.texts if len(text := said.strip()) >= _WHOLE]
     whole = tuple(text for text in said if len(text) < _QUOTED)
     for at in range(len(words)):
         quoted = words[at : at + _QUOTED]
@@ -285,9 +362,14 @@ def _is_thought(special: str, message: Message) -> bool:
     return message.role == "assistant" and _THOUGHT.fullmatch(special) is not None
 
 
-def _cut(message: Message, special: Iterable[str]) -> Message:
+def _cut(message: Message, special: Sequence[str]) -> Message:
     """Insert a cut into each of the `special` tokens that the message contains as text."""
-    content = message.content
-    for one in special:
-        content = content if _is_thought(one, message) else content.replace(one, one[0] + _CUT + one[1:])
-    return replace(message, content=content)
+
+    def cut(text: str, special: Iterable[str]) -> str:
+        for one in special:
+            text = text if _is_thought(one, message) else text.replace(one, one[0] + _CUT + one[1:])
+        return text
+
+    usual = [one for one in special if _USUAL.fullmatch(one)]  # others, such as [1], are also JSON outside of strings
+    calls = tuple(replace(call, arguments=cut(call.arguments, usual)) for call in message.tool_calls)
+    return replace(message, content=cut(message.content, special), tool_calls=calls)

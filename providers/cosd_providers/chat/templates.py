@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from cosd_providers.errors import UnsupportedError
 
-Template = Callable[[Sequence[Mapping[str, str]]], str]
+Template = Callable[[Sequence[Mapping[str, Any]]], str]
 """Function that renders a conversation up to the start of the answer."""
 
 _CONFIG = "tokenizer_config.json"
@@ -46,7 +46,7 @@ def load_template(given: object) -> Template:
     if callable(given):
         return cast("Template", given)
     if isinstance(given, str) and is_template(given):
-        return _Jinja(given, {})
+        return JinjaTemplate(given, {})
     if not isinstance(given, str | PathLike):
         words = f"chat_template must be a file, a folder, a template's text or a function, not {type(given).__name__}"
         raise UnsupportedError(words)
@@ -67,7 +67,7 @@ def load_template(given: object) -> Template:
         source = _read(alone)
     if not isinstance(source, str):
         raise UnsupportedError(f"chat_template: {config.name} holds no chat template")
-    return _Jinja(source, _tokens(fields))
+    return JinjaTemplate(source, _tokens(fields))
 
 
 def _tokens(fields: Mapping[str, object]) -> dict[str, str]:
@@ -101,7 +101,7 @@ def _read(path: Path) -> str:
     return text
 
 
-class _Jinja:
+class JinjaTemplate:
     """A Jinja template, made from its text and the special tokens to which it may refer."""
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
@@ -109,11 +109,12 @@ class _Jinja:
         self._tokens = {"bos_token": "", **tokens}  # empty by default, because the server adds the token
         self._template = _compiled(source)
 
-    def __call__(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def __call__(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """Render a conversation, and the tools that the model may call, in the format of OpenAI's API."""
         import jinja2  # noqa: PLC0415 - slow
 
         try:
-            given = {"messages": messages, "add_generation_prompt": True, "tools": None, "documents": None}
+            given = {"messages": messages, "add_generation_prompt": True, "tools": tools or None, "documents": None}
             return str(self._template.render(given, **self._tokens))
         except jinja2.UndefinedError as error:
             more = "; a tokenizer_config.json beside the template would define it" if "_token" in str(error) else ""
@@ -124,7 +125,7 @@ class _Jinja:
             raise TemplateRefusal("it does not end") from None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _Jinja, (self._source, self._tokens)
+        return JinjaTemplate, (self._source, self._tokens)
 
 
 def _compiled(source: str) -> Any:

@@ -648,14 +648,15 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         own = _CHATML not in cue or len(await self._encode(_CHATML)) == 1
         return cue if own and mark in rendered else None
 
-    async def _render(self, messages: list[dict[str, str]]) -> str:
+    async def _render(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """Render with `/apply-template`, which omits the beginning-of-sequence token that `/completion` adds."""
         try:
-            found = await self._transport.post("/apply-template", self._named(messages=messages))
+            body = self._named(messages=messages, **({"tools": [*tools]} if tools else {}))
+            found = await self._transport.post("/apply-template", body)
             return self._read(_Rendered, found).prompt
         except InvalidRequestError as error:  # also raised for errors in the template
             if error.status == 404:  # a proxy may lack this route
-                return await super()._render(messages)
+                return await super()._render(messages, tools)
             raise TemplateRefusal(error.args[0]) from None
 
     async def begun(self, prompt: str) -> str:

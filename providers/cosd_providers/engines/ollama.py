@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isclose
-from typing import TypeVar, Unpack, cast
+from typing import Any, TypeVar, Unpack, cast
 
 from pydantic import BaseModel
 
@@ -269,7 +269,11 @@ class Ollama(Engine[ServerFacts]):
         questions = await self._places(context, questions)
         return await Proposing(self._client, context, usage, strategy="singles").answer(questions)
 
-    async def _render(self, messages: list[dict[str, str]]) -> str:  # noqa: ARG002 - none can be
+    async def _render(
+        self,
+        messages: list[dict[str, Any]],  # noqa: ARG002 - none can be
+        tools: Sequence[Mapping[str, Any]] = (),  # noqa: ARG002
+    ) -> str:
         raise self._unsupported("Ollama does not render conversations: its templates are in Go", NO_TEMPLATE)
 
     async def begun(self, prompt: str) -> str:

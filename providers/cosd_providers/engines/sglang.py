@@ -421,9 +421,12 @@ class SglangClient(TokenIdsClient):
             raise miscounted(len(runs), len(found), self.transport.endpoint, what="runs of tokens were sent")
         return found
 
-    async def templated(self, messages: Sequence[Mapping[str, str]]) -> Encoding:
+    async def templated(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Encoding:
         """Render a conversation with the model's chat template, up to the answer."""
-        found = await self.transport.post("/v1/tokenize", {"model": self.model, "messages": list(messages)})
+        body = {"model": self.model, "messages": [*messages], **({"tools": [*tools]} if tools else {})}
+        found = await self.transport.post("/v1/tokenize", body)
         return parse(Encoding, found, self.transport.endpoint)
 
     async def ends(self, token_id: int, usage: Usage) -> bool:

@@ -719,7 +719,11 @@ class Tgi(Engine[TgiFacts]):
         view._client.shows = True
         return view
 
-    async def _render(self, messages: list[dict[str, str]]) -> str:
+    async def _render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),  # noqa: ARG002 - the route takes none
+    ) -> str:
         return await self._client.render(messages)
 
     async def _served(self, model: str) -> dict[str, Any]:

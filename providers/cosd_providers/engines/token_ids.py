@@ -5,14 +5,14 @@ An engine supplies a client (`TokenIdsClient`), which builds the requests and re
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, islice
-from typing import Generic, Literal, Self, TypeVar, Unpack, cast
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast
 
 from cosd_providers.contract import Context, Piece, Proposal, Provider, Question, Token
 from cosd_providers.drafting import IdsDraft, Next
@@ -221,9 +221,9 @@ class TokenIdsEngine(Engine[TokenIdsFacts], Generic[_C]):
         self._client.take(await self.discovered())
         return self._client.facts
 
-    async def _render(self, messages: list[dict[str, str]]) -> str:
+    async def _render(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         await self.facts()
-        return await self._client.rendered(messages)
+        return await self._client.rendered(messages, tools)
 
     async def begun(self, prompt: str) -> str:
         """Add the beginning of sequence to a rendered prompt if the user's own template has not written it."""

@@ -268,7 +268,9 @@ class TokenIdsClient(ABC):
         """Decode ids to text, with special tokens shown."""
 
     @abstractmethod
-    async def templated(self, messages: Sequence[Mapping[str, str]]) -> Encoding:
+    async def templated(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Encoding:
         """Render a conversation with the model's chat template, up to the answer."""
 
     def without_template(self, error: StatusError) -> UnsupportedError | None:  # noqa: ARG002 - a hook
@@ -336,7 +338,7 @@ class TokenIdsClient(ABC):
         """Render a user's message with the model's chat template, up to the answer."""
         return await self.decode((await self.templated([{"role": "user", "content": content}])).tokens)
 
-    async def rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
+    async def rendered(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """Render a conversation with the model's chat template, up to the answer.
 
         The text is decoded from the ids that the server's own chat route reads, and is checked to encode to the same
@@ -347,7 +349,7 @@ class TokenIdsClient(ABC):
             UnsupportedError: the server does not render conversations, or the text encodes to other ids.
         """
         try:
-            found = await self.templated(messages)
+            found = await self.templated(messages, tools)
             text = await self.decode(found.tokens)
         except StatusError as error:
             if (unsupported := self.without_template(error)) is not None:

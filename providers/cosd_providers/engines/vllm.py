@@ -34,6 +34,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -349,11 +350,12 @@ class VllmClient(TokenIdsClient):
         await concurrently([partial(one, n) for n in ids if n not in self.facts.forced])
         return [self.facts.forced[n] for n in ids]
 
-    async def templated(self, messages: Sequence[Mapping[str, str]]) -> Encoding:
+    async def templated(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Encoding:
         """Render a conversation with the model's chat template, up to the answer."""
-        return await self._tokenize(
-            {"messages": list(messages), "add_generation_prompt": True, "return_token_strs": True}
-        )
+        body = {"messages": [*messages], **({"tools": [*tools]} if tools else {})}
+        return await self._tokenize({**body, "add_generation_prompt": True, "return_token_strs": True})
 
     def without_template(self, error: StatusError) -> UnsupportedError | None:
         """Return the error for a model without a chat template; None if the refusal has another reason."""

@@ -47,17 +47,21 @@ async def test_plain_lines(paths: tuple[Path, Path]) -> None:
     assert found.usage["draft"].prompt_tokens == sum(usage) > 0 and found.usage == found.total_usage
 
 
+NOW = {"type": "function", "function": {"name": "now"}}
+
+
 async def test_openais_form(tmp_path: Path) -> None:
     rows = [
         batch_form("one", "a:"),
         batch_form("two", "b:", chat=False, max_tokens=1),
         batch_form("both", ["a:", "c:"], chat=False),  # type: ignore[arg-type]
         batch_form("tools", "a:", tools=[{"type": "function"}]),
+        batch_form("call", "a:", tools=[NOW], tool_choice=NOW, parallel_tool_calls=False),
         batch_form("stream", "a:", stream=True),
     ]
     target = tmp_path / "out.jsonl"
     found = await run(input_file(tmp_path / "in.jsonl", rows), target)
-    assert (found.answered, found.failed) == (3, 2)
+    assert (found.answered, found.failed) == (4, 2)
     lines = read(target)
     response = lines["one"]["response"]
     assert response["status_code"] == 200 and response["request_id"] and lines["one"]["id"]
@@ -72,9 +76,12 @@ async def test_openais_form(tmp_path: Path) -> None:
     assert (refused["status_code"], refused["body"]["error"]["param"]) == (400, "tools")
     assert lines["tools"]["error"] == {
         "code": "invalid_request_error",
-        "message": "tools is refused: a fusion writes text and calls no tools",
+        "message": 'tools[0] must be {"type": "function", "function": {"name": ..., "parameters": {...}}}',
         "param": "tools",
     }
+    called = lines["call"]["response"]["body"]["choices"][0]
+    assert called["finish_reason"] == "tool_calls"
+    assert called["message"]["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
     assert lines["stream"]["error"]["message"] == "stream is refused: a batch returns whole answers"
 
 
