@@ -28,7 +28,7 @@ _COMMANDS = {
     ),
     "serve": (
         "serve:serve",
-        "Serve fusions over OpenAI's protocol: /v1/chat/completions, /v1/completions, /v1/models.",
+        "Serve fusions over OpenAI's protocol: /v1/chat/completions, /v1/completions, /v1/responses.",
     ),
     "batch": ("batch:batch", "Answer the prompts in a file, and write the answers to another file."),
     "probe": ("probe:probe_servers", "Find out what servers can do, from questions with known answers."),

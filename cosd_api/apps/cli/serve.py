@@ -56,7 +56,7 @@ def serve(
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of FILE, and exit.")] = False,
 ) -> None:
-    """Serve fusions over OpenAI's protocol: /v1/chat/completions, /v1/completions, /v1/models.
+    """Serve fusions over OpenAI's protocol: /v1/chat/completions, /v1/completions, /v1/responses.
 
     --draft and --assistant define one fusion, and FILE can define several. Without any of these, the bundled models are
     served. If COSD_SERVE_KEYS or FILE contains keys, clients need one of them. When the server is ready, its URL is

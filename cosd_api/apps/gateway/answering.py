@@ -20,7 +20,8 @@ from cosd_api.apps.gateway.api_errors import ApiError, api_error, cause_of
 from cosd_api.apps.gateway.bodies import Asked
 from cosd_api.apps.gateway.config import GatewayLimits
 from cosd_api.apps.gateway.exchange import Exchange, shares_of
-from cosd_api.apps.gateway.shapes import AnswerShape, ChatShape, CompletionShape, TextReader, event
+from cosd_api.apps.gateway.responses import AnswerForm, ResponsesForm
+from cosd_api.apps.gateway.shapes import AnswerShape, ChatShape, CompletionShape, TextReader
 from cosd_api.apps.gateway.upstreams import Upstreams
 from cosd_api.settings import AnswerOptions
 from cosd_api.types import FusedToken
@@ -144,15 +145,18 @@ class Answering:
         self._upstreams = upstreams
         self._complete = complete
         self._options: AnswerOptions = asked.options_for(fusion, limits)
-        kind = ChatShape if asked.chat else CompletionShape
+        kind, created = ChatShape if asked.chat else CompletionShape, int(time.time())
         self._shape: AnswerShape = kind(
             request_id=exchange.id,
             model=asked.model,
-            created=int(time.time()),
+            created=created,
             logprobs=asked.logprobs,
             usage=asked.include_usage,
             ignored=asked.ignored(fusion),
         )
+        self._form = AnswerForm()
+        if asked.responses is not None:
+            self._form = ResponsesForm(asked.responses, asked.model, created)
         self._streams: list[FusionStream] = []
         self._silence = _Silence(limits, exchange.began)
         self._writing = anyio.Lock()
@@ -248,7 +252,7 @@ class Answering:
             exchange.outcome = "error"
         self._over()
         if self._started:
-            await send({"type": "http.response.body", "body": event(error.body), "more_body": False})
+            await send({"type": "http.response.body", "body": self._form.failure(error), "more_body": False})
         else:
             await JSONResponse(error.body, error.status, error.headers)(scope, receive, send)
 
@@ -266,7 +270,8 @@ class Answering:
         self._exchange.sent_text()
         headers = {**_headers(self._exchange.results), **self._ignored}
         self._over()
-        await JSONResponse(self._shape.whole(self._exchange.results), headers=headers)(scope, receive, send)
+        answer = self._form.whole(self._shape.whole(self._exchange.results))
+        await JSONResponse(answer, headers=headers)(scope, receive, send)
 
     # ------------------------------------------------------------------------------------------------------- streams
 
@@ -334,14 +339,14 @@ class Answering:
                     data += shape.piece(index, rest, None, sent[index]) if rest else b""
                     data += shape.closing(index, item)
                     exchange.results.append(item)
-                waiting += data
+                waiting += self._form.events(data)
                 if waiting and (len(waiting) >= _WRITE_BYTES or not self._more_is_there()):
                     self._silence.pause()
                     await self._write(send, waiting)
                     waiting = b""
                 self._silence.heard()
         self._silence.pause()
-        end = shape.ending(exchange.results)
+        end = self._form.events(shape.ending(exchange.results))
         self._over()
         await self._write(send, end, last=True)
 

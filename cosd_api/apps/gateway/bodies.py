@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self, TypeVar, cast
 
 from pydantic import (
@@ -20,13 +20,14 @@ from cosd_api.apps.gateway.api_errors import ApiError
 from cosd_api.apps.gateway.body_sizes import count_values
 from cosd_api.apps.gateway.config import GatewayLimits
 from cosd_api.apps.gateway.fields import FIELDS, OF_METHOD, changes_nothing, is_ignorable
+from cosd_api.apps.gateway.responses import ResponsesBody, chat_fields, in_terms_of_responses
 from cosd_api.checks import OwnMessages, check_own, check_stop
 from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerOptions
 from cosd_providers import Message
 from cosd_providers.messages import after_own, checked_messages
 from cosd_providers.suggestions import suggestion
 
-__all__ = ["Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion"]
+__all__ = ["Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion", "read_responses"]
 
 _MOST_STOPS = 16
 _MOST_VALUES = 100_000  # maximum number of JSON values in a body, because parsing a million takes seconds
@@ -39,6 +40,7 @@ _REASONS: Mapping[str, str] = {
     "logprobs": "give true or false, for completions a number of tokens to list at each place, 0 to 5",
     "top_logprobs": "give a number of tokens to list at each place, 0 to 20, together with logprobs: true",
     "prompt": "it must be text, or a list of texts: the models of a fusion may have different tokenizers; none empty",
+    "input": "it must be text, or a list of messages and other items",
     "stop": f"it must be text, or a list of up to {_MOST_STOPS} texts, none of them empty",
 }
 """Reasons for refusing the value of a field that is used."""
@@ -106,7 +108,11 @@ class CompletionBody(RequestBody):
     logprobs: _UpToFive | None = None
 
 
-_ROUTES: Mapping[type[BaseModel], str] = {ChatBody: "/v1/chat/completions", CompletionBody: "/v1/completions"}
+_ROUTES: Mapping[type[BaseModel], str] = {
+    ChatBody: "/v1/chat/completions",
+    CompletionBody: "/v1/completions",
+    ResponsesBody: "/v1/responses",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +131,7 @@ class Asked:
         of_method: the fields of the request that must fit the fusion's method, such as the temperature.
         passed_over: values of ignored fields, by name, except for values that change nothing.
         strict: whether the request comes from a batch. Batches have no setting that makes them ignore fields.
+        responses: the body of a request to `/v1/responses`, whose answers have a form of their own; otherwise None.
     """
 
     chat: bool
@@ -138,6 +145,7 @@ class Asked:
     of_method: Mapping[str, float | bool]
     passed_over: Mapping[str, object] = field(default_factory=dict[str, object])
     strict: bool = True
+    responses: Mapping[str, Any] | None = None
 
     @classmethod
     def of(
@@ -224,7 +232,32 @@ def read_chat(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
     Raises:
         ApiError: the body is invalid, or requests something that no fusion can do.
     """
-    body, passed_over = _read(ChatBody, data, limits, ignore)
+    return _of_chat(_parsed(data, limits), limits, ignore)
+
+
+def read_responses(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None = None) -> Asked:
+    """Check the body of a request to `/v1/responses`, as the chat request that means the same.
+
+    The arguments are as for `read_chat`.
+
+    Raises:
+        ApiError: the body is invalid, or requests something that no fusion can do.
+    """
+    fields = {name: value for name, value in _parsed(data, limits).items() if value is not None}
+    body = _validated(ResponsesBody, fields, strict=ignore is None)
+    chat, items = chat_fields(body)
+    try:
+        asked = _of_chat(chat, limits, ignore)
+    except ApiError as error:
+        raise in_terms_of_responses(error, items) from None
+    [messages] = asked.prompts
+    if body.instructions:
+        messages = tuple(after_own([Message("system", body.instructions)], cast("tuple[Message, ...]", messages)))
+    return replace(asked, prompts=(messages,), include_usage=True, responses=fields)
+
+
+def _of_chat(fields: Mapping[str, object], limits: GatewayLimits, ignore: Collection[str] | None) -> Asked:
+    body, passed_over = _read(ChatBody, fields, limits, ignore)
     if len(body.messages) > limits.messages:
         words = f"messages has {len(body.messages)} messages, and at most {limits.messages} are allowed here"
         raise ApiError(words, param="messages")
@@ -246,7 +279,7 @@ def read_completion(data: bytes, limits: GatewayLimits, ignore: Collection[str] 
     Raises:
         ApiError: the body is invalid, or requests something that no fusion can do.
     """
-    body, passed_over = _read(CompletionBody, data, limits, ignore)
+    body, passed_over = _read(CompletionBody, _parsed(data, limits), limits, ignore)
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     if len(prompts) > limits.prompts:
         words = f"prompt has {len(prompts)} texts, and at most {limits.prompts} are allowed here"
@@ -291,13 +324,15 @@ def _after_those_of(fusion: Fusion, asked: OwnMessages) -> OwnMessages:
     return {name: after_own(first.get(name, ()), then.get(name, ())) for name in {**first, **then}}
 
 
-_Body = TypeVar("_Body", bound=RequestBody)
+_Body = TypeVar("_Body", bound=BaseModel)
 
 
-def _read(
-    kind: type[_Body], data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
-) -> tuple[_Body, dict[str, object]]:
-    """Parse and check a body; return it, and the ignored fields that may have changed the answer."""
+def _parsed(data: bytes, limits: GatewayLimits) -> Mapping[str, object]:
+    """Parse a body and return its fields.
+
+    Raises:
+        ApiError: the body is not a JSON object, or too large.
+    """
     most = max(_MOST_VALUES, _VALUES * (limits.messages + limits.prompts))
     if count_values(data, most) > most:
         raise ApiError(f"the body has more than {most} values, which is too large for a conversation")
@@ -310,20 +345,30 @@ def _read(
     fields = cast("dict[str, object]", given)
     if longest := next((name for name in fields if len(name) > _LONGEST_NAME), None):
         raise ApiError(f"unknown field of {len(longest)} characters")
+    return fields
+
+
+def _read(
+    kind: type[_Body], fields: Mapping[str, object], limits: GatewayLimits, ignore: Collection[str] | None
+) -> tuple[_Body, dict[str, object]]:
+    """Check the fields of a body; return the body, and the ignored fields that may have changed the answer."""
     meant = {name: value for name, value in fields.items() if not changes_nothing(name, value, fields)}
     passed_over = {name: meant.pop(name) for name in [*meant] if name in (ignore or ())}
     if unused := next((name for name in meant if name not in kind.model_fields), None):
         raise _unused(kind, unused, strict=ignore is None)
-    try:
-        body = kind.model_validate(meant)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)[0]
-        raise _refusal(found, strict=ignore is None) from None
+    body = _validated(kind, meant, strict=ignore is None)
     for name in ("max_tokens", "max_completion_tokens"):
         wanted = getattr(body, name, None)
         if wanted is not None and wanted > limits.max_tokens:
             raise ApiError(f"{name} is more than the {limits.max_tokens} that are allowed here", param=name)
     return body, passed_over
+
+
+def _validated(kind: type[_Body], fields: Mapping[str, object], *, strict: bool) -> _Body:
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise _refusal(error.errors(include_url=False, include_input=False)[0], strict=strict) from None
 
 
 def _refusal(found: ErrorDetails, *, strict: bool) -> ApiError:

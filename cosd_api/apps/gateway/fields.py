@@ -1,6 +1,6 @@
 """The fields of a request: the values that are accepted, the reasons for refusing others, and what may be ignored.
 
-This table is the check of every body, and the table in docs/gateway.md. It has the fields of OpenAI's two routes, of
+This table is the check of every body, and the table in docs/gateway.md. It has the fields of OpenAI's routes, of
 llama.cpp's server and web client, of vLLM and of Open WebUI. A field that is null counts as absent, whatever its name.
 """
 
@@ -64,6 +64,7 @@ GROUPS = (
     FieldGroup("used", "", {
         "model": [], "messages": [], "prompt": [], "own": [{}], "max_tokens": [-1], "max_completion_tokens": [-1],
         "stop": [[]], "stream": [], "stream_options": [], "seed": [], "logprobs": [False], "top_logprobs": [0],
+        "input": [], "instructions": [], "max_output_tokens": [], "text": [], "include": [],
     }, ignorable=False),
     FieldGroup("used: they must fit the method; usually, 0 and false do", "", dict.fromkeys(OF_METHOD, ())),
     FieldGroup("information for a server: labels, hints, reports on its work", "", dict.fromkeys((
@@ -79,6 +80,7 @@ GROUPS = (
         "dry_penalty_last_n", "dry_sequence_breakers", "xtc_threshold", "repeat_last_n", "penalize_nl",
         "adaptive_decay", "min_keep", "samplers", "post_sampling_probs", "n_keep", "n_discard", "length_penalty",
         "early_stopping", "truncation_side", "spaces_between_special_tokens", "routed_experts_prompt_start",
+        "max_tool_calls", "background_options",
     ))),
     FieldGroup("sampling", REFUSED_SETTINGS["top_p"], {
         "top_p": [1], "top_k": [0, -1], "min_p": [0], "top_a": [0], "typical_p": [1], "typ_p": [1], "tfs_z": [1],
@@ -100,10 +102,10 @@ GROUPS = (
         "add_generation_prompt": [Fitting("the opposite", lambda body: not _continues(body))],
         "add_special_tokens": [Fitting("false; for a text, true", lambda body: body.get("messages") is None)],
         "chat_template": [], "chat_template_kwargs": [{}], "documents": [[]], "mm_processor_kwargs": [{}],
-        "media_io_kwargs": [{}], "truncate_prompt_tokens": [], "prompt_embeds": [],
+        "media_io_kwargs": [{}], "truncate_prompt_tokens": [], "prompt_embeds": [], "truncation": ["disabled"],
     }),
     FieldGroup("reasoning and style", _UNUSED, {
-        "reasoning": [], "reasoning_effort": [], "reasoning_format": ["none", "auto"], "include_reasoning": [True],
+        "reasoning": [{}], "reasoning_effort": [], "reasoning_format": ["none", "auto"], "include_reasoning": [True],
         "thinking": [], "enable_thinking": [], "thinking_budget_tokens": [-1], "reasoning_budget_tokens": [-1],
         "thinking_token_budget": [-1], "verbosity": ["medium"],
     }),
@@ -111,6 +113,7 @@ GROUPS = (
         "web_search_options": [], "moderation": [], "cache_salt": [], "features": [_FEATURES], "params": [{}],
         "files": [[]], "tool_ids": [[]], "tool_servers": [[]], "filter_ids": [[]], "skill_ids": [[]],
         "vllm_xargs": [{}], "kv_transfer_params": [{}], "ec_transfer_params": [{}],
+        "context_management": [[]], "access_programs": [], "image": [],
     }),
     FieldGroup("tools", "a fusion writes text and calls no tools", {
         "tools": [[]], "tool_choice": ["none", "auto"], "functions": [[]], "function_call": ["none", "auto"],
@@ -118,6 +121,9 @@ GROUPS = (
     FieldGroup("structured output", "structured output is not supported: only the type text is", {
         "response_format": [{"type": "text"}], "json_schema": [], "grammar": [""], "structured_outputs": [],
         "guided_json": [], "guided_regex": [], "guided_choice": [], "guided_grammar": [],
+    }, ignorable=False),
+    FieldGroup("earlier answers", "the gateway keeps no answers: send the whole conversation, and wait", {
+        "previous_response_id": [], "conversation": [], "background": [False],
     }, ignorable=False),
     FieldGroup("sound and images", "a fusion reads and writes text only", {
         "modalities": [[], ["text"]], "audio": [],

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cosd_api import Fusion, SettingError
 from cosd_api.apps.gateway.answering import Answering, StopSignal
 from cosd_api.apps.gateway.api_errors import ApiError, api_error
-from cosd_api.apps.gateway.bodies import Asked, read_chat, read_completion
+from cosd_api.apps.gateway.bodies import Asked, read_chat, read_completion, read_responses
 from cosd_api.apps.gateway.body_sizes import BodyLimit, body_limit
 from cosd_api.apps.gateway.client_limits import Client, Clients
 from cosd_api.apps.gateway.config import ClientKey, GatewayLimits
@@ -41,12 +41,9 @@ _log = logging.getLogger("cosd_api.apps.gateway")
 _OPEN = ("/health", "/ready")
 """Routes that require no key, because load balancers and health checks have none."""
 
-_ANSWERS = ("/v1/chat/completions", "/v1/completions")
+_ANSWERS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 
-_MEANT = {
-    **{path.removeprefix("/v1"): path for path in (*_ANSWERS, "/v1/models")},
-    "/responses": f"the gateway has no Responses API, and {_ANSWERS[0]}",
-}
+_MEANT = {path.removeprefix("/v1"): path for path in (*_ANSWERS, "/v1/models")}
 """The routes that paths with these ends are meant for, such as a path without /v1, or with /v1 twice."""
 
 _QUIET = ("/health", "/ready", "/metrics")
@@ -114,6 +111,7 @@ class Gateway:
         routes = [
             Route(_ANSWERS[0], self._chat, methods=["POST"]),
             Route(_ANSWERS[1], self._complete, methods=["POST"]),
+            Route(_ANSWERS[2], self._respond, methods=["POST"]),
             Route("/v1/models", self._models),
             Route("/v1/models/{name:path}", self._model),
             Route("/health", self._health),
@@ -238,6 +236,9 @@ class Gateway:
     async def _complete(self, request: Request) -> ASGIApp:
         return await self._answering(request, read_completion)
 
+    async def _respond(self, request: Request) -> ASGIApp:
+        return await self._answering(request, read_responses)
+
     async def _answering(
         self, request: Request, read: Callable[[bytes, GatewayLimits, Collection[str]], Asked]
     ) -> ASGIApp:
@@ -297,7 +298,7 @@ class Gateway:
     def _most(self, path: str) -> BodyLimit:
         """Return the limit on the size of a body for one of the routes."""
         rooms = [fusion.endpoints.room for fusion in self._fusions.values()]
-        return body_limit(self.limits, rooms, 1 if path == _ANSWERS[0] else self.limits.prompts)
+        return body_limit(self.limits, rooms, self.limits.prompts if path == _ANSWERS[1] else 1)
 
     async def _body(self, request: Request, client: Client) -> bytes:
         """Receive the body of a request.
@@ -397,4 +398,6 @@ def _of_route(error: HTTPException, scope: Scope) -> ApiError:
     path = scope["path"].rstrip("/")
     meant = next((route for end, route in _MEANT.items() if path.endswith(end)), None)
     words = f"{', '.join(_ANSWERS)} and /v1/models are served" if meant is None else f"{meant} is the right one"
+    if path.startswith(f"{_ANSWERS[2]}/"):
+        words = f"the gateway keeps no answers, and only POST {_ANSWERS[2]} is served"
     return ApiError(f"there is no such route; {words}", status=error.status_code, code="not_found")

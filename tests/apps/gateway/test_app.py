@@ -20,7 +20,7 @@ from support.visits import Visit, opened, until, visit
 from toys.lima import FUSED, TellsNoPrompt, assistant, draft, fusion
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-SERVED = f"{CHAT}, {TEXT} and /v1/models are served"
+SERVED = f"{CHAT}, {TEXT}, /v1/responses and /v1/models are served"
 BODY = {"model": "fused", "prompt": "Q:"}
 KEY = "k" * 16
 
@@ -186,7 +186,7 @@ async def test_what_a_stranger_gets_wrong_first_is_said() -> None:
         ("/models", "/v1/models is the right one"),
         ("/v1/v1/models", "/v1/models is the right one"),
         ("/v1/models/", "/v1/models is the right one"),
-        ("/v1/responses", f"the gateway has no Responses API, and {CHAT} is the right one"),
+        ("/responses", "/v1/responses is the right one"),
         ("/v1/embeddings", SERVED),
     ],
 )

@@ -20,6 +20,7 @@ from cosd_api.apps.gateway.api_errors import ApiError
 from cosd_api.apps.gateway.bodies import ChatBody, CompletionBody, read_chat, read_completion
 from cosd_api.apps.gateway.config import GatewayLimits
 from cosd_api.apps.gateway.fields import FIELDS, GROUPS, Fitting
+from cosd_api.apps.gateway.responses import ResponsesBody
 from support.visits import opened, visit
 from toys.lima import FUSED, assistant, draft, sampled
 
@@ -53,7 +54,7 @@ def test_the_fields_of_openais_client_are_known() -> None:
 
 def test_the_fields_that_are_used_are_those_of_the_bodies() -> None:
     used = {name for group in GROUPS if not group.reason for name, values in group.values.items() if values is not None}
-    assert used == ChatBody.model_fields.keys() | CompletionBody.model_fields.keys()
+    assert used == {name for kind in (ChatBody, CompletionBody, ResponsesBody) for name in kind.model_fields}
     assert len(FIELDS) == sum(len(group.values) for group in GROUPS)
 
 
