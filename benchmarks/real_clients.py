@@ -45,19 +45,21 @@ _CLIENTS = {
     "pydantic-ai": "pydantic-ai-slim",
     "llm": "llm",
     "instructor": "instructor",
+    "agents": "openai-agents",
     "curl": "curl",
 }
 """For each script, the package whose version the table's column shows."""
 
 _WORK = (
     *("chat", "usage", "stream", "usage in the stream", "logprobs", "stop, seed, length"),
-    *("completions", "completions, logprobs", "models"),
+    *("responses", "responses, stream", "completions", "completions, logprobs", "models"),
 )
 _OF = {"usage": "chat", "usage in the stream": "stream"}
 _REFUSED = ("temperature", "tools", "json_schema")
 _DEFAULTS = ("chat, defaults", "completions, defaults")
 _IGNORED = (*_DEFAULTS, "temperature")
-_QUESTION, _TOKENS = "Name three rivers of Europe.", 16  # must equal those in clients/features.py
+_QUESTION, _SHORT, _TOKENS = "Name three rivers of Europe.", "Name one river of Europe.", 16
+"""The questions and the number of tokens of `clients/features.py`."""
 
 
 def _ignored(row: str) -> str:
@@ -87,6 +89,7 @@ class Expected:
 
     Attributes:
         chat, text: the gateway's answers to a conversation and to a text.
+        response: the gateway's whole answer to a conversation.
         usage: numbers of prompt and answer tokens that the draft's server reports when it is asked alone; the key is
             true for a conversation.
         refusals: the gateway's error messages, by feature.
@@ -94,6 +97,7 @@ class Expected:
 
     chat: str
     text: str
+    response: str
     usage: Mapping[bool, Sequence[int]]
     refusals: Mapping[str, str]
 
@@ -269,6 +273,7 @@ def _expected(url: str, draft: str) -> Expected:
         return Expected(
             ask(url, "chat/completions", chat)["choices"][0]["message"]["content"],
             ask(url, "completions", text)["choices"][0]["text"],
+            ask(url, "responses", {"input": _SHORT})["output"][0]["content"][0]["text"],
             {
                 is_chat: [counted["prompt_tokens"], counted["completion_tokens"]]
                 for is_chat, route, body in ((True, "chat/completions", chat), (False, "completions", text))
@@ -341,9 +346,10 @@ def judged(row: str, outcome: Mapping[str, Any], expected: Expected, refusal: st
             return Judgement("X", f"to the gateway the request ended as {outcome['outcome']}")
         return Judgement("G" if outcome["collected"] else "W")
     is_text = row.startswith("completions")
+    texts = {"models": "cosd", "completions": expected.text, "responses": expected.response}
     usage = list(expected.usage[not is_text])
     for what, found, right in (
-        ("text", outcome["text"], "cosd" if row == "models" else expected.text if is_text else expected.chat),
+        ("text", outcome["text"], texts.get(re.split("[, ]", row)[0], expected.chat)),
         ("usage", outcome.get("usage"), usage if row != "models" else None),
         ("log probabilities", outcome.get("logprobs"), usage[1] if "logprobs" in row else None),
     ):

@@ -25,6 +25,9 @@ MODEL, KEY = "cosd", "none"
 QUESTION = "Name three rivers of Europe."
 TOKENS = 16
 MESSAGES = [{"role": "user", "content": QUESTION}]
+SHORT = "Name one river of Europe."
+"""A question with an answer that ends by itself, because some clients raise an error for an incomplete response."""
+
 LONG, MANY = "Write a long story about a river.", 400
 """A question and a token limit for answers that take several seconds to write."""
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 from typing import Any
 
-from features import LONG, MANY, MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, of_chat, tell
+from features import LONG, MANY, MESSAGES, MODEL, QUESTION, SHORT, TOKENS, URL, aborted, answer, of_chat, tell
 
 
 def curl(path: str, body: Any = None, *more: str) -> str:
@@ -44,6 +44,20 @@ def completions(**more: Any) -> dict[str, Any]:
     return answer(choice["text"], _usage(found["usage"]), count)
 
 
+def responses() -> dict[str, Any]:
+    found = json.loads(curl("/responses", {"input": SHORT, "max_tokens": None}))
+    usage = found["usage"]["input_tokens"], found["usage"]["output_tokens"]
+    return answer(found["output"][0]["content"][0]["text"], usage)
+
+
+def responses_stream() -> dict[str, Any]:
+    lines = curl("/responses", {"input": SHORT, "max_tokens": None, "stream": True}).splitlines()
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    usage = events[-1]["response"]["usage"]
+    text = "".join(one["delta"] for one in events if one["type"] == "response.output_text.delta")
+    return answer(text, (usage["input_tokens"], usage["output_tokens"]))
+
+
 def leave() -> None:
     messages = [{"role": "user", "content": LONG}]
     curl("/chat/completions", {"messages": messages, "stream": True, "max_tokens": MANY}, "--max-time", "1")
@@ -53,6 +67,8 @@ tell(
     {
         **of_chat(chat),
         "stream": stream,
+        "responses": responses,
+        "responses, stream": responses_stream,
         "completions": completions,
         "completions, logprobs": lambda: completions(logprobs=1),
         "models": lambda: answer(" ".join(one["id"] for one in json.loads(curl("/models"))["data"])),

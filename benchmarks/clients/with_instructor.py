@@ -56,6 +56,7 @@ tell(
         **dict.fromkeys(
             ("completions", "completions, logprobs", "completions, defaults"), "only conversations, no texts"
         ),
+        **dict.fromkeys(("responses", "responses, stream"), "no Responses API"),
         "models": "no list of models",
     },
 )

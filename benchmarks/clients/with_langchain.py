@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from features import KEY, LONG, MANY, MODEL, QUESTION, SCHEMA, TOKENS, TOOL, URL, aborted, answer, tell
+from features import KEY, LONG, MANY, MODEL, QUESTION, SCHEMA, SHORT, TOKENS, TOOL, URL, aborted, answer, tell
 
 langchain: Any = importlib.import_module("langchain_openai")
 base = {"model": MODEL, "base_url": URL, "api_key": KEY, "max_retries": 0}
@@ -33,6 +33,18 @@ def stream() -> dict[str, Any]:
     return answer(whole.content, _usage(whole))
 
 
+def responses() -> dict[str, Any]:
+    found = langchain.ChatOpenAI(**base, use_responses_api=True).invoke(SHORT)
+    return answer(found.text, _usage(found))
+
+
+def responses_stream() -> dict[str, Any]:
+    whole: Any = None
+    for one in langchain.ChatOpenAI(**base, use_responses_api=True).stream(SHORT):
+        whole = one if whole is None else whole + one
+    return answer(whole.text, _usage(whole))
+
+
 def text(**more: Any) -> dict[str, Any]:
     found = langchain.OpenAI(**base, max_tokens=TOKENS, **more).generate([QUESTION])
     [[one]], usage = found.generations, found.llm_output["token_usage"]
@@ -57,6 +69,8 @@ tell(
     {
         "chat": chat,
         "stream": stream,
+        "responses": responses,
+        "responses, stream": responses_stream,
         "completions": lambda: text(temperature=0),
         "completions, defaults": text,
         "completions, logprobs": lambda: text(temperature=0, logprobs=1),

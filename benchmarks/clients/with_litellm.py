@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from features import KEY, LONG, MANY, MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, of_chat, tell
+from features import KEY, LONG, MANY, MESSAGES, MODEL, QUESTION, SHORT, TOKENS, URL, aborted, answer, of_chat, tell
 
 litellm: Any = importlib.import_module("litellm")
 base = {"model": f"openai/{MODEL}", "api_base": URL, "api_key": KEY, "max_retries": 0}
@@ -37,6 +37,20 @@ def completions(**more: Any) -> dict[str, Any]:
     return answer(choice.text, (usage.prompt_tokens, usage.completion_tokens), count)
 
 
+def responses() -> dict[str, Any]:
+    found = litellm.responses(**base, input=SHORT)
+    return answer(found.output[0].content[0].text, (found.usage.input_tokens, found.usage.output_tokens))
+
+
+def responses_stream() -> dict[str, Any]:
+    text, usage = "", None
+    for one in litellm.responses(**base, input=SHORT, stream=True):
+        text += one.delta if one.type == "response.output_text.delta" else ""
+        usage = one.response.usage if one.type == "response.completed" else usage
+    assert usage is not None
+    return answer(text, (usage.input_tokens, usage.output_tokens))
+
+
 def models() -> dict[str, Any]:
     asked = {"custom_llm_provider": "openai", "api_base": URL, "api_key": KEY}
     return answer(" ".join(litellm.get_valid_models(check_provider_endpoint=True, **asked)))
@@ -53,6 +67,8 @@ tell(
     {
         **of_chat(chat),
         "stream": stream,
+        "responses": responses,
+        "responses, stream": responses_stream,
         "completions": completions,
         "completions, logprobs": lambda: completions(logprobs=1),
         "models": models,

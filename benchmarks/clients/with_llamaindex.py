@@ -77,5 +77,8 @@ tell(
         "chat by `OpenAILike(temperature=0)`": chat,
         "abort": lambda: aborted(leave),
     },
-    {"models": "no list of models"},
+    {
+        **dict.fromkeys(("responses", "responses, stream"), "no Responses API"),
+        "models": "no list of models",
+    },
 )

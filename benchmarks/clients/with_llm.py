@@ -56,6 +56,7 @@ tell(
         "abort": lambda: aborted(leave),
     },
     {
+        **dict.fromkeys(("responses", "responses, stream"), "no Responses API"),
         "logprobs": "log probabilities only for texts",
         "models": "a list of models only from OpenAI's own address",
     },

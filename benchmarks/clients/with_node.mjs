@@ -33,6 +33,21 @@ async function completions(more = {}) {
   return { text: found.choices[0].text, usage, logprobs: found.choices[0].logprobs?.tokens?.length ?? null };
 }
 
+const short = { model: "cosd", input: "Name one river of Europe." };
+
+async function responses() {
+  const found = await client.responses.create(short);
+  return { text: found.output_text, usage: [found.usage.input_tokens, found.usage.output_tokens] };
+}
+
+async function responsesStream() {
+  const events = client.responses.stream(short);
+  let text = "";
+  for await (const one of events) if (one.type === "response.output_text.delta") text += one.delta;
+  const { usage } = await events.finalResponse();
+  return { text, usage: [usage.input_tokens, usage.output_tokens] };
+}
+
 async function ended() {
   const text = await (await fetch(process.env.COSD_CLIENT_URL.replace(/\/v1$/, "/metrics"))).text();
   const found = text.matchAll(/^cosd_requests_total\{.*outcome="(\w+)".*\} (.+)$/gm);
@@ -58,6 +73,8 @@ const features = {
   chat,
   "chat, defaults": chat,
   stream,
+  responses,
+  "responses, stream": responsesStream,
   completions,
   "completions, defaults": completions,
   "completions, logprobs": () => completions({ logprobs: 1 }),

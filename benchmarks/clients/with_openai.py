@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from features import KEY, LONG, MANY, MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, of_chat, tell
+from features import KEY, LONG, MANY, MESSAGES, MODEL, QUESTION, SHORT, TOKENS, URL, aborted, answer, of_chat, tell
 
 openai: Any = importlib.import_module("openai")
 client = openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0)
@@ -34,6 +34,18 @@ def completions(**more: Any) -> dict[str, Any]:
     return answer(choice.text, (usage.prompt_tokens, usage.completion_tokens), count)
 
 
+def responses() -> dict[str, Any]:
+    found = client.responses.create(model=MODEL, input=SHORT)
+    return answer(found.output_text, (found.usage.input_tokens, found.usage.output_tokens))
+
+
+def responses_stream() -> dict[str, Any]:
+    with client.responses.stream(model=MODEL, input=SHORT) as events:
+        text = "".join(one.delta for one in events if one.type == "response.output_text.delta")
+        usage = events.get_final_response().usage
+    return answer(text, (usage.input_tokens, usage.output_tokens))
+
+
 def leave() -> None:
     messages = [{"role": "user", "content": LONG}]
     with client.chat.completions.create(model=MODEL, messages=messages, max_tokens=MANY, stream=True) as events:
@@ -44,6 +56,8 @@ tell(
     {
         **of_chat(chat),
         "stream": stream,
+        "responses": responses,
+        "responses, stream": responses_stream,
         "completions": completions,
         "completions, logprobs": lambda: completions(logprobs=1),
         "stop, seed, length": lambda: chat(stop=["\n\n\n"], seed=1, max_tokens=None, max_completion_tokens=TOKENS),

@@ -7,18 +7,18 @@ import contextlib
 import importlib
 from typing import Any
 
-from features import KEY, LONG, MANY, MODEL, QUESTION, TOKENS, URL, aborted, answer, tell
+from features import KEY, LONG, MANY, MODEL, QUESTION, SHORT, TOKENS, URL, aborted, answer, tell
 
 agents: Any = importlib.import_module("pydantic_ai")
 models: Any = importlib.import_module("pydantic_ai.models.openai")
 providers: Any = importlib.import_module("pydantic_ai.providers.openai")
 
 
-def agent(**more: Any) -> Any:
+def agent(kind: str = "OpenAIChatModel", **more: Any) -> Any:
     # Each call needs a provider of its own, because connections belong to one event loop.
     openai: Any = importlib.import_module("openai")
     client = openai.AsyncOpenAI(base_url=URL, api_key=KEY, max_retries=0)
-    model = models.OpenAIChatModel(MODEL, provider=providers.OpenAIProvider(openai_client=client))
+    model = getattr(models, kind)(MODEL, provider=providers.OpenAIProvider(openai_client=client))
     return agents.Agent(model, retries=0, **more)
 
 
@@ -38,6 +38,16 @@ async def _stream() -> dict[str, Any]:
     async with agent().run_stream(QUESTION, model_settings={"max_tokens": TOKENS}) as found:
         text = await found.get_output()
         return answer(text, _usage(found.usage))
+
+
+def responses() -> dict[str, Any]:
+    found = agent("OpenAIResponsesModel").run_sync(SHORT)
+    return answer(found.output, _usage(found.usage))
+
+
+async def _responses_stream() -> dict[str, Any]:
+    async with agent("OpenAIResponsesModel").run_stream(SHORT) as found:
+        return answer(await found.get_output(), _usage(found.usage))
 
 
 async def _leave() -> None:
@@ -61,6 +71,8 @@ tell(
     {
         "chat": chat,
         "stream": lambda: asyncio.run(_stream()),
+        "responses": responses,
+        "responses, stream": lambda: asyncio.run(_responses_stream()),
         "logprobs": lambda: chat({"openai_logprobs": True}),
         "stop, seed, length": lambda: chat({"stop_sequences": ["\n\n\n"], "seed": 1}),
         "temperature": lambda: chat({"temperature": 0.7}),

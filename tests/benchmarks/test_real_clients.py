@@ -13,7 +13,7 @@ from benchmarks.page import tables
 from benchmarks.real_clients import Asked, Expected, _sent, judged, tabled
 
 REFUSAL = 'tools is refused: "this" fusion\'s answers are text'
-EXPECTED = Expected("a chat", "a text", {True: [30, 3], False: [5, 4]}, {"tools": REFUSAL})
+EXPECTED = Expected("a chat", "a text", "a response", {True: [30, 3], False: [5, 4]}, {"tools": REFUSAL})
 
 
 def answered(text: str = "a chat", usage: Any = (30, 3), logprobs: int | None = None) -> dict[str, Any]:
@@ -33,6 +33,8 @@ def answered(text: str = "a chat", usage: Any = (30, 3), logprobs: int | None = 
         ("logprobs", answered(), "X"),
         ("completions, logprobs", answered("a text", logprobs=4), "W"),
         ("completions, logprobs", answered("a text", logprobs=3), "X"),
+        ("responses, stream", answered("a response", None), "W"),
+        ("responses", answered(), "X"),
         ("models", answered("cosd", None), "W"),
         ("abort", {"outcome": "disconnected", "collected": False}, "W"),
         ("abort", {"outcome": "disconnected", "collected": True}, "G"),
@@ -60,6 +62,7 @@ def test_a_refusal_is_one_in_the_gateways_words(quote: Any) -> None:
 def asked(**more: Any) -> Asked:
     rows = {row: answered() for row in ("chat", "chat, defaults", "stream", "stop, seed, length")}
     texts = {"completions": answered("a text"), "completions, logprobs": answered("a text", logprobs=4)}
+    texts |= dict.fromkeys(("responses", "responses, stream"), answered("a response"))
     refused = {row: {"error": REFUSAL} for row in ("temperature", "tools", "json_schema")}
     others = {"logprobs": answered(logprobs=3), "models": answered("cosd"), "completions, defaults": {"error": "warm"}}
     left = {"abort": {"outcome": "disconnected", "collected": False}}
@@ -79,7 +82,11 @@ def asked(**more: Any) -> Asked:
 
 def test_the_table_tells_the_reason_of_each_failure_and_of_what_is_missing() -> None:
     expected = Expected(
-        EXPECTED.chat, EXPECTED.text, EXPECTED.usage, dict.fromkeys(("temperature", "tools", "json_schema"), REFUSAL)
+        "a chat",
+        "a text",
+        "a response",
+        EXPECTED.usage,
+        dict.fromkeys(("temperature", "tools", "json_schema"), REFUSAL),
     )
     features, sent = tabled({"openai": asked()}, expected)
     assert features.figures["failures"] == []
