@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cosd_api.structured.language import Language, Position
+from cosd_api.structured.language import AllowedNext, Language
 from cosd_api.structured.response_format import LarkGrammar, ResponseFormat
 
-__all__ = ["Language", "LarkGrammar", "Position", "ResponseFormat"]
+__all__ = ["AllowedNext", "Language", "LarkGrammar", "ResponseFormat"]

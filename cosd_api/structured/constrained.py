@@ -35,14 +35,13 @@ from cosd_providers.contract import (
 )
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.forwarding import ForwardingProvider, by_ids
-from cosd_providers.greedy import Choice, Continuation
-from cosd_providers.greedy import Position as Answered
+from cosd_providers.greedy import Choice, Continuation, Position
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.text import whole
 from cosd_providers.usage import Usage
 
 if TYPE_CHECKING:
-    from cosd_api.structured.language import Language, Position
+    from cosd_api.structured.language import AllowedNext, Language
 
 LISTED = 20
 """Number of tokens among which an accepted one is looked for first, if the server lists that many."""
@@ -173,7 +172,7 @@ class Constrained(ForwardingProvider):
                         if item.reason != "limit":
                             return written.proposal()
                         break
-                    written.feed([Answered(Choice(0, item))])
+                    written.feed([Position(Choice(0, item))])
                     here = _after(here, item)
                     if written.enough:
                         break
@@ -181,7 +180,7 @@ class Constrained(ForwardingProvider):
 
     # ------------------------------------------------------------------------------------------------- the next token
 
-    async def _forced(self, context: Context, position: Position) -> tuple[Token | None, Token | None]:
+    async def _forced(self, context: Context, position: AllowedNext) -> tuple[Token | None, Token | None]:
         """The token that follows in any case, or else the open token, if any."""
         if position.stopped:
             ends = (await self._provider.describe()).ends
@@ -223,7 +222,7 @@ class Constrained(ForwardingProvider):
         return max(self._listed, alternatives)
 
     def _chosen(
-        self, listed: Sequence[Token], position: Position, open_: Token | None, alternatives: int
+        self, listed: Sequence[Token], position: AllowedNext, open_: Token | None, alternatives: int
     ) -> Token | None:
         """The most probable listed token that the language accepts and that covers the open token, renormalised."""
         least = 1 if open_ is None else len(open_.data)
@@ -238,7 +237,7 @@ class Constrained(ForwardingProvider):
         ]
         return replace(best, alternatives=tuple(others[:alternatives]))
 
-    async def _found(self, context: Context, position: Position, alternatives: int, usage: Usage) -> Token:
+    async def _found(self, context: Context, position: AllowedNext, alternatives: int, usage: Usage) -> Token:
         """The most probable accepted token, which is not among those that the server lists in general.
 
         Raises:
@@ -263,7 +262,7 @@ class Constrained(ForwardingProvider):
         raise UnsupportedError(words, endpoint=self.name, hint=hint)
 
 
-def _is_accepted(token: Token, position: Position, least: int) -> bool:
+def _is_accepted(token: Token, position: AllowedNext, least: int) -> bool:
     """Test whether a token may follow, and has at least the given number of bytes."""
     if token.end:
         return position.accepting

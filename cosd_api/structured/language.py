@@ -21,7 +21,7 @@ from cosd_providers.text import whole
 if TYPE_CHECKING:
     import llguidance
 
-__all__ = ["Language", "Position"]
+__all__ = ["AllowedNext", "Language"]
 
 _SPELLING = {
     "item_separator": ", ",
@@ -38,7 +38,7 @@ _NEAR = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class AllowedNext:
     """A place in a language, after a text.
 
     Attributes:
@@ -143,7 +143,7 @@ class Language:
             raise SettingError(f"{name}: {_first_line(error)}")
         return made
 
-    def after(self, text: bytes) -> Position:
+    def after(self, text: bytes) -> AllowedNext:
         """Find the place after a text. It is cheapest after a text that continues the text of an earlier call.
 
         Raises:
@@ -188,13 +188,13 @@ class _Automaton:
         self._cursors: list[_Cursor] = []  # the last used first
         self._lock = Lock()  # `fuse_sync` may run in any thread
 
-    def after(self, text: bytes) -> Position:
+    def after(self, text: bytes) -> AllowedNext:
         with self._lock:
             matcher = self._at(text)
             tail = text[-3:]  # may end inside a character
             forced = matcher.compute_ff_bytes()
             forced = forced[: max(0, whole(tail + forced) - len(tail))]
-            return Position(forced, matcher.is_accepting(), matcher.is_stopped(), self, text)
+            return AllowedNext(forced, matcher.is_accepting(), matcher.is_stopped(), self, text)
 
     def accepts(self, text: bytes, data: bytes) -> bool:
         with self._lock:

@@ -1,4 +1,4 @@
-"""The format that a user wants for an answer: the language of its text, and the value that the text stands for."""
+"""The format that a user wants for an answer: the language of its text, and the value of the text."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ResponseFormat:
         """Create a format from what a user gives.
 
         Args:
-            given: one of the following. None and `{"type": "text"}` stand for any text, and the result is None.
+            given: one of the following. None and `{"type": "text"}` mean any text, and the result is None.
 
                 - a JSON schema, as a dictionary
                 - a pydantic model, or another type that pydantic knows: a dataclass, `list[Model]`, ...

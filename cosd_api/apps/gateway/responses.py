@@ -88,7 +88,6 @@ def chat_fields(body: ResponsesBody) -> tuple[dict[str, Any], list[int]]:
         words = f'top_logprobs is refused: give include: ["{_LOGPROBS}"], too'
         raise ApiError(words, param="top_logprobs")
     text = body.text or _TextOptions()
-    tools: Any = more.get("tools")
     messages, items = _messages(body.input)
     changed = {
         "messages": messages,
@@ -96,7 +95,7 @@ def chat_fields(body: ResponsesBody) -> tuple[dict[str, Any], list[int]]:
         "response_format": _nested(text.format, "json_schema"),
         "verbosity": text.verbosity,
         "logprobs": logprobs or None,
-        "tools": [_nested(one, "function") for one in cast("list[object]", tools)] if isinstance(tools, list) else None,
+        "tools": _tools(more.get("tools")),
         "tool_choice": _nested(more.get("tool_choice"), "function"),
     }
     return {**more, **{name: value for name, value in changed.items() if value is not None}}, items
@@ -122,6 +121,16 @@ def _nested(value: Any, kind: str) -> Any:
     if not isinstance(value, dict) or cast("dict[str, Any]", value).get("type") != kind or kind in value:
         return cast("object", value)
     return {"type": kind, kind: {name: one for name, one in cast("dict[str, Any]", value).items() if name != "type"}}
+
+
+def _tools(given: Any) -> Any:
+    """Return tools in the form of a chat request."""
+    if not isinstance(given, list):
+        return given
+    for at, one in enumerate(cast("list[object]", given)):
+        if not isinstance(one, dict) or cast("dict[str, Any]", one).get("type") != "function":
+            raise ApiError(f"tools[{at}] is refused: only tools of the type function can be called", param="tools")
+    return [_nested(one, "function") for one in cast("list[object]", given)]
 
 
 def _messages(given: str | list[Any]) -> tuple[list[Any], list[int]]:

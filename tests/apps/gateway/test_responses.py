@@ -387,6 +387,7 @@ READ = f"only message, function_call and function_call_output are read, and {STA
         ({"text": {"style": "terse"}}, "text", "text: extra inputs are not permitted"),
         ({"top_logprobs": 3}, "top_logprobs", f'top_logprobs is refused: give include: ["{LOGPROBS}"], too'),
         ({"instruction": "a"}, "instruction", "unknown field 'instruction'; whoever runs the"),
+        ({"tools": [{"type": "web_search"}]}, "tools", "tools[0] is refused: only tools of the type function"),
         ({"n": 2}, "n", "n is refused: "),
     ],
 )  # fmt: skip
