@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from cosd_api.errors import SettingError
@@ -17,6 +18,8 @@ from cosd_api.structured import Language, LarkGrammar
 from cosd_api.tools.call_formats import CallFormat
 from cosd_api.tools.tool_definitions import ToolChoice
 from cosd_providers.messages import Tool
+
+_SHORT = 8192  # maximum number of characters of a schema that is cached
 
 
 def answer_grammar(
@@ -43,7 +46,7 @@ def answer_grammar(
     if choice.mode == "required":
         rules = [f"start: {_text(begun)} {rest}"]
     elif content is not None:
-        rules = [f"start: content | {_text(begun)} {rest}", f"content: {_schema(content)}"]
+        rules = [f"start: content | {_text(begun)} {rest}", f"content: {_embedded(json.dumps(content))}"]
     elif form.marker:
         rules = [
             f"start: TEXT | preface {_text(begun.removeprefix(form.marker))} {rest}",
@@ -54,9 +57,8 @@ def answer_grammar(
         rules = [f"start: TEXT | {_text(begun)} {rest}", f"TEXT: {plain}"]
     rules.append("call: " + " | ".join(f"tool_{at}" for at in range(len(callable_))))
     for at, tool in enumerate(callable_):
-        arguments = _schema(json.loads(tool.parameters))
         rules += [f"tool_{at}: {_text(f'{tool.name}{form.middle}')} arguments_{at} {_text(form.end)}"]
-        rules += [f"arguments_{at}: {arguments}"]
+        rules += [f"arguments_{at}: {_embedded(tool.parameters)}"]
     return LarkGrammar("\n".join(rules))
 
 
@@ -68,9 +70,14 @@ def _escaped(text: str) -> str:
     return re.escape(text).replace("/", "\\/")
 
 
-def _schema(schema: Mapping[str, Any]) -> str:
-    """Embed a schema in the form that `Language.json_schema` gives it."""
-    [grammar] = json.loads(Language.json_schema(schema).grammar)["grammars"]
+def _embedded(schema: str) -> str:
+    """Embed a schema, given as text, in the form that `Language.json_schema` gives it. Short schemas are cached."""
+    return (_cached if len(schema) <= _SHORT else _cached.__wrapped__)(schema)
+
+
+@lru_cache(maxsize=1024)
+def _cached(schema: str) -> str:
+    [grammar] = json.loads(Language.json_schema(json.loads(schema)).grammar)["grammars"]
     return f"%json {json.dumps(grammar['json_schema'])}"
 
 
@@ -82,6 +89,6 @@ def check_parameters(tools: Sequence[Tool]) -> None:
     """
     for at, tool in enumerate(tools):
         try:
-            Language.json_schema(json.loads(tool.parameters))
+            _embedded(tool.parameters)
         except SettingError as error:
             raise SettingError(f"tools[{at}].function.parameters: {error}") from None

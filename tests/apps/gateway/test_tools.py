@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -296,3 +297,10 @@ async def test_the_format_of_calls_can_be_set() -> None:
     assert reply["choices"][0]["message"]["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
     with pytest.raises(SettingError, match="call_format must be one of 'hermes'"):
         Gateway({"fused": fusion}, call_format="xml")
+
+
+async def test_without_the_extra_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    never: Any = [{"type": "function", "function": {"name": "never", "parameters": {"title": "not cached"}}}]
+    error = await refusal(tools=never)
+    assert error.param == "tools" and 'structured answers need llguidance: pip install ".[structured]"' in str(error)
