@@ -368,7 +368,7 @@ def test_units_do_not_change_behind_their_lookahead(
 ) -> None:
     """They are the same in any order of events: as soon as they are ready, and with anything written behind them.
 
-    The encoding counts up to a unit's end. After it, it holds what an earlier unit's lookahead was, and nothing reads it.
+    The encoding counts up to a unit's end. After it, it holds an earlier unit's lookahead, which nothing reads.
     """
     ids = data.draw(drafts(text, draft))
     found = units(drafted(pieces(draft), ids, ended=False), encoder(pieces(assistant)))

@@ -1,4 +1,4 @@
-"""Formats in two forms: as a `response_format`, and as llama.cpp's own grammar of the same language, written by hand."""
+"""Formats in two forms: as a `response_format`, and as a grammar of llama.cpp for the same language, by hand."""
 
 from __future__ import annotations
 

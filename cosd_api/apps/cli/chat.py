@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -181,7 +180,7 @@ class _Session:
             self._refuse(f"unknown command {command}; /help lists the commands")
 
     def _save(self, path: Path) -> None:
-        messages = [asdict(message) for message in self._conversation]
+        messages = [{"role": one.role, "content": one.content} for one in self._conversation]
         text = json.dumps(messages, ensure_ascii=False, indent=2) + "\n"
         try:
             with path.open("x", encoding="utf-8", newline="\n") as file:

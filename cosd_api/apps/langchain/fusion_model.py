@@ -52,7 +52,7 @@ from cosd_providers.messages import ChatProvider, OnSpecialTokens, checked_messa
 
 __all__ = ["LangChainFusion", "conversation", "digest", "langchain_error"]
 
-_OF_AN_ANSWER = tuple(name for name in AnswerOptions.__annotations__ if name not in ("stop", "alternatives"))
+_OF_AN_ANSWER = tuple(name for name in AnswerOptions.__annotations__ if name not in ("stop", "alternatives", "response_format"))
 _OF_A_FUSION = tuple(FusionOptions.__annotations__)
 _TOOLS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format")
 

@@ -119,7 +119,7 @@ async def test_openais_client_raises_its_own_errors() -> None:
             with pytest.raises(openai.AuthenticationError, match="the API key is wrong"):
                 await client.models.list()
         async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
-            with pytest.raises(openai.BadRequestError, match="calls no tools") as refused:
+            with pytest.raises(openai.BadRequestError, match="tool_choice needs tools") as refused:
                 await client.chat.completions.create(
                     model="fused", messages=[{"role": "user", "content": "Hi"}], tool_choice="required"
                 )
