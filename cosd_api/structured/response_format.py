@@ -100,7 +100,7 @@ class ResponseFormat:
             ValueError: the text is not a whole answer of this format, or the given class refuses it.
         """
         if not self.language.after(text.encode()).accepting:
-            raise ValueError("the text ends before the format allows it")
+            raise ValueError("the text ends before the format allows it: was it cut short by max_tokens?")
         if self._adapter is not None:
             return self._adapter.validate_json(text)
         return from_json(text) if self.is_json else text

@@ -66,7 +66,7 @@ def test_formats(given: Any, name: str, text: str, value: Any) -> None:
     assert (found.name, found.parse(text), found == ResponseFormat.of(given)) == (name, value, True)
     again = ResponseFormat.of(found.record)
     assert again is not None and again.language == found.language
-    with pytest.raises(ValueError, match=r"^the text ends before the format allows it$"):
+    with pytest.raises(ValueError, match=r"^the text ends before the format allows it: was it cut short by max_tokens"):
         found.parse("")
 
 

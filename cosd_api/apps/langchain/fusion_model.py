@@ -52,9 +52,10 @@ from cosd_providers.messages import ChatProvider, OnSpecialTokens, checked_messa
 
 __all__ = ["LangChainFusion", "conversation", "digest", "langchain_error"]
 
-_OF_AN_ANSWER = tuple(name for name in AnswerOptions.__annotations__ if name not in ("stop", "alternatives", "response_format"))
+_OF_A_CALL = ("stop", "alternatives", "response_format")
+_OF_AN_ANSWER = tuple(name for name in AnswerOptions.__annotations__ if name not in _OF_A_CALL)
 _OF_A_FUSION = tuple(FusionOptions.__annotations__)
-_TOOLS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format")
+_TOOLS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 
 
 class LangChainFusion(BaseLanguageModel[Any]):
@@ -153,9 +154,10 @@ class LangChainFusion(BaseLanguageModel[Any]):
         for name in _TOOLS:
             if call.get(name):
                 raise SettingError(f"{name} is not supported: a fusion writes text and calls no tools. Leave it out.")
+        response_format = call.pop("response_format", None)
         refuse_settings({name: value for name, value in call.items() if name not in _OF_AN_ANSWER}, Fusion.stream)
         limits = {name: call.get(name, getattr(self, name)) for name in _OF_AN_ANSWER}
-        limits["stop"] = self.stop if stop is None else stop
+        limits |= {"stop": self.stop if stop is None else stop, "response_format": response_format}
         return {name: value for name, value in limits.items() if value is not None}, retries, model
 
     def _pattern(self) -> Fusion:

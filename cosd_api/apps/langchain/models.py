@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, closing
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models.chat_models import (
@@ -17,10 +17,15 @@ from langchain_core.language_models.llms import BaseLLM
 from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 from langchain_core.outputs import ChatGenerationChunk, ChatResult, Generation, GenerationChunk, LLMResult
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.utils.function_calling import convert_to_json_schema
+from pydantic import BaseModel
 
-from cosd_api import FusionResult
+from cosd_api import FusionResult, SettingError
 from cosd_api.apps.langchain.fusion_model import LangChainFusion, conversation, digest
+from cosd_api.checks import check_choice
 from cosd_api.common.sync import iterate_sync
+from cosd_api.structured import ResponseFormat
 from cosd_api.types import FusedToken
 from cosd_providers import Message
 from cosd_providers.concurrency import concurrently
@@ -35,7 +40,7 @@ class ChatCoSD(LangChainFusion, BaseChatModel):  # type: ignore[misc] # only the
         model.invoke("Name the capital of Peru.").content
 
     Each model is sent the conversation in its own chat template. If the last message is the assistant's, it is a
-    partial answer, which is continued. Messages consist of text; tools, images and structured output are refused.
+    partial answer, which is continued. Messages consist of text; tools and images are refused.
 
     Each event loop has its own connections, which are opened for its first answer and closed when the loop ends (for
     example, by `asyncio.run`). Synchronous methods share the event loop of `fuse_sync`, which runs in a separate
@@ -82,6 +87,48 @@ class ChatCoSD(LangChainFusion, BaseChatModel):  # type: ignore[misc] # only the
     @property
     def _llm_type(self) -> str:
         return "cosd-chat"
+
+    def with_structured_output(
+        self,
+        schema: Any = None,
+        *,
+        method: Literal["json_schema", "function_calling", "json_mode"] = "json_schema",
+        include_raw: bool = False,
+        **kwargs: Any,
+    ) -> Runnable[Any, Any]:
+        """Restrict answers to a format, and return their values; see `Fusion.stream` for `response_format`.
+
+        Args:
+            schema: a pydantic model, a `TypedDict`, a JSON schema, or another `response_format`.
+            method: `"json_mode"` accepts any JSON object, and uses a schema only to read it. The other two are the same.
+            include_raw: return a dictionary with the message (`raw`), its value (`parsed`) and an error in it
+                (`parsing_error`).
+            **kwargs: further arguments of each call.
+
+        Raises:
+            SettingError: the format or the method is invalid.
+        """
+        check_choice("method", method, Literal["json_schema", "function_calling", "json_mode"])
+        kwargs.pop("strict", None)  # every format is kept strictly
+        known = ResponseFormat.of({"type": "json_object"} if schema is None else _format(schema))
+        if known is None:
+            raise SettingError("schema is any text: leave with_structured_output out")
+        chosen = ResponseFormat.of({"type": "json_object"}) if method == "json_mode" else known
+
+        def parse(message: Any) -> Any:
+            return known.parse(str(message.content))
+
+        bound = self.bind(response_format=chosen, **kwargs)
+        if not include_raw:
+            return bound | RunnableLambda(parse)
+
+        def both(message: Any) -> dict[str, Any]:
+            try:
+                return {"raw": message, "parsed": parse(message), "parsing_error": None}
+            except ValueError as error:
+                return {"raw": message, "parsed": None, "parsing_error": error}
+
+        return bound | RunnableLambda(both)
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
         """Return an answer's key in a cache. The key also distinguishes between models that cannot be saved."""
@@ -190,6 +237,13 @@ class _Emitting:
 
     async def on_llm_new_token(self, token: str, *, chunk: GenerationChunk) -> None:  # noqa: ARG002 - LangChain's
         self._emit(chunk)
+
+
+def _format(schema: Any) -> Any:
+    """Return a schema as a `response_format`: LangChain converts what pydantic and JSON Schema do not know."""
+    if isinstance(schema, Mapping) or (isinstance(schema, type) and issubclass(schema, BaseModel)):
+        return schema
+    return convert_to_json_schema(schema) if isinstance(schema, type) else schema
 
 
 def _without_own(call: Mapping[str, Any]) -> dict[str, Any]:
